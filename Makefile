@@ -1,0 +1,33 @@
+# make demo: a whole deploy on a pretend Spark, nothing needed but Python 3.11+
+# make test: everything; what touches ssh and Docker runs where they are
+
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: demo test lint bed bed-down molecule bench clean
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/.installed-test: .venv/.installed
+	$(BIN)/python -m pip install --quiet --group test --group lint
+	touch $@
+
+demo: .venv/.installed
+	$(BIN)/invoke deploy --host sandbox
+
+test: .venv/.installed-test lint
+	$(BIN)/pytest
+
+lint: .venv/.installed-test
+	$(BIN)/ruff check src tests tasks.py
+	$(BIN)/ruff format --check src tests tasks.py
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv

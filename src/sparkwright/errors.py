@@ -1,0 +1,58 @@
+"""What can go wrong, and the exit code that says so. Standard library only: both sides import it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """The exit codes of every command, documented in docs/exit-codes.md."""
+
+    OK = 0
+    FAILED = 1
+    CHANGES = 2
+    UNREACHABLE = 3
+    INCONCLUSIVE = 4
+    REFUSED = 5
+
+
+class SparkwrightError(Exception):
+    """A failure with a sentence for the user.
+
+    message: what is wrong, one sentence. where: "file:line" or a host, if there is one. fix: what to do about it.
+    """
+
+    exit: Exit = Exit.FAILED
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        start = f"{self.where}: " if self.where else ""
+        end = f" {self.fix}" if self.fix else ""
+        return f"{start}{self.message}{end}"
+
+
+class Refused(SparkwrightError):
+    """Stopped before anything was touched: bad input, or the host can't take what is asked."""
+
+    exit = Exit.REFUSED
+
+
+class Unreachable(SparkwrightError):
+    """The host does not answer, or not any more. What it was doing may still go on there."""
+
+    exit = Exit.UNREACHABLE
+
+
+class Inconclusive(SparkwrightError):
+    """A measurement that proves nothing, neither good nor bad."""
+
+    exit = Exit.INCONCLUSIVE
+
+
+class Failed(SparkwrightError):
+    """A task that did not reach what it promises."""

@@ -1,0 +1,152 @@
+"""What a module is: arguments in, a Result out, and the Context it works in.
+
+A module is one class in one file of this folder, named after the file in CamelCase, registered in `registry.py`. Its
+docstring is its documentation: what it guarantees, its arguments with units, what it returns, what can go wrong.
+Its arguments are the fields of its nested frozen dataclass `Args`; the laptop checks a playbook against them.
+
+    class Directory(StateModule["Directory.Args", Found]):
+        \"\"\"...\"\"\"
+        @dataclass(frozen=True)
+        class Args:
+            path: str = arg("the folder; ~ is the user's home")
+        def read(self, args, context) -> Found: ...                   # look, never touch
+        def differences(self, args, found) -> list[Change]: ...       # pure: tested as data
+        def act(self, args, found, changes, context) -> dict: ...     # make it so; what it returns is registered
+
+A module that only looks, or waits, or proves something is a plain `Module` and implements `run` itself.
+Heavy libraries (docker, huggingface_hub) are imported inside functions: the laptop imports modules for their `Args`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from sparkwright.errors import Exit
+from sparkwright.secret import Secret
+
+if TYPE_CHECKING:
+    import docker
+
+    from sparkwright.modules.machine import Machine
+    from sparkwright.modules.state import StateFolder
+
+
+def arg(doc: str, *, default: Any = dataclasses.MISSING, default_factory: Any = dataclasses.MISSING) -> Any:
+    """A field of a module's Args, with its sentence for the documentation (and its unit, if it has one)."""
+    return field(default=default, default_factory=default_factory, metadata={"doc": doc})  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field that differs: what is there, what is wanted, and why that matters. None: absent."""
+
+    field: str
+    before: Any
+    after: Any
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a module did or found.
+
+    msg: one sentence. data: what `register` gives to later tasks, plain JSON. fix: what the user can do about a failure.
+    exit: the exit code a failure stands for, when it is not 1 (Exit.INCONCLUSIVE, Exit.REFUSED).
+    """
+
+    msg: str = ""
+    changed: bool = False
+    failed: bool = False
+    skipped: bool = False
+    diff: list[Change] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+    fix: str = ""
+    exit: Exit | None = None
+
+    @property
+    def status(self) -> str:
+        """ "failed", "skipped", "changed" or "ok"."""
+        return "failed" if self.failed else "skipped" if self.skipped else "changed" if self.changed else "ok"
+
+    def registered(self) -> dict[str, Any]:
+        """What later tasks see under the registered name."""
+        flags = {"changed": self.changed, "failed": self.failed, "skipped": self.skipped, "msg": self.msg}
+        return {**self.data, **flags, "diff": [dataclasses.asdict(change) for change in self.diff]}
+
+
+class Context(Protocol):
+    """What a module may use, given by the runner.
+
+    check: look, never change. machine: where this host's files, engine, Ollama and hub are. facts: what the `facts`
+    module found. secrets: by name. state: sparkwright's own folder on the host.
+    """
+
+    @property
+    def check(self) -> bool: ...
+    @property
+    def machine(self) -> Machine: ...
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+    @property
+    def secrets(self) -> Mapping[str, Secret]: ...
+    @property
+    def state(self) -> StateFolder: ...
+    @property
+    def run_id(self) -> str: ...
+
+    def docker(self) -> docker.DockerClient:
+        """The Docker Engine of this host, opened once a run. Raises Failed with what to do when it refuses."""
+
+    def progress(self, done: float, total: float = 0, *, unit: str = "", text: str = "") -> None:
+        """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. Cheap: the runner throttles."""
+
+    def note(self, text: str) -> None:
+        """A sentence worth a line of its own while the task goes on."""
+
+
+A = TypeVar("A")
+F = TypeVar("F")
+
+
+class Module(ABC, Generic[A]):
+    """A unit of work on the host. Raise Failed / Refused / Inconclusive from `sparkwright.errors`, or return a Result."""
+
+    Args: ClassVar[type[Any]]
+    #: False: skipped in check mode when an earlier task of the run would have changed what it looks at.
+    safe_in_check: ClassVar[bool] = True
+
+    @abstractmethod
+    def run(self, args: A, context: Context) -> Result:
+        """Do it (or, with `context.check`, say what would be done)."""
+
+
+class StateModule(Module[A], Generic[A, F]):
+    """A module that brings one thing into a wanted state. The same three steps decide in check mode and for real."""
+
+    @abstractmethod
+    def read(self, args: A, context: Context) -> F:
+        """The present state. Never changes anything."""
+
+    @abstractmethod
+    def differences(self, args: A, found: F) -> list[Change]:
+        """What is not as wanted. Pure."""
+
+    @abstractmethod
+    def act(self, args: A, found: F, changes: list[Change], context: Context) -> dict[str, Any]:
+        """Make it so. Returns data to register."""
+
+    def describe(self, args: A, found: F) -> dict[str, Any]:
+        """Data to register when nothing is to be done, or in check mode. Pure."""
+        return {}
+
+    def run(self, args: A, context: Context) -> Result:
+        found = self.read(args, context)
+        changes = self.differences(args, found)
+        data = self.describe(args, found)
+        if changes and not context.check:
+            data = {**data, **self.act(args, found, changes, context)}
+        return Result(changed=bool(changes), diff=changes, data=data, msg=data.pop("msg", ""))

@@ -1,0 +1,58 @@
+"""sparkwright's own folder on a host: ~/.local/state/sparkwright. What is there is the host's memory of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class StateFolder:
+    """path: the folder. Every write is atomic and fsynced: a reader, or a reboot, sees the old or the new, never half."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, home: Path) -> StateFolder:
+        """The state folder of the user with this home."""
+        return cls(home / ".local/state/sparkwright")
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """The JSON object stored under NAME.json; None when there is none."""
+        try:
+            data = json.loads((self.path / f"{name}.json").read_text())
+        except FileNotFoundError:
+            return None
+        return data if isinstance(data, dict) else None
+
+    def write(self, name: str, data: dict[str, Any]) -> None:
+        """Store a JSON object under NAME.json."""
+        write_atomically(self.path / f"{name}.json", json.dumps(data, indent=1, sort_keys=True).encode() + b"\n")
+
+    def remove(self, name: str) -> None:
+        """Forget NAME.json."""
+        (self.path / f"{name}.json").unlink(missing_ok=True)
+
+    def runs(self) -> Iterator[Path]:
+        """The folders of past and present runs, newest first."""
+        folders = self.path / "runs"
+        yield from sorted(folders.iterdir(), reverse=True) if folders.is_dir() else ()
+
+
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Replace a file in one step: written beside it, fsynced, renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

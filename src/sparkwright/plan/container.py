@@ -1,0 +1,41 @@
+"""The container a recipe asks for, as data: the docker run script and the `container` module are both made from it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """What `docker run` is told, in its order and its words.
+
+    image: "repo:tag@sha256:...". restart: the policy it earns when verification has passed. gpus: "all", "device=0,1"
+    or "" for none. shm_size: docker's own spelling, "64gb". ports: "8000:8000" or "127.0.0.1:8000:8000".
+    volumes: "/host/folder:/container/folder[:ro]", ~ already expanded. ulimits: "memlock": "-1" or "soft:hard".
+    command: what follows the image. entrypoint: None leaves the image's.
+    """
+
+    name: str
+    image: str
+    restart: str = "unless-stopped"
+    gpus: str = "all"
+    ipc: str = "host"
+    shm_size: str = ""
+    ports: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    ulimits: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    entrypoint: tuple[str, ...] | None = None
+    command: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; `from_json` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ContainerSpec:
+        """The spec again. Raises TypeError for a key that is none of its own."""
+        tuples = ("ports", "volumes", "command", "entrypoint")
+        return cls(**{k: tuple(v) if k in tuples and v is not None else v for k, v in data.items()})

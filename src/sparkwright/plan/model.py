@@ -1,0 +1,130 @@
+"""A Plan: one play for one host, rendered and checked, as plain JSON.
+
+Some arguments and conditions are still open expressions ("{{ facts.home }}", "{{ image.changed }}"): those over facts
+and registered results. The runner evaluates them when the task's turn comes. Nothing else is open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One module with its arguments, and when and how it runs. Names and meanings are Ansible's.
+
+    id: unique in the plan. open: the arguments that the host still has to render; all others are final, whatever braces
+    they hold. where: "file:line" in the user's playbook. delay_s: pause between tries, seconds.
+    check_mode: None follows the run, True never changes anything, False acts even in check mode.
+    """
+
+    id: str
+    name: str
+    module: str
+    args: dict[str, Any] = field(default_factory=dict)
+    open: tuple[str, ...] = ()
+    where: str = ""
+    when: tuple[str, ...] = ()
+    register: str = ""
+    until: tuple[str, ...] = ()
+    retries: int = 0
+    delay_s: float = 5.0
+    notify: tuple[str, ...] = ()
+    changed_when: tuple[str, ...] | None = None
+    failed_when: tuple[str, ...] | None = None
+    ignore_errors: bool = False
+    become: bool = False
+    no_log: bool = False
+    check_mode: bool | None = None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Tasks that succeed or fail together: `rescue` runs when one fails, `always` whatever happened."""
+
+    id: str
+    name: str
+    tasks: tuple[Step, ...] = ()
+    rescue: tuple[Step, ...] = ()
+    always: tuple[Step, ...] = ()
+    when: tuple[str, ...] = ()
+    where: str = ""
+
+
+Step = Task | Block
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a host needs to run one play.
+
+    vars: the laptop's values that open expressions refer to. open_vars: variables that are themselves expressions over
+    facts or results. registered: results of earlier plays of the playbook.
+    secrets: names only; the values travel beside the plan, never in it. exclusive: takes the host's lock (it changes
+    the host). who: user@laptop, for the lock and the history.
+    """
+
+    run_id: str
+    host: str
+    play: str
+    steps: tuple[Step, ...]
+    handlers: tuple[Task, ...] = ()
+    vars: dict[str, Any] = field(default_factory=dict)
+    open_vars: dict[str, Any] = field(default_factory=dict)
+    registered: dict[str, Any] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    playbook: str = ""
+    check: bool = False
+    diff: bool = False
+    exclusive: bool = True
+    who: str = ""
+    force_handlers: bool = False
+    schema: int = SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; `from_json` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Plan:
+        """The plan again. Raises ValueError when it is of another schema."""
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"a plan of schema {data.get('schema')}, this runtime reads {SCHEMA}")
+        rest = {key: value for key, value in data.items() if key not in ("steps", "handlers", "secrets")}
+        return cls(
+            **rest,
+            steps=tuple(_step(step) for step in data["steps"]),
+            handlers=tuple(_task(task) for task in data.get("handlers", ())),
+            secrets=tuple(data.get("secrets", ())),
+        )
+
+
+def tasks_of(steps: tuple[Step, ...]) -> list[Task]:
+    """Every task in reading order: a block's tasks, then its rescue, then its always."""
+    found: list[Task] = []
+    for step in steps:
+        if isinstance(step, Task):
+            found.append(step)
+        else:
+            found += tasks_of(step.tasks) + tasks_of(step.rescue) + tasks_of(step.always)
+    return found
+
+
+def _step(data: dict[str, Any]) -> Step:
+    return _task(data) if "module" in data else _block(data)
+
+
+def _block(data: dict[str, Any]) -> Block:
+    parts = {part: tuple(_step(step) for step in data.get(part, ())) for part in ("tasks", "rescue", "always")}
+    return Block(
+        id=data["id"], name=data["name"], when=tuple(data.get("when", ())), where=data.get("where", ""), **parts
+    )
+
+
+def _task(data: dict[str, Any]) -> Task:
+    tuples = ("open", "when", "until", "notify", "changed_when", "failed_when", "tags")
+    return Task(**{k: tuple(v) if k in tuples and v is not None else v for k, v in data.items()})
