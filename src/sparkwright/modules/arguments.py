@@ -1,4 +1,4 @@
-"""From plain JSON to a module's Args, with the mistakes named. Used by the laptop (to check) and the host (to build)."""
+"""From plain JSON to a module's Args, with the mistakes named: the laptop checks with it, the host builds with it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 def arg(doc: str, *, default: Any = dataclasses.MISSING, default_factory: Any = dataclasses.MISSING) -> Any:
     """A field of a module's Args, with its sentence for the documentation (and its unit, if it has one)."""
-    return field(default=default, default_factory=default_factory, metadata={"doc": doc})  # type: ignore[call-overload]
+    return field(default=default, default_factory=default_factory, metadata={"doc": doc})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Change:
 class Result:
     """What a module did or found.
 
-    msg: one sentence. data: what `register` gives to later tasks, plain JSON. fix: what the user can do about a failure.
-    exit: the exit code a failure stands for, when it is not 1 (Exit.INCONCLUSIVE, Exit.REFUSED).
+    msg: one sentence. data: what `register` gives to later tasks, plain JSON. fix: what the user can do about
+    a failure. exit: the exit code a failure stands for, when it is not 1 (Exit.INCONCLUSIVE, Exit.REFUSED).
     """
 
     msg: str = ""
@@ -102,7 +102,7 @@ class Context(Protocol):
         """The Docker Engine of this host, opened once a run. Raises Failed with what to do when it refuses."""
 
     def progress(self, done: float, total: float = 0, *, unit: str = "", text: str = "") -> None:
-        """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. Cheap: the runner throttles."""
+        """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. The runner throttles."""
 
     def note(self, text: str) -> None:
         """A sentence worth a line of its own while the task goes on."""
@@ -113,7 +113,7 @@ F = TypeVar("F")
 
 
 class Module(ABC, Generic[A]):
-    """A unit of work on the host. Raise Failed / Refused / Inconclusive from `sparkwright.errors`, or return a Result."""
+    """A unit of work on the host. Raises Failed, Refused or Inconclusive, or returns a Result."""
 
     Args: ClassVar[type[Any]]
     #: False: skipped in check mode when an earlier task of the run would have changed what it looks at.

@@ -76,7 +76,7 @@ class Machine:
         return {row[0].rstrip(":"): int(row[1]) * (1024 if len(row) > 2 else 1) for row in rows if len(row) > 1}
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> Completed:
-        """Run a program (no shell). A missing program is exit 127. Raises Failed when it takes longer than timeout_s."""
+        """Run a program, no shell. A missing one is exit 127. Raises Failed when it takes longer than timeout_s."""
         try:
             done = subprocess.run(
                 list(argv),

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class StateFolder:
-    """path: the folder. Every write is atomic and fsynced: a reader, or a reboot, sees the old or the new, never half."""
+    """path: the folder. Every write is atomic and fsynced: a reader sees the old or the new, never half."""
 
     path: Path
 

@@ -38,4 +38,5 @@ class ContainerSpec:
     def from_json(cls, data: dict[str, Any]) -> ContainerSpec:
         """The spec again. Raises TypeError for a key that is none of its own."""
         tuples = ("ports", "volumes", "command", "entrypoint")
-        return cls(**{k: tuple(v) if k in tuples and v is not None else v for k, v in data.items()})
+        fields: dict[str, Any] = {k: tuple(v) if k in tuples and v is not None else v for k, v in data.items()}
+        return cls(**fields)

@@ -94,7 +94,9 @@ class Plan:
         """The plan again. Raises ValueError when it is of another schema."""
         if data.get("schema") != SCHEMA:
             raise ValueError(f"a plan of schema {data.get('schema')}, this runtime reads {SCHEMA}")
-        rest = {key: value for key, value in data.items() if key not in ("steps", "handlers", "secrets")}
+        rest: dict[str, Any] = {
+            key: value for key, value in data.items() if key not in ("steps", "handlers", "secrets")
+        }
         return cls(
             **rest,
             steps=tuple(_step(step) for step in data["steps"]),
@@ -119,12 +121,13 @@ def _step(data: dict[str, Any]) -> Step:
 
 
 def _block(data: dict[str, Any]) -> Block:
-    parts = {part: tuple(_step(step) for step in data.get(part, ())) for part in ("tasks", "rescue", "always")}
-    return Block(
-        id=data["id"], name=data["name"], when=tuple(data.get("when", ())), where=data.get("where", ""), **parts
-    )
+    fields = dict(data)
+    for part in ("tasks", "rescue", "always"):
+        fields[part] = tuple(_step(step) for step in data.get(part, ()))
+    return Block(**{**fields, "when": tuple(data.get("when", ()))})
 
 
 def _task(data: dict[str, Any]) -> Task:
     tuples = ("open", "when", "until", "notify", "changed_when", "failed_when", "tags")
-    return Task(**{k: tuple(v) if k in tuples and v is not None else v for k, v in data.items()})
+    fields: dict[str, Any] = {k: tuple(v) if k in tuples and v is not None else v for k, v in data.items()}
+    return Task(**fields)
