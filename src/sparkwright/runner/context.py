@@ -1,0 +1,92 @@
+"""What a module may use while it runs: the runner's side of `modules.base.Context`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.errors import Failed
+from sparkwright.modules.machine import Machine
+from sparkwright.modules.state import StateFolder
+from sparkwright.plan.events import Event, event
+from sparkwright.secret import Secret
+
+if TYPE_CHECKING:
+    import docker
+
+PROGRESS_EVERY_S = 0.1
+
+
+@dataclass
+class Engine:
+    """The Docker Engine of this host, opened when the first task asks for it and kept for the run."""
+
+    machine: Machine
+    _client: docker.DockerClient | None = None
+
+    def client(self) -> docker.DockerClient:
+        """The client. Raises Failed with what to do when the engine refuses."""
+        if self._client is None:
+            import docker
+            from docker.errors import DockerException
+
+            url = self.machine.docker_host or "unix:///var/run/docker.sock"
+            try:
+                self._client = docker.DockerClient(base_url=url, timeout=120, version="auto")
+            except DockerException as error:
+                raise _refusal(url, error) from None
+        return self._client
+
+
+@dataclass
+class RunContext:
+    """emit: where events go. task: the id of the task that runs."""
+
+    machine: Machine
+    state: StateFolder
+    run_id: str
+    emit: Callable[[Event], None]
+    check: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+    task: str = ""
+    engine: Engine | None = None
+    _last_progress_s: float = 0.0
+
+    def docker(self) -> docker.DockerClient:
+        """See `modules.base.Context.docker`."""
+        if self.engine is None:
+            self.engine = Engine(self.machine)
+        return self.engine.client()
+
+    def progress(self, done: float, total: float = 0, *, unit: str = "", text: str = "") -> None:
+        """See `modules.base.Context.progress`. The last step (done == total) is never dropped."""
+        now = time.monotonic()
+        if now - self._last_progress_s < PROGRESS_EVERY_S and not (total and done >= total):
+            return
+        self._last_progress_s = now
+        self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text))
+
+    def note(self, text: str) -> None:
+        """See `modules.base.Context.note`."""
+        self.emit(event("note", task=self.task, text=text))
+
+
+def _refusal(url: str, error: Exception) -> Failed:
+    """Docker's refusal in one sentence, with what mends it."""
+    import getpass
+
+    said = str(error)
+    if "Permission denied" in said or "PermissionError" in said:
+        return Failed(
+            f"the Docker socket {url.removeprefix('unix://')} refuses {getpass.getuser()}.",
+            fix=f"On the host: `sudo usermod -aG docker {getpass.getuser()}`; it counts from the next login on.",
+        )
+    if "FileNotFoundError" in said or "No such file" in said or "Connection refused" in said:
+        return Failed(
+            f"no Docker Engine answers at {url}.",
+            fix="On the host: `sudo systemctl start docker` (and `systemctl status docker` for why it is down).",
+        )
+    return Failed(f"the Docker Engine at {url} does not answer: {said}")

@@ -1,0 +1,147 @@
+"""The folder of one run on the host: its plan, its events, and whether its process still lives.
+
+runs/<run id>/plan.json      what was asked
+              events.jsonl   what was said, a line an event; a follower reads it while it grows
+              alive          flocked as long as the runner lives: no stale pid can lie about it
+              stop           somebody asked for a stop at the next safe point
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from sparkwright.modules.state import StateFolder, write_atomically
+from sparkwright.plan.events import Event, decode, encode, event
+
+KEPT_RUNS = 50
+POLL_S = 0.02
+ALIVE_EVERY_S = 2.0
+
+
+@dataclass
+class Journal:
+    """Writes one run's folder. secrets: values that must never be written; they become dots wherever they turn up."""
+
+    folder: Path
+    secrets: tuple[str, ...] = ()
+    _events: IO[bytes] | None = None
+    _alive: IO[bytes] | None = field(default=None, repr=False)
+
+    @classmethod
+    def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
+        """Make the folder and keep the plan. Called before the runner detaches, so that a follower finds it."""
+        folder = state.path / "runs" / run_id
+        folder.mkdir(parents=True)
+        write_atomically(folder / "plan.json", json.dumps(plan).encode(), mode=0o600)
+        (folder / "events.jsonl").touch(mode=0o600)
+        for old in list(state.runs())[KEPT_RUNS:]:
+            shutil.rmtree(old, ignore_errors=True)
+        return cls(folder, tuple(secret for secret in secrets if secret))
+
+    def open(self) -> None:
+        """Called by the process that runs: take the `alive` lock, open the events."""
+        self._alive = (self.folder / "alive").open("wb")
+        fcntl.flock(self._alive, fcntl.LOCK_EX)
+        self._events = (self.folder / "events.jsonl").open("ab", buffering=0)
+
+    def write(self, one: Event) -> None:
+        """Append one event; what matters for the story is on the disk before the next act begins."""
+        line = encode(one)
+        for secret in self.secrets:
+            line = line.replace(json.dumps(secret)[1:-1].encode(), "••••".encode())
+        assert self._events is not None
+        self._events.write(line)
+        if one["event"] in ("task_started", "task_finished", "recap"):
+            os.fdatasync(self._events.fileno())
+
+    def stop_requested(self) -> bool:
+        """Whether somebody asked this run to stop at the next safe point."""
+        return (self.folder / "stop").exists()
+
+
+def follow(folder: Path) -> Iterator[Event]:
+    """The events of a run from its first, until its recap; `alive` every 2 s of silence.
+
+    A runner that died without a recap gets one that says so.
+    """
+    quiet_since = time.monotonic()
+    with (folder / "events.jsonl").open("rb") as file:
+        while True:
+            dead = not lives(folder)
+            for line in _complete_lines(file):
+                one = decode(line)
+                yield one
+                quiet_since = time.monotonic()
+                if one["event"] == "recap":
+                    return
+            if dead:
+                yield _obituary(folder)
+                return
+            if time.monotonic() - quiet_since > ALIVE_EVERY_S:
+                quiet_since = time.monotonic()
+                yield event("alive")
+            time.sleep(POLL_S)
+
+
+def lives(folder: Path) -> bool:
+    """Whether the process of this run is still there."""
+    try:
+        with (folder / "alive").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return time.time() - folder.stat().st_mtime < 10
+    except BlockingIOError:
+        return True
+    return False
+
+
+def plan_of(folder: Path) -> dict[str, Any]:
+    """The plan of a run; empty when its folder holds none (yet)."""
+    try:
+        plan = json.loads((folder / "plan.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+def recap_of(folder: Path) -> Event | None:
+    """The recap a run ended with; None while it runs, or when it was cut off."""
+    try:
+        lines = (folder / "events.jsonl").read_bytes().splitlines()
+    except OSError:
+        return None
+    last = decode(lines[-1]) if lines else {"event": ""}
+    return last if last["event"] == "recap" else None
+
+
+def _complete_lines(file: IO[bytes]) -> Iterator[bytes]:
+    while line := file.readline():
+        if not line.endswith(b"\n"):
+            file.seek(-len(line), os.SEEK_CUR)
+            return
+        yield line
+
+
+def _obituary(folder: Path) -> Event:
+    plan = plan_of(folder)
+    msg = f"the run {folder.name} was cut off: its process is gone without a last word (see {folder}/runner.log)"
+    return event(
+        "recap",
+        host=plan.get("host", ""),
+        ok=0,
+        changed=0,
+        failed=1,
+        skipped=0,
+        unreachable=0,
+        exit=1,
+        seconds=0,
+        msg=msg,
+    )

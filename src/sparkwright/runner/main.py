@@ -1,0 +1,154 @@
+"""Where a request from the laptop arrives: one JSON line on standard input, events on standard output.
+
+{"verb": "run", "plan": {...}, "env": {...}, "secrets": {...}}     start a run, detached, and follow it
+{"verb": "attach", "run": "" | id}                                 follow a run again, from its first event
+{"verb": "stop"}                                                   ask the current run to stop at a safe point
+{"verb": "runs"}                                                   one `run` event for each kept run, newest first
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import SparkwrightError
+from sparkwright.modules.machine import Machine
+from sparkwright.modules.state import StateFolder
+from sparkwright.plan.events import SCHEMA, Event, encode, event
+from sparkwright.plan.model import Plan
+from sparkwright.runner import journal, lock
+from sparkwright.runner.journal import Journal
+from sparkwright.secret import Secret
+
+
+def main() -> int:
+    """Answer one request. The exit code says only whether the conversation worked; the recap says how the run ended."""
+    request = json.loads(sys.stdin.buffer.readline())
+    os.environ.update({name: str(value) for name, value in request.get("env", {}).items()})
+    os.environ["LC_ALL"] = "C"
+    machine = Machine.here()
+    state = StateFolder.of(machine.home)
+    verbs = {"run": _run, "attach": _attach, "stop": _stop, "runs": _runs}
+    try:
+        _say(verbs[request["verb"]](request, machine, state))
+    except SparkwrightError as error:
+        _say([_refusal(request, error)])
+    return 0
+
+
+def _say(events: Iterable[Event]) -> None:
+    """Write events to the laptop. When it no longer listens there is nobody to tell: the run goes on without."""
+    out = sys.stdout.buffer
+    try:
+        for one in events:
+            out.write(encode(one))
+            out.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+
+
+def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    plan = Plan.from_json(request["plan"])
+    secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
+    book = Journal.begin(state, plan.run_id, request["plan"], tuple(s.reveal() for s in secrets.values()))
+    if os.fork() == 0:
+        _detach(book.folder)
+        try:
+            _play(plan, machine, state, secrets, book)
+        finally:
+            os._exit(0)
+    return journal.follow(book.folder)
+
+
+def _detach(folder: Path) -> None:
+    """A session of its own, without the laptop's pipes: what happens to them no longer matters."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+
+
+def _play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Secret], book: Journal) -> None:
+    from sparkwright.runner.play import PlayRun
+
+    book.open()
+    book.write(
+        event(
+            "run_started",
+            run=plan.run_id,
+            host=plan.host,
+            play=plan.play,
+            playbook=plan.playbook,
+            check=plan.check,
+            who=plan.who,
+            schema=SCHEMA,
+            sandbox=machine.sandbox,
+        )
+    )
+    started_s = time.monotonic()
+    try:
+        run = PlayRun(plan, machine, state, secrets, book.write, book.stop_requested)
+        if plan.exclusive and not plan.check:
+            with lock.held(state, host=plan.host, what=plan.playbook or plan.play, who=plan.who, run_id=plan.run_id):
+                recap = run.run()
+        else:
+            recap = run.run()
+    except SparkwrightError as error:
+        recap = _recap(plan.host, error, time.monotonic() - started_s)
+    except BaseException as error:
+        import traceback
+
+        traceback.print_exc()
+        sentence = f"the runner broke: {type(error).__name__}: {error} (see {book.folder}/runner.log)"
+        recap = _recap(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
+    book.write(recap)
+
+
+def _attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    return journal.follow(_find(state, request.get("run", "")))
+
+
+def _stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    folder = _find(state, request.get("run", ""))
+    if journal.lives(folder):
+        (folder / "stop").touch()
+        yield event("note", task="", text=f"run {folder.name} stops at the next safe point")
+    else:
+        yield event("note", task="", text=f"run {folder.name} has ended already")
+
+
+def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    for folder in state.runs():
+        plan, recap = journal.plan_of(folder), journal.recap_of(folder)
+        ended = "running" if journal.lives(folder) else "cut off" if recap is None else f"exit {recap['exit']}"
+        yield event(
+            "run", run=folder.name, play=plan.get("play"), who=plan.get("who"), check=plan.get("check"), state=ended
+        )
+
+
+def _find(state: StateFolder, run_id: str) -> Path:
+    for folder in state.runs():
+        if run_id in ("", folder.name):
+            return folder
+    what = f"no run {run_id} is kept here" if run_id else "nothing has run here yet"
+    raise SparkwrightError(f"{what}.", fix="`invoke runs --host HOST` lists them.")
+
+
+def _refusal(request: dict[str, Any], error: SparkwrightError) -> Event:
+    return _recap(request.get("plan", {}).get("host", ""), error, 0.0)
+
+
+def _recap(host: str, error: SparkwrightError, seconds: float) -> Event:
+    counts = {"ok": 0, "changed": 0, "failed": 1, "skipped": 0, "unreachable": 0}
+    msg = f"{error.message} {error.fix}".strip()
+    return event("recap", host=host, **counts, exit=int(error.exit), seconds=round(seconds, 3), msg=msg)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""One play on this host: its tasks in order, blocks with rescue and always, handlers at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.modules import arguments, registry
+from sparkwright.modules.base import Module, Result
+from sparkwright.modules.machine import Machine
+from sparkwright.modules.state import StateFolder
+from sparkwright.plan import expressions
+from sparkwright.plan.events import Event, event
+from sparkwright.plan.model import Block, Plan, Step, Task
+from sparkwright.runner.become import Become
+from sparkwright.runner.context import RunContext
+from sparkwright.secret import Secret
+
+DEFAULT_RETRIES = 3
+
+
+class PlayRun:
+    """Runs a Plan. `run()` returns the recap event; everything else is said through `emit`.
+
+    stop_requested: asked between tasks; a stop counts as a failure there, so that rescue and always still act.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        machine: Machine,
+        state: StateFolder,
+        secrets: Mapping[str, Secret],
+        emit: Callable[[Event], None],
+        stop_requested: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.plan = plan
+        self.emit = emit
+        self.stop_requested = stop_requested
+        self.registered: dict[str, Any] = dict(plan.registered)
+        self.notified: set[str] = set()
+        self.counts = {"ok": 0, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0, "rescued": 0, "ignored": 0}
+        self.touched_by = ""
+        self.context = RunContext(
+            machine=machine, state=state, run_id=plan.run_id, emit=emit, secrets=secrets, facts=self.facts
+        )
+        self.root = Become(machine, state, plan.run_id, secrets, emit)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the `facts` module found, in this play or an earlier one."""
+        found: dict[str, Any] = self.registered.setdefault("facts", {})
+        return found
+
+    def run(self) -> Event:
+        """All steps, then the handlers that were notified. Never raises."""
+        started_s = time.monotonic()
+        with self.root:
+            failure = self._steps(self.plan.steps)
+            if failure is None or self.plan.force_handlers:
+                failure = self._handlers() or failure
+        return event(
+            "recap",
+            run=self.plan.run_id,
+            host=self.plan.host,
+            **self.counts,
+            exit=int(self._exit(failure)),
+            seconds=round(time.monotonic() - started_s, 3),
+            msg=f"{failure.msg} {failure.fix}".strip() if failure else "",
+        )
+
+    def _exit(self, failure: Result | None) -> Exit:
+        """The exit code this run ends with. "Refused" is only true while nothing was touched."""
+        if failure is None:
+            return Exit.CHANGES if self.plan.check and self.counts["changed"] else Exit.OK
+        if failure.exit is None or (failure.exit is Exit.REFUSED and self.touched_by):
+            return Exit.FAILED
+        return failure.exit
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _steps(self, steps: tuple[Step, ...], *, stoppable: bool = True) -> Result | None:
+        """Run steps until one fails; the failure, or None."""
+        for step in steps:
+            if stoppable and self.stop_requested():
+                return Result(failed=True, msg=f"stopped on request, before: {step.name}")
+            failure = self._block(step) if isinstance(step, Block) else self._task(step)
+            if failure is not None:
+                return failure
+        return None
+
+    def _block(self, block: Block) -> Result | None:
+        try:
+            if block.when and not self._holds(block.when):
+                self._skip_all(block.tasks)
+                return None
+        except expressions.ExpressionError as error:
+            if not self._known_after(error):
+                raise
+            self._skip_all(block.tasks)
+            return None
+        failed_before = self.counts["failed"]
+        failure = self._steps(block.tasks)
+        if failure is not None and block.rescue:
+            self.counts["rescued"] += self.counts["failed"] - failed_before
+            self.counts["failed"] = failed_before
+            self.registered["failed_result"] = failure.registered()
+            failure = self._steps(block.rescue, stoppable=False)
+        return self._steps(block.always, stoppable=False) or failure
+
+    def _skip_all(self, steps: tuple[Step, ...]) -> None:
+        for step in steps:
+            if isinstance(step, Block):
+                self._skip_all(step.tasks)
+            else:
+                self._finish(step, Result(skipped=True, msg="its block's condition does not hold"), 0.0)
+
+    def _handlers(self) -> Result | None:
+        for handler in self.plan.handlers:
+            if handler.name in self.notified:
+                failure = self._task(handler)
+                if failure is not None:
+                    return failure
+        return None
+
+    # -- one task ------------------------------------------------------------------------------------------------
+
+    def _task(self, task: Task) -> Result | None:
+        started_s = time.monotonic()
+        self.emit(event("task_started", task=task.id, name=task.name, module=task.module, where=task.where))
+        self.context.task = task.id
+        self.context.check = self.plan.check if task.check_mode is None else task.check_mode
+        try:
+            result = (
+                self._attempts(task)
+                if self._holds(task.when)
+                else Result(skipped=True, msg="its condition does not hold")
+            )
+        except expressions.ExpressionError as error:
+            known_after = self._known_after(error)
+            result = Result(skipped=True, msg=known_after) if known_after else Result(failed=True, msg=str(error))
+        if task.register:
+            self.registered[task.register] = result.registered()
+        if task.module == "facts" and not result.failed:
+            self.facts.update(result.data)
+        return self._finish(task, result, time.monotonic() - started_s)
+
+    def _attempts(self, task: Task) -> Result:
+        """Once, or until the condition holds: `retries` more times, as Ansible counts them."""
+        tries = 1 + (task.retries or (DEFAULT_RETRIES if task.until else 0))
+        for attempt in range(1, tries + 1):
+            result = self._judged(task, self._once(task))
+            result.data["attempts"] = attempt
+            done = self._holds(task.until, task, result) if task.until else not result.failed
+            if done or self.context.check:
+                return result
+            if attempt < tries:
+                self.emit(event("note", task=task.id, text=f"try {attempt} of {tries}: {result.msg or 'not yet'}"))
+                time.sleep(task.delay_s)
+        result.failed = True
+        return result
+
+    def _once(self, task: Task) -> Result:
+        try:
+            kind = registry.load(task.module)
+            if self.context.check and not kind.safe_in_check and self.touched_by:
+                return Result(skipped=True, msg=f"known after: {self.touched_by}")
+            names = self._names(expressions.names_in_value([task.args[name] for name in task.open]))
+            values = {k: expressions.render(v, names) if k in task.open else v for k, v in task.args.items()}
+            return self._call(task, kind, values)
+        except SparkwrightError as error:
+            data = getattr(error, "data", {})
+            code = None if error.exit is Exit.FAILED else error.exit
+            return Result(failed=True, msg=error.message, fix=error.fix, exit=code, data=dict(data))
+        except expressions.ExpressionError:
+            raise
+        except Exception as error:
+            print(traceback.format_exc(), flush=True)
+            sentence = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+            return Result(failed=True, msg=f"{task.module}: {type(error).__name__}: {sentence}")
+
+    def _call(self, task: Task, kind: type[Module[Any]], values: dict[str, Any]) -> Result:
+        args = arguments.build(kind.Args, values, module=task.module)
+        if task.become:
+            return self.root.run(task.module, values, self.context)
+        return kind().run(args, self.context)
+
+    def _judged(self, task: Task, result: Result) -> Result:
+        """`changed_when` and `failed_when` have the last word."""
+        if task.changed_when is not None and not result.failed:
+            result.changed = self._holds(task.changed_when, task, result)
+        if task.failed_when is not None:
+            result.failed = self._holds(task.failed_when, task, result)
+        return result
+
+    def _finish(self, task: Task, result: Result, seconds: float) -> Result | None:
+        """Count it, say it; the result if the play must stop here."""
+        ignored = result.failed and task.ignore_errors
+        if result.failed:
+            self.counts["ignored" if ignored else "failed"] += 1
+        else:
+            self.counts["skipped" if result.skipped else "ok"] += 1
+        if result.changed and not result.failed:
+            self.counts["changed"] += 1
+            self.touched_by = self.touched_by or task.name
+            self.notified.update(task.notify)
+        shown = Result(msg="hidden by no_log") if task.no_log else result
+        self.emit(
+            event(
+                "task_finished",
+                task=task.id,
+                name=task.name,
+                module=task.module,
+                where=task.where,
+                register=task.register,
+                status="ignored" if ignored else result.status,
+                msg=shown.msg,
+                fix=shown.fix,
+                diff=[dataclasses.asdict(change) for change in shown.diff],
+                data=shown.data,
+                exit=int(result.exit or Exit.FAILED) if result.failed else 0,
+                seconds=round(seconds, 3),
+            )
+        )
+        return result if result.failed and not ignored else None
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def _holds(self, conditions: tuple[str, ...], task: Task | None = None, result: Result | None = None) -> bool:
+        wanted = frozenset().union(*(expressions.names_in_condition(one) for one in conditions))
+        names = self._names(wanted)
+        if task is not None and result is not None and task.register:
+            names[task.register] = result.registered()
+        return expressions.holds(conditions, names)
+
+    def _names(self, wanted: frozenset[str]) -> dict[str, Any]:
+        """What expressions may use: variables, facts and results; an open variable is rendered when it is asked for."""
+        names = {**self.plan.vars, **self.registered}
+        for name in wanted & self.plan.open_vars.keys():
+            value = self.plan.open_vars[name]
+            names[name] = expressions.render(value, self._names(expressions.names_in_value(value) - {name}))
+        return names
+
+    def _known_after(self, error: expressions.ExpressionError) -> str:
+        """In check mode a result that an earlier change would produce is not an error, it is known after it."""
+        expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.touched_by
+        return f"known after: {self.touched_by}" if expected else ""
