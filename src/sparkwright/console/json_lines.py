@@ -1,0 +1,33 @@
+"""`--json`: the events as they are, one object a line; the recaps come last."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TextIO
+
+from sparkwright.plan.events import Event
+
+HIDDEN = ("alive",)
+
+
+class JsonLines:
+    """Prints events to stdout and nothing else. Recaps are kept until the end, so that the last line is one."""
+
+    def __init__(self, out: TextIO = sys.stdout) -> None:
+        self._out = out
+        self._recaps: list[Event] = []
+
+    def on(self, event: Event) -> None:
+        if event["event"] == "recap":
+            self._recaps.append(event)
+        elif event["event"] not in HIDDEN:
+            self._print(event)
+
+    def close(self) -> None:
+        for recap in self._recaps:
+            self._print(recap)
+
+    def _print(self, event: Event) -> None:
+        self._out.write(json.dumps(event, ensure_ascii=False, default=str) + "\n")
+        self._out.flush()

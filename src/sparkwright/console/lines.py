@@ -1,0 +1,126 @@
+"""One line a task and host, as plain text, for logs, pipes and cron. The live console prints the same in colour."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from sparkwright.console import words
+from sparkwright.plan.events import Event
+
+PROGRESS_EVERY_S = 5.0
+WIDTH_STATUS = 8
+
+
+class Lines:
+    """write: where a finished line goes, with the style of its first word. diff: show what differs, field by field."""
+
+    def __init__(self, *, diff: bool = False, write: Callable[[str, str], None] | None = None) -> None:
+        self.diff = diff
+        self._write = write or _plain
+        self._progress_at: dict[str, float] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        self._width = 0
+        self._many = False
+        self._recaps: list[Event] = []
+
+    def hosts(self, names: list[str]) -> None:
+        """Who takes part: one host needs no name in front of each line."""
+        self._many = len(names) > 1
+        self._width = max(map(len, names), default=0)
+
+    def on(self, event: Event) -> None:
+        handle = getattr(self, f"_on_{event['event']}", None)
+        if handle is not None:
+            handle(event)
+
+    def close(self) -> None:
+        if self._recaps:
+            self._write("", "")
+            for recap in sorted(self._recaps, key=lambda one: str(one["host"])):
+                self._recap(recap)
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def _on_play_started(self, event: Event) -> None:
+        self._write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
+
+    def _on_run_started(self, event: Event) -> None:
+        if event.get("sandbox"):
+            self._write("muted", f"{event['host']} is the sandbox: a pretend Spark, no GPU and no real model.")
+        if event.get("check"):
+            self._write("muted", f"check mode: {event['host']} is only looked at.")
+
+    def _on_task_started(self, event: Event) -> None:
+        self._names[event["host"], event["task"]] = event["name"]
+
+    def _on_progress(self, event: Event) -> None:
+        key = event["host"]
+        if event["time"] - self._progress_at.setdefault(key, event["time"]) < PROGRESS_EVERY_S:
+            return
+        self._progress_at[key] = event["time"]
+        far = words.amount(event["done"], event["total"], event["unit"])
+        self._write("muted", self._line("...", event["host"], f"{far}  {event['text']}".rstrip()))
+
+    def _on_note(self, event: Event) -> None:
+        self._write("muted", self._line("", event["host"], event["text"]))
+
+    def _on_raw(self, event: Event) -> None:
+        self._write("muted", self._line("", event["host"], event["text"]))
+
+    def _on_task_finished(self, event: Event) -> None:
+        self._progress_at.pop(event["host"], None)
+        took = f"  ({words.duration(event['seconds'])})" if event["seconds"] >= 2 else ""
+        said = f"  {event['msg']}" if event["msg"] and event["status"] != "skipped" else ""
+        self._write(event["status"], self._line(event["status"], event["host"], f"{event['name']}{took}{said}"))
+        if event["status"] in ("failed", "ignored"):
+            self._explain(event)
+        if self.diff:
+            self._differences(event)
+
+    def _on_recap(self, event: Event) -> None:
+        self._recaps.append(event)
+
+    # -- lines ---------------------------------------------------------------------------------------------------
+
+    def _line(self, status: str, host: str, text: str) -> str:
+        who = f"{host:<{self._width}}  " if self._many else ""
+        return f"{status:<{WIDTH_STATUS}} {who}{text}"
+
+    def _explain(self, event: Event) -> None:
+        indent = " " * (WIDTH_STATUS + 1)
+        if event.get("fix"):
+            self._write("fix", f"{indent}→ {event['fix']}")
+        for row in event.get("data", {}).get("evidence", ()):
+            self._write("muted", f"{indent}| {row}")
+        if event.get("where"):
+            self._write("muted", f"{indent}at {event['where']}")
+
+    def _differences(self, event: Event) -> None:
+        indent = " " * (WIDTH_STATUS + 1)
+        for change in event.get("diff", ()):
+            why = f"   # {change['why']}" if change.get("why") else ""
+            for sign, side, style in (("-", "before", "removed"), ("+", "after", "added")):
+                for row in _rows(change[side]):
+                    self._write(style, f"{indent}{sign} {change['field']}: {row}{why if sign == '+' else ''}")
+
+    def _recap(self, recap: Event) -> None:
+        counts = " ".join(f"{name}={recap[name]}" for name in ("ok", "changed", "failed", "skipped", "unreachable"))
+        more = "".join(f" {name}={recap[name]}" for name in ("rescued", "ignored") if recap.get(name))
+        style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
+        self._write(style, f"{recap['host']:<{self._width}} : {counts}{more}  in {words.duration(recap['seconds'])}")
+        if recap.get("msg"):
+            self._write("fix", f"  {recap['msg']}")
+
+
+def _rows(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return value.splitlines() if isinstance(value, str) and "\n" in value else [words.short(value)]
+
+
+def _plain(style: str, text: str) -> None:
+    del style
+    sys.stdout.write(text.rstrip() + "\n")
+    sys.stdout.flush()

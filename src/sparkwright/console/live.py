@@ -1,0 +1,88 @@
+"""The same lines on a terminal: in colour, with a bar below them for what takes long."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from sparkwright.console import words
+from sparkwright.console.lines import Lines
+from sparkwright.plan.events import Event
+
+STYLES = {
+    "ok": "green",
+    "changed": "yellow",
+    "failed": "bold red",
+    "skipped": "cyan",
+    "rescued": "magenta",
+    "ignored": "magenta",
+    "title": "bold",
+    "muted": "dim",
+    "fix": "bold",
+    "added": "green",
+    "removed": "red",
+}
+
+
+class Live:
+    """A `Lines` that writes through Rich; a bar a host while a task reports progress."""
+
+    def __init__(self, *, diff: bool = False, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._lines = Lines(diff=diff, write=self._write)
+        self._bars: dict[str, TaskID] = {}
+        self._progress = Progress(
+            TextColumn("{task.fields[who]:>8}"),
+            BarColumn(bar_width=28),
+            TextColumn("{task.fields[far]}"),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            TextColumn("{task.description}", style="dim"),
+            console=self._console,
+            transient=True,
+        )
+        self._progress.start()
+
+    def hosts(self, names: list[str]) -> None:
+        """Who takes part."""
+        self._lines.hosts(names)
+
+    def on(self, event: Event) -> None:
+        if event["event"] == "progress":
+            self._bar(event)
+        else:
+            if event["event"] in ("task_finished", "recap"):
+                self._remove_bar(event["host"])
+            self._lines.on(event)
+
+    def close(self) -> None:
+        self._progress.stop()
+        self._lines.close()
+
+    def _bar(self, event: Event) -> None:
+        host = event["host"]
+        if host not in self._bars:
+            self._bars[host] = self._progress.add_task("", total=None, who=host, far="")
+        bar = self._bars[host]
+        rate = self._progress._tasks[bar].speed or 0
+        pace = f"  {words.size(rate)}/s" if event["unit"] == "bytes" and rate else ""
+        self._progress.update(
+            bar,
+            completed=event["done"],
+            total=event["total"] or None,
+            description=event["text"],
+            far=words.amount(event["done"], event["total"], event["unit"]) + pace,
+        )
+
+    def _remove_bar(self, host: str) -> None:
+        bar = self._bars.pop(host, None)
+        if bar is not None:
+            self._progress.remove_task(bar)
+
+    def _write(self, style: str, text: str) -> None:
+        line = Text(text.rstrip())
+        if style in ("ok", "changed", "failed", "skipped", "ignored") and text.startswith(style):
+            line.stylize(STYLES[style], 0, len(style))
+        elif style in STYLES:
+            line.stylize(STYLES[style])
+        self._console.print(line, soft_wrap=True)

@@ -1,0 +1,15 @@
+"""What listens to a run. The fleet hands every event of every host to each subscriber, in one thread."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sparkwright.plan.events import Event
+
+
+class Subscriber(Protocol):
+    """`on` gets events with their `host`; `close` comes once, at the end, also after an error."""
+
+    def on(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
