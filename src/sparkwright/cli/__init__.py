@@ -1,1 +1,21 @@
-""""""
+"""The commands: `invoke deploy --host spark1` and `sparkwright deploy --host spark1` are the same tasks."""
+
+from __future__ import annotations
+
+from invoke import Collection, Program
+
+from sparkwright import __version__
+from sparkwright.cli import look, operate, runs, sandbox
+
+namespace = Collection(
+    *operate.TASKS,
+    *runs.TASKS,
+    *look.TASKS,
+    docs=look.docs_collection(),
+    sandbox=Collection(*sandbox.TASKS),
+)
+
+
+def main() -> None:
+    """The installed command `sparkwright`."""
+    Program(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()

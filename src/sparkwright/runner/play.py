@@ -222,6 +222,7 @@ class PlayRun:
                 fix=shown.fix,
                 diff=[dataclasses.asdict(change) for change in shown.diff],
                 data=shown.data,
+                registered=shown.registered() if task.register else {},
                 exit=int(result.exit or Exit.FAILED) if result.failed else 0,
                 seconds=round(seconds, 3),
             )

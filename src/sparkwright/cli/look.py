@@ -1,0 +1,73 @@
+"""The commands that touch no host: render, hosts, init, schema, docs.module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from invoke import Collection, task
+
+from sparkwright.cli.reporting import reporting
+
+
+@task(help={"host": "whose docker run command", "recipe": "another recipe than the host's", "debug": "show the traceback"})
+@reporting
+def render(context: object, host: str = "", recipe: str = "", debug: bool = False) -> int:
+    """Print the docker run command of a host's recipe, as a script that works by hand."""
+    from sparkwright.cli import session
+
+    print(session.docker_run_script(host, recipe), end="")
+    return 0
+
+
+@task(help={"host": "only these", "debug": "show the traceback"})
+@reporting
+def hosts(context: object, host: str = "all", debug: bool = False) -> int:
+    """List the hosts of the inventory: address, groups, recipe."""
+    from sparkwright.cli import session
+
+    for one in session.match(host):
+        where = one.connection if one.connection != "ssh" else f"ssh {one.address}"
+        print(f"{one.name:<16} {where:<32} {','.join(one.groups):<16} {one.recipe or '-'}")
+    return 0
+
+
+@task(help={"folder": "where to; the current folder if not given"}, positional=["folder"])
+@reporting
+def init(context: object, folder: str = ".") -> int:
+    """Lay hosts/, recipes/, playbooks/, templates/ and tasks.py into an empty folder."""
+    from sparkwright import starter
+
+    for path in starter.lay(Path(folder)):
+        print(path)
+    print("Fill in hosts/spark1.yml, then: sparkwright deploy --host spark1   (or --host sandbox, to try)")
+    return 0
+
+
+@task(positional=["kind"], help={"kind": "host, groups, recipe, playbook or lock"})
+@reporting
+def schema(context: object, kind: str) -> int:
+    """Print the JSON Schema of one kind of file, for an editor."""
+    import json
+
+    from sparkwright.userfiles import schemas
+
+    print(json.dumps(schemas.schema(kind), indent=2))
+    return 0
+
+
+@task(name="module", positional=["name"], help={"name": "a module; without a name they are listed"})
+@reporting
+def module_docs(context: object, name: str = "") -> int:
+    """What a module guarantees, its arguments with units, what it returns, what can go wrong."""
+    from sparkwright import docs
+
+    print(docs.module(name) if name else docs.index())
+    return 0
+
+
+def docs_collection() -> Collection:
+    """`invoke docs.module NAME`."""
+    return Collection(module_docs)
+
+
+TASKS = [render, hosts, init, schema]

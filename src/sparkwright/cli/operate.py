@@ -1,0 +1,74 @@
+"""The commands that run a playbook: deploy, restart, provision, verify, plan, and any playbook of the user's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from invoke import Task
+
+from sparkwright.cli.reporting import reporting, worst
+
+#: option, default, what `--help` says
+OPTIONS: tuple[tuple[str, str | bool, str], ...] = (
+    ("host", "", "which hosts: spark1, spark1,spark2, a group, all, lab:!spark3, spark*"),
+    ("check", False, "look only: say what would change (exit 2 when something would)"),
+    ("diff", False, "show what differs, field by field"),
+    ("tags", "", "only the tasks with one of these tags, comma separated"),
+    ("skip_tags", "", "not the tasks with one of these tags"),
+    ("start_at_task", "", "begin with the task of this name"),
+    ("list_tasks", False, "print the tasks and end"),
+    ("json", False, "events as JSON lines on stdout, nothing else there; the last ones are the recaps"),
+    ("debug", False, "show the traceback of an error"),
+)
+
+#: command, playbook, what it always sets, what `invoke --list` says
+COMMANDS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
+    ("deploy", "deploy", {}, "Take a host from what it is to a verified vLLM server."),
+    ("plan", "deploy", {"check": True, "diff": True}, "Show what deploy would change, field by field; touches nothing."),
+    ("restart", "restart", {}, "Stop, wait for the memory, unload Ollama, start, verify."),
+    ("provision", "provision", {}, "Prepare a new host: docker group, folders; never upgrades packages."),
+    ("verify", "verify", {}, "Prove what runs: health, the engine's own log, throughput."),
+)
+
+
+def run_playbook(playbook: str, **given: Any) -> int:
+    """Run a playbook on the hosts of a pattern. Returns the exit code: the worst of the hosts'."""
+    from sparkwright.cli import session
+
+    options = session.options(**given)
+    if given["list_tasks"]:
+        return session.list_tasks(playbook, options)
+    return worst(session.run(playbook, given["host"], options, json=given["json"]))
+
+
+def _command(name: str, playbook: str, always: dict[str, Any], doc: str) -> Task[Any]:
+    def body(context: object, **given: Any) -> int:
+        return run_playbook(playbook, **{**given, **always})
+
+    return _task(body, name, doc)
+
+
+def _play(context: object, playbook: str, **given: Any) -> int:
+    return run_playbook(playbook, **given)
+
+
+def _task(body: Callable[..., int], name: str, doc: str, *positional: str) -> Task[Any]:
+    """An Invoke task with every option of OPTIONS; Invoke reads names and defaults off the signature."""
+    command = reporting(body)
+    command.__name__, command.__doc__ = name, doc
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    words = [inspect.Parameter(word, kind) for word in ("context", *positional)]
+    flags = [inspect.Parameter(option, kind, default=default) for option, default, _ in OPTIONS]
+    command.__signature__ = inspect.Signature(words + flags)  # type: ignore[attr-defined]
+    command_help = {option.replace("_", "-"): text for option, _, text in OPTIONS}
+    if positional:
+        command_help["playbook"] = "playbooks/NAME.yml, or a path"
+    return Task(command, name=name, positional=positional, help=command_help)
+
+
+TASKS = [
+    *(_command(*row) for row in COMMANDS),
+    _task(_play, "play", "Run any playbook: playbooks/NAME.yml, or a path.", "playbook"),
+]

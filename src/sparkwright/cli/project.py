@@ -1,0 +1,36 @@
+"""The user's folder: hosts/, recipes/, playbooks/, templates/ and spark.lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwright.errors import Refused
+
+MARK = "hosts"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """root: the folder that holds hosts/."""
+
+    root: Path
+
+    @classmethod
+    def here(cls) -> Project:
+        """The project of the current folder or one above it. Raises Refused when there is none."""
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if (folder / MARK).is_dir() and (folder / "playbooks").is_dir():
+                return cls(folder)
+        raise Refused(
+            f"no hosts/ and playbooks/ in {here} or above it.", fix="`sparkwright init` lays them into an empty folder."
+        )
+
+    def playbook(self, name: str) -> Path:
+        """playbooks/NAME.yml, or the path itself when it is one. Raises Refused naming the playbooks there are."""
+        for path in (self.root / "playbooks" / f"{name}.yml", Path(name)):
+            if path.is_file():
+                return path
+        known = ", ".join(sorted(path.stem for path in (self.root / "playbooks").glob("*.yml")))
+        raise Refused(f"no playbook {name!r}.", fix=f"There are: {known}.")

@@ -1,0 +1,49 @@
+"""How a command ends: a sentence on stderr, a recap for programs, and the documented exit code."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from invoke import Exit as InvokeExit
+
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.plan.events import event
+
+WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
+
+
+def worst(codes: list[int]) -> Exit:
+    """The exit code of a command over many hosts: the worst of theirs."""
+    return next((code for code in WORST_FIRST if code in codes), Exit.OK)
+
+
+def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Wrap a task: a SparkwrightError becomes its sentence and exit code, a returned number the exit code."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **options: Any) -> None:
+        try:
+            code = command(*args, **options) or 0
+        except SparkwrightError as error:
+            if options.get("debug") or os.environ.get("SPARKWRIGHT_DEBUG"):
+                raise
+            _say(error, options)
+            code = int(error.exit)
+        if code:
+            raise InvokeExit(code=code)
+
+    return run
+
+
+def _say(error: SparkwrightError, options: dict[str, Any]) -> None:
+    print(error, file=sys.stderr)
+    if options.get("json"):
+        unreachable = int(error.exit is Exit.UNREACHABLE)
+        counts = {"ok": 0, "changed": 0, "failed": 1 - unreachable, "skipped": 0, "unreachable": unreachable}
+        recap = event("recap", host=options.get("host", ""), **counts, exit=int(error.exit), seconds=0, msg=str(error))
+        print(json.dumps(recap, ensure_ascii=False))

@@ -1,0 +1,75 @@
+"""The panel at the end of a run: what runs now, what was proved, and how an agent reaches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.console import words
+from sparkwright.plan.events import Event
+
+PROOFS = ("verify_health", "verify_logs", "smoke_test")
+
+
+@dataclass
+class Served:
+    """What one host serves, gathered from the results of its tasks. url: as the laptop reaches it."""
+
+    host: str
+    recipe: str
+    image: str
+    model: str
+    commit: str
+    served_name: str
+    url: str
+    max_model_len: str = ""
+    engine_version: str = ""
+    proved: list[str] = field(default_factory=list)
+    done: bool = False
+
+
+class Summary:
+    """A subscriber. snippet: renders templates/client.j2 for a host. write: where text goes."""
+
+    def __init__(self, served: list[Served], snippet: Callable[[Served], str], write: Callable[[str, str], None]) -> None:
+        self._served = {one.host: one for one in served}
+        self._snippet = snippet
+        self._write = write
+
+    def on(self, event: Event) -> None:
+        one = self._served.get(event.get("host", ""))
+        if one is None:
+            return
+        if event["event"] == "task_finished" and event["status"] in ("ok", "changed"):
+            self._learn(one, event["module"], event["msg"], event["data"])
+        elif event["event"] == "recap":
+            one.done = event["exit"] == 0 and bool(one.proved)
+
+    def close(self) -> None:
+        for one in self._served.values():
+            if one.done:
+                self._panel(one)
+
+    @staticmethod
+    def _learn(one: Served, module: str, msg: str, data: dict[str, Any]) -> None:
+        version = data.get("version") or data.get("engine_version")
+        if module in ("docker_image", "verify_health") and isinstance(version, str):
+            one.engine_version = version
+        if module in PROOFS and msg:
+            one.proved.append(msg)
+
+    def _panel(self, one: Served) -> None:
+        self._write("", "")
+        self._write("title", f"{one.host} serves {one.served_name}  ({one.recipe})")
+        rows = [
+            ("image", words.short(one.image)),
+            ("model", f"{one.model} @ {one.commit[:12]}" if one.commit else one.model),
+            ("engine", f"vLLM {one.engine_version}" if one.engine_version else "version unknown"),
+            *(("proved", proof) for proof in one.proved),
+        ]
+        for name, value in rows:
+            self._write("", f"  {name:<8} {value}")
+        self._write("", "")
+        for line in self._snippet(one).splitlines():
+            self._write("muted", f"  {line}")

@@ -1,0 +1,193 @@
+"""A playbook over many hosts: batches, one connection a host, and the events of all of them in one stream."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sparkwright.console.subscriber import Subscriber
+from sparkwright.errors import Exit, Inconclusive, SparkwrightError, Unreachable
+from sparkwright.inventory import Host
+from sparkwright.plan.events import Event, event
+from sparkwright.plan.model import Plan
+from sparkwright.remote import Link, open_link
+from sparkwright.secret import Secret
+
+FORKS = 16
+GOOD = (Exit.OK, Exit.CHANGES)
+
+
+class PlaySource(Protocol):
+    """A play as the fleet needs it. serial: batch sizes, "25%" or numbers; empty: all at once."""
+
+    name: str
+    serial: Sequence[int | str]
+    max_fail_percentage: float | None
+
+
+@dataclass
+class Member:
+    """A host taking part: its link, kept for the command, and what its plays registered and ended with."""
+
+    host: Host
+    secrets: dict[str, Secret] = field(default_factory=dict)
+    link: Link | None = None
+    registered: dict[str, Any] = field(default_factory=dict)
+    recap: Event | None = None
+    run_id: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.recap is not None and self.recap["exit"] not in GOOD
+
+    def open(self) -> Link:
+        """The link; connecting goes on in the background while the laptop still plans."""
+        if self.link is None:
+            self.link = open_link(self.host)
+        return self.link
+
+
+class Fleet:
+    """Runs plans on members and hands every event to the subscribers, in the caller's thread.
+
+    ask_stop: asked on Ctrl-C with the hosts that still run: True stops them at a safe point, False leaves them.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        subscribers: Iterable[Subscriber],
+        ask_stop: Callable[[str], bool] = lambda hosts: False,
+    ) -> None:
+        self.members = list(members)
+        self._subscribers = list(subscribers)
+        self._ask_stop = ask_stop
+        self._events: queue.Queue[Event | None] = queue.Queue()
+
+    def connect(self) -> None:
+        """Start connecting to everyone; returns at once."""
+        for member in self.members[:FORKS]:
+            member.open()
+
+    def play(self, play: PlaySource, hosts: Sequence[Host], plan_for: Callable[[Member], Plan]) -> None:
+        """Run a play in batches. Stops when a batch failed whole or more than max_fail_percentage of it."""
+        names = {host.name for host in hosts}
+        members = [member for member in self.members if member.host.name in names and not member.failed]
+        if not members:
+            return
+        self._say(event("play_started", play=play.name, hosts=[member.host.name for member in members], host=""))
+        for batch in batches(members, play.serial):
+            self.each(batch, lambda member: self._run(member, plan_for(member)))
+            failed = sum(member.failed for member in batch)
+            limit = play.max_fail_percentage
+            if failed == len(batch) or (limit is not None and 100 * failed / len(batch) > limit):
+                return
+
+    def each(self, members: Sequence[Member], act: Callable[[Member], None]) -> None:
+        """Act on members in parallel; their events reach the subscribers from this thread, as they come."""
+        pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
+        for member in members:
+            pool.submit(self._guarded, member, act).add_done_callback(lambda _: self._events.put(None))
+        running = len(members)
+        while running:
+            try:
+                one = self._events.get()
+            except KeyboardInterrupt:
+                self._interrupted([member for member in members if member.recap is None])
+                continue
+            if one is None:
+                running -= 1
+            else:
+                self._say(one)
+        pool.shutdown()
+
+    def close(self) -> None:
+        """Say how it ended for everyone, and close every connection."""
+        for member in self.members:
+            if member.recap is not None:
+                self._say(member.recap)
+        for subscriber in self._subscribers:
+            subscriber.close()
+        for member in self.members:
+            if member.link is not None:
+                member.link.close()
+
+    def request(self, member: Member, header: dict[str, Any]) -> list[Event]:
+        """One request on a member's link: its events go to the subscribers, and are returned."""
+        seen = []
+        for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
+            one = {**one, "host": member.host.name}
+            seen.append(one)
+            self._note(member, one)
+        return seen
+
+    def _run(self, member: Member, plan: Plan) -> None:
+        member.run_id = plan.run_id
+        self.request(member, {"verb": "run", "plan": plan.to_json()})
+
+    def _guarded(self, member: Member, act: Callable[[Member], None]) -> None:
+        try:
+            act(member)
+        except SparkwrightError as error:
+            self._note(member, failure(member.host.name, error))
+
+    def _note(self, member: Member, one: Event) -> None:
+        """Keep what the next play and the end need. A recap is said once, at the end, over all plays."""
+        if one["event"] == "recap":
+            member.recap = added(member.recap, one)
+            return
+        if one["event"] == "task_finished" and one.get("register"):
+            member.registered[one["register"]] = one["registered"]
+        self._events.put(one)
+
+    def _interrupted(self, running: Sequence[Member]) -> None:
+        """Ctrl-C: the runs go on by themselves, so leave them, or ask them to stop."""
+        names = ",".join(member.host.name for member in running)
+        if self._ask_stop(names):
+            for member in running:
+                threading.Thread(target=list, args=(member.open().request({"verb": "stop"}, {}),), daemon=True).start()
+            return
+        for member in running:
+            member.open().close()
+        raise Inconclusive(f"left running on {names}.", fix=f"Follow it again with `invoke attach --host {names}`.")
+
+    def _say(self, one: Event) -> None:
+        for subscriber in self._subscribers:
+            subscriber.on(one)
+
+
+def batches(members: Sequence[Member], serial: Sequence[int | str]) -> list[list[Member]]:
+    """Ansible's rule: sizes as numbers or percentages of all; the last size repeats until everyone had a turn."""
+    sizes = [_size(one, len(members)) for one in serial] or [len(members)]
+    cut, start = [], 0
+    while start < len(members):
+        size = sizes[min(len(cut), len(sizes) - 1)]
+        cut.append(list(members[start : start + size]))
+        start += size
+    return cut
+
+
+def failure(host: str, error: SparkwrightError) -> Event:
+    """The recap of a host that could not be asked, or refused."""
+    unreachable = int(isinstance(error, Unreachable))
+    counts = {"ok": 0, "changed": 0, "failed": 1 - unreachable, "skipped": 0, "unreachable": unreachable}
+    return event("recap", host=host, **counts, exit=int(error.exit), seconds=0, msg=str(error))
+
+
+def added(before: Event | None, now: Event) -> Event:
+    """The recap over several plays of one host."""
+    if before is None:
+        return now
+    keys = ("ok", "changed", "failed", "skipped", "unreachable", "rescued", "ignored", "seconds")
+    return {**now, **{key: before.get(key, 0) + now.get(key, 0) for key in keys}}
+
+
+def _size(one: int | str, everyone: int) -> int:
+    if isinstance(one, str) and one.endswith("%"):
+        return max(1, math.floor(everyone * float(one[:-1]) / 100))
+    return max(1, int(one))

@@ -1,0 +1,78 @@
+"""What a log, a pipe or a cron mail shows of a run."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from sparkwright.console.json_lines import JsonLines
+from sparkwright.console.lines import Lines
+from sparkwright.plan.events import event
+
+COUNTS = {"ok": 3, "changed": 1, "failed": 0, "skipped": 2, "unreachable": 0}
+
+
+def screen(*events: dict[str, Any], hosts: tuple[str, ...] = ("spark1",), diff: bool = False) -> list[str]:
+    shown: list[str] = []
+    lines = Lines(diff=diff, write=lambda _, text: shown.append(text.rstrip()))
+    lines.hosts(list(hosts))
+    for one in events:
+        lines.on(one)
+    lines.close()
+    return shown
+
+
+def finished(**fields: Any) -> dict[str, Any]:
+    usual = {"task": "1", "name": "Pull the image", "module": "docker_image", "status": "ok", "msg": "", "diff": []}
+    return event("task_finished", **{**usual, "host": "spark1", "seconds": 0.1, "data": {}, **fields})
+
+
+def test_one_host_has_one_line_a_task_and_a_recap() -> None:
+    shown = screen(finished(status="changed", seconds=12, msg="9.0 GB"), event("recap", host="spark1", seconds=12, msg="", **COUNTS))
+    assert shown[0] == "changed  Pull the image  (12s)  9.0 GB"
+    assert shown[-1] == "spark1 : ok=3 changed=1 failed=0 skipped=2 unreachable=0  in 12s"
+
+
+def test_many_hosts_are_told_apart() -> None:
+    shown = screen(finished(), finished(host="spark22"), hosts=("spark1", "spark22"))
+    assert shown == ["ok       spark1   Pull the image", "ok       spark22  Pull the image"]
+
+
+def test_a_failure_keeps_its_evidence_its_place_and_the_way_out() -> None:
+    shown = screen(
+        finished(
+            status="failed",
+            msg="the tag is not there.",
+            fix="Check the recipe's `image`.",
+            where="playbooks/deploy.yml:14",
+            data={"evidence": ["manifest unknown"]},
+        )
+    )
+    assert shown == [
+        "failed   Pull the image  the tag is not there.",
+        "         → Check the recipe's `image`.",
+        "         | manifest unknown",
+        "         at playbooks/deploy.yml:14",
+    ]
+
+
+def test_diff_shows_each_field_before_and_after_with_its_reason() -> None:
+    change = {"field": "--max-num-seqs", "before": "8", "after": "16", "why": "the recipe says so"}
+    shown = screen(finished(status="changed", diff=[change]), diff=True)
+    assert shown[1:] == ["         - --max-num-seqs: 8", "         + --max-num-seqs: 16   # the recipe says so"]
+
+
+def test_the_sandbox_always_says_that_it_is_one() -> None:
+    shown = screen(event("run_started", host="sandbox", sandbox=True, check=False))
+    assert shown == ["sandbox is the sandbox: a pretend Spark, no GPU and no real model."]
+
+
+def test_json_holds_one_object_a_line_and_ends_with_the_recap() -> None:
+    out = io.StringIO()
+    lines = JsonLines(out)
+    for one in (event("recap", host="a", exit=0, **COUNTS), finished(), event("alive")):
+        lines.on(one)
+    lines.close()
+    kinds = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
+    assert kinds == ["task_finished", "recap"]

@@ -1,0 +1,54 @@
+"""Arguments of modules: mistakes are named, and only what is harmless is bent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from sparkwright.errors import Refused
+from sparkwright.modules.arguments import build
+from sparkwright.modules.base import arg
+
+
+@dataclass(frozen=True)
+class Args:
+    path: str = arg("where")
+    mode: str | None = arg("octal", default=None)
+    words: list[str] = arg("words", default_factory=list)
+    limits: dict[str, float] = arg("limits", default_factory=dict)
+    state: Literal["present", "absent"] = arg("state", default="present")
+    wait_s: float = arg("seconds", default=1.0)
+    deep: bool = arg("deep", default=False)
+
+
+def test_a_near_miss_names_the_right_argument() -> None:
+    with pytest.raises(Refused, match="no argument `pth`.*Did you mean `path`"):
+        build(Args, {"pth": "/tmp"}, module="file")
+
+
+def test_a_missing_argument_is_named_with_its_meaning() -> None:
+    with pytest.raises(Refused, match=r"file needs the argument `path` \(where\)"):
+        build(Args, {}, module="file")
+
+
+def test_lists_and_mappings_are_checked_inside() -> None:
+    with pytest.raises(Refused, match=r"file.words\[1\] is a text"):
+        build(Args, {"path": "p", "words": ["a", {"b": 1}]}, module="file")
+    assert build(Args, {"path": "p", "limits": {"cpu": 2}}, module="file").limits == {"cpu": 2.0}
+
+
+def test_numbers_fit_texts_and_rendered_texts_fit_numbers() -> None:
+    args = build(Args, {"path": 7, "wait_s": "2.5"}, module="file")
+    assert (args.path, args.wait_s) == ("7", 2.5)
+
+
+@pytest.mark.parametrize("wrong", [{"state": "gone"}, {"deep": "yes"}, {"wait_s": "soon"}, {"mode": ["0644"]}])
+def test_what_does_not_fit_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(Refused, match=f"file.{next(iter(wrong))} is"):
+        build(Args, {"path": "p", **wrong}, module="file")
+
+
+def test_an_open_argument_is_taken_unseen() -> None:
+    assert build(Args, {"path": "{{ facts.home }}"}, module="file", open_names=frozenset({"path"})) is None
