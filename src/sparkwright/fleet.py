@@ -117,13 +117,21 @@ class Fleet:
             if member.link is not None:
                 member.link.close()
 
-    def request(self, member: Member, header: dict[str, Any]) -> list[Event]:
-        """One request on a member's link: its events go to the subscribers, and are returned."""
+    def tell(self, member: Member, text: str) -> None:
+        """Say something about a host that no task said."""
+        self._events.put(event("note", task="", host=member.host.name, text=text))
+
+    def request(self, member: Member, header: dict[str, Any], *, counted: bool = True) -> list[Event]:
+        """One request on a member's link: its events go to the subscribers, and are returned.
+
+        counted: whether its recap counts for the host's; a question on the side does not.
+        """
         seen = []
         for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
             one = {**one, "host": member.host.name}
             seen.append(one)
-            self._note(member, one)
+            if counted or one["event"] != "recap":
+                self._note(member, one)
         return seen
 
     def _run(self, member: Member, plan: Plan) -> None:

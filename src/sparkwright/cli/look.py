@@ -9,7 +9,9 @@ from invoke import Collection, task
 from sparkwright.cli.reporting import reporting
 
 
-@task(help={"host": "whose docker run command", "recipe": "another recipe than the host's", "debug": "show the traceback"})
+@task(
+    help={"host": "whose docker run command", "recipe": "another recipe than the host's", "debug": "show the traceback"}
+)
 @reporting
 def render(context: object, host: str = "", recipe: str = "", debug: bool = False) -> int:
     """Print the docker run command of a host's recipe, as a script that works by hand."""

@@ -26,7 +26,12 @@ OPTIONS: tuple[tuple[str, str | bool, str], ...] = (
 #: command, playbook, what it always sets, what `invoke --list` says
 COMMANDS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     ("deploy", "deploy", {}, "Take a host from what it is to a verified vLLM server."),
-    ("plan", "deploy", {"check": True, "diff": True}, "Show what deploy would change, field by field; touches nothing."),
+    (
+        "plan",
+        "deploy",
+        {"check": True, "diff": True},
+        "Show what deploy would change, field by field; touches nothing.",
+    ),
     ("restart", "restart", {}, "Stop, wait for the memory, unload Ollama, start, verify."),
     ("provision", "provision", {}, "Prepare a new host: docker group, folders; never upgrades packages."),
     ("verify", "verify", {}, "Prove what runs: health, the engine's own log, throughput."),

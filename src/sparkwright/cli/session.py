@@ -4,20 +4,209 @@ from __future__ import annotations
 
 import getpass
 import platform
-import secrets as random
+import secrets
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from sparkwright import lockfile, playbook, recipe
+from sparkwright.cli.pinning import Pins
 from sparkwright.cli.project import Project
+from sparkwright.console.lines import Lines
 from sparkwright.console.subscriber import Subscriber
-from sparkwright.errors import Exit, Refused
+from sparkwright.console.summary import Served, Summary
+from sparkwright.errors import Refused
 from sparkwright.fleet import Fleet, Member
 from sparkwright.inventory import Host, Inventory
-from sparkwright.plan.events import Event
-from sparkwright.plan.model import Plan, Task
+from sparkwright.plan import expressions
+from sparkwright.plan.model import Plan
+
+
+def options(**given: Any) -> playbook.Options:
+    """The options of a command as the compiler takes them."""
+    return playbook.Options(
+        check=given["check"],
+        diff=given["diff"],
+        tags=_words(given["tags"]),
+        skip_tags=_words(given["skip_tags"]),
+        start_at_task=given["start_at_task"],
+        who=f"{getpass.getuser()}@{platform.node()}",
+    )
+
+
+def match(pattern: str) -> list[Host]:
+    """The hosts of a pattern in the current project."""
+    return _hosts(Inventory.load(Project.here().root), pattern)
+
+
+def run(book: str, pattern: str, given: playbook.Options, *, json: bool) -> list[int]:
+    """Run a playbook on the hosts of a pattern. Returns each host's exit code."""
+    project = Project.here()
+    inventory = Inventory.load(project.root)
+    hosts = _hosts(inventory, pattern)
+    members = [Member(host) for host in hosts]
+    shown = Shown(project, json=json, diff=given.diff, names=[host.name for host in hosts])
+    fleet = Fleet(members, shown.subscribers, _ask_stop)
+    fleet.connect()
+    try:
+        for play in playbook.load(project.playbook(book)).plays:
+            _play(project, inventory, fleet, play, given, shown)
+    finally:
+        fleet.close()
+    return [member.recap["exit"] if member.recap else 0 for member in members]
+
+
+def ask(pattern: str, header: dict[str, Any], *, json: bool) -> list[int]:
+    """One request to each host of a pattern, shown as it is answered."""
+    project = Project.here()
+    hosts = _hosts(Inventory.load(project.root), pattern)
+    members = [Member(host) for host in hosts]
+    shown = Shown(project, json=json, diff=False, names=[host.name for host in hosts])
+    fleet = Fleet(members, shown.subscribers, _ask_stop)
+    try:
+        fleet.each(members, lambda member: fleet.request(member, header))
+    finally:
+        fleet.close()
+    return [member.recap["exit"] if member.recap else 0 for member in members]
+
+
+def list_tasks(book: str, given: playbook.Options) -> int:
+    """Print the tasks of a playbook, with their tags, after --tags and --skip-tags. Touches no host."""
+    for line in playbook.list_tasks(playbook.load(Project.here().playbook(book)), given):
+        print(line)
+    return 0
+
+
+def docker_run_script(pattern: str, recipe_name: str) -> str:
+    """The docker run script of one host, as a deploy leaves it there."""
+    project = Project.here()
+    host = _hosts(Inventory.load(project.root), pattern)[0]
+    wanted = recipe.load(project.root, recipe_name or _recipe_of(host))
+    lock = lockfile.load(project.root)
+    names = recipe.names(wanted, host, _entries(lock, wanted))
+    return str(expressions.render((project.root / "templates/docker-run.sh.j2").read_text(), names))
+
+
+class Shown:
+    """The subscribers of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end."""
+
+    def __init__(self, project: Project, *, json: bool, diff: bool, names: list[str]) -> None:
+        self._project = project
+        self._served: list[Served] = []
+        self.subscribers: list[Subscriber] = []
+        if json:
+            from sparkwright.console.json_lines import JsonLines
+
+            self.subscribers = [JsonLines()]
+            return
+        lines = _lines(diff)
+        lines.hosts(names)
+        self.subscribers = [lines, Summary(self._served, self._snippet, lines.write)]
+
+    def serves(self, one: Served) -> None:
+        """Remember what a host is to serve, for the panel."""
+        self._served.append(one)
+
+    def _snippet(self, one: Served) -> str:
+        names = {
+            "host": one.host,
+            "url": one.url,
+            "model": one.served_name,
+            "max_model_len": one.max_model_len,
+        }
+        return str(expressions.render((self._project.root / "templates/client.j2").read_text(), names))
+
+
+def _play(
+    project: Project,
+    inventory: Inventory,
+    fleet: Fleet,
+    play: playbook.Play,
+    given: playbook.Options,
+    shown: Shown,
+) -> None:
+    pins = Pins(project, save=not given.check)
+
+    def plan_for(member: Member) -> Plan:
+        run_id = _run_id()
+        names = _names(project, fleet, member, pins, play, run_id)
+        member.secrets = inventory.secrets(member.host)
+        if "container" in names:
+            shown.serves(_served(member.host, names))
+        return playbook.compile(
+            play, member.host, names, given, run_id=run_id, project=project.root, registered=member.registered
+        )
+
+    here = {host.name for host in inventory.match(play.hosts)}
+    fleet.play(play, [member.host for member in fleet.members if member.host.name in here], plan_for)
+
+
+def _names(
+    project: Project, fleet: Fleet, member: Member, pins: Pins, play: playbook.Play, run_id: str
+) -> Mapping[str, Any]:
+    """The names a host's plan may use. Only a play that asks for the recipe or the lock needs them."""
+    if not play.uses({"recipe", "container", "lock", "base_url"}):
+        return recipe.names(None, member.host, {})
+    wanted = recipe.load(project.root, _recipe_of(member.host))
+    pinned = pins.complete(fleet, member, wanted, run_id) if play.uses({"container", "lock"}) else {}
+    return recipe.names(wanted, member.host, pinned)
+
+
+def _served(host: Host, names: Mapping[str, Any]) -> Served:
+    wanted, container = names["recipe"], names["container"]
+    flags = wanted["vllm"]
+    address = "127.0.0.1" if host.connection != "ssh" else host.address
+    return Served(
+        host=host.name,
+        recipe=wanted["name"],
+        image=container["image"],
+        model=wanted["model"]["id"],
+        commit=(names["lock"].get("model") or {}).get("commit", ""),
+        served_name=names["served_name"],
+        url=f"http://{address}:{names['port']}",
+        max_model_len=str(flags.get("max-model-len", "")),
+    )
+
+
+def _hosts(inventory: Inventory, pattern: str) -> list[Host]:
+    if not pattern:
+        raise Refused("say which host: --host NAME.", fix=f"There are: {', '.join(inventory.names())}.")
+    return inventory.match(pattern)
+
+
+def _recipe_of(host: Host) -> str:
+    if host.recipe:
+        return host.recipe
+    raise Refused(f"{host.name} has no recipe.", where=str(host.where), fix="Add `recipe: NAME` (see recipes/).")
+
+
+def _entries(lock: lockfile.Lock, wanted: recipe.Recipe) -> dict[str, Any]:
+    return {"image": lock.image(wanted.image), "model": lock.model(wanted.model.id, wanted.model.revision)}
+
+
+def _run_id() -> str:
+    return time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(2)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _lines(diff: bool) -> Any:
+    if sys.stdout.isatty():
+        from sparkwright.console.live import Live
+
+        return Live(diff=diff)
+    return Lines(diff=diff)
+
+
+def _ask_stop(hosts: str) -> bool:
+    """Ctrl-C: stop the runs at a safe point, or leave them running? Without a person to ask they are left."""
+    if not sys.stdin.isatty():
+        return False
+    try:
+        answer = input(f"\n{hosts}: [l]eave it running there, or [s]top it at the next safe point? ")
+    except (EOFError, KeyboardInterrupt):
+        return False
+    return answer.strip().lower().startswith("s")

@@ -18,7 +18,7 @@ class Lines:
 
     def __init__(self, *, diff: bool = False, write: Callable[[str, str], None] | None = None) -> None:
         self.diff = diff
-        self._write = write or _plain
+        self.write = write or _plain
         self._progress_at: dict[str, float] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._width = 0
@@ -37,20 +37,20 @@ class Lines:
 
     def close(self) -> None:
         if self._recaps:
-            self._write("", "")
+            self.write("", "")
             for recap in sorted(self._recaps, key=lambda one: str(one["host"])):
                 self._recap(recap)
 
     # -- events --------------------------------------------------------------------------------------------------
 
     def _on_play_started(self, event: Event) -> None:
-        self._write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
+        self.write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
 
     def _on_run_started(self, event: Event) -> None:
         if event.get("sandbox"):
-            self._write("muted", f"{event['host']} is the sandbox: a pretend Spark, no GPU and no real model.")
+            self.write("muted", f"{event['host']} is the sandbox: a pretend Spark, no GPU and no real model.")
         if event.get("check"):
-            self._write("muted", f"check mode: {event['host']} is only looked at.")
+            self.write("muted", f"check mode: {event['host']} is only looked at.")
 
     def _on_task_started(self, event: Event) -> None:
         self._names[event["host"], event["task"]] = event["name"]
@@ -61,19 +61,19 @@ class Lines:
             return
         self._progress_at[key] = event["time"]
         far = words.amount(event["done"], event["total"], event["unit"])
-        self._write("muted", self._line("...", event["host"], f"{far}  {event['text']}".rstrip()))
+        self.write("muted", self._line("...", event["host"], f"{far}  {event['text']}".rstrip()))
 
     def _on_note(self, event: Event) -> None:
-        self._write("muted", self._line("", event["host"], event["text"]))
+        self.write("muted", self._line("", event["host"], event["text"]))
 
     def _on_raw(self, event: Event) -> None:
-        self._write("muted", self._line("", event["host"], event["text"]))
+        self.write("muted", self._line("", event["host"], event["text"]))
 
     def _on_task_finished(self, event: Event) -> None:
         self._progress_at.pop(event["host"], None)
         took = f"  ({words.duration(event['seconds'])})" if event["seconds"] >= 2 else ""
         said = f"  {event['msg']}" if event["msg"] and event["status"] != "skipped" else ""
-        self._write(event["status"], self._line(event["status"], event["host"], f"{event['name']}{took}{said}"))
+        self.write(event["status"], self._line(event["status"], event["host"], f"{event['name']}{took}{said}"))
         if event["status"] in ("failed", "ignored"):
             self._explain(event)
         if self.diff:
@@ -91,11 +91,11 @@ class Lines:
     def _explain(self, event: Event) -> None:
         indent = " " * (WIDTH_STATUS + 1)
         if event.get("fix"):
-            self._write("fix", f"{indent}→ {event['fix']}")
+            self.write("fix", f"{indent}→ {event['fix']}")
         for row in event.get("data", {}).get("evidence", ()):
-            self._write("muted", f"{indent}| {row}")
+            self.write("muted", f"{indent}| {row}")
         if event.get("where"):
-            self._write("muted", f"{indent}at {event['where']}")
+            self.write("muted", f"{indent}at {event['where']}")
 
     def _differences(self, event: Event) -> None:
         indent = " " * (WIDTH_STATUS + 1)
@@ -103,15 +103,15 @@ class Lines:
             why = f"   # {change['why']}" if change.get("why") else ""
             for sign, side, style in (("-", "before", "removed"), ("+", "after", "added")):
                 for row in _rows(change[side]):
-                    self._write(style, f"{indent}{sign} {change['field']}: {row}{why if sign == '+' else ''}")
+                    self.write(style, f"{indent}{sign} {change['field']}: {row}{why if sign == '+' else ''}")
 
     def _recap(self, recap: Event) -> None:
         counts = " ".join(f"{name}={recap[name]}" for name in ("ok", "changed", "failed", "skipped", "unreachable"))
         more = "".join(f" {name}={recap[name]}" for name in ("rescued", "ignored") if recap.get(name))
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
-        self._write(style, f"{recap['host']:<{self._width}} : {counts}{more}  in {words.duration(recap['seconds'])}")
+        self.write(style, f"{recap['host']:<{self._width}} : {counts}{more}  in {words.duration(recap['seconds'])}")
         if recap.get("msg"):
-            self._write("fix", f"  {recap['msg']}")
+            self.write("fix", f"  {recap['msg']}")
 
 
 def _rows(value: Any) -> list[str]:

@@ -30,7 +30,7 @@ class Live:
 
     def __init__(self, *, diff: bool = False, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
-        self._lines = Lines(diff=diff, write=self._write)
+        self._lines = Lines(diff=diff, write=self.write)
         self._bars: dict[str, TaskID] = {}
         self._progress = Progress(
             TextColumn("{task.fields[who]:>8}"),
@@ -79,7 +79,8 @@ class Live:
         if bar is not None:
             self._progress.remove_task(bar)
 
-    def _write(self, style: str, text: str) -> None:
+    def write(self, style: str, text: str) -> None:
+        """A line above the bars."""
         line = Text(text.rstrip())
         if style in ("ok", "changed", "failed", "skipped", "ignored") and text.startswith(style):
             line.stylize(STYLES[style], 0, len(style))

@@ -32,7 +32,9 @@ class Served:
 class Summary:
     """A subscriber. snippet: renders templates/client.j2 for a host. write: where text goes."""
 
-    def __init__(self, served: list[Served], snippet: Callable[[Served], str], write: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, served: list[Served], snippet: Callable[[Served], str], write: Callable[[str, str], None]
+    ) -> None:
         self._served = {one.host: one for one in served}
         self._snippet = snippet
         self._write = write

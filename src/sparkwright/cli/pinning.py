@@ -1,0 +1,78 @@
+"""What a plan needs from spark.lock, and how an entry that is missing gets there: the host asks, the laptop writes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from sparkwright import lockfile
+from sparkwright.cli.project import Project
+from sparkwright.errors import Failed, Refused
+from sparkwright.fleet import Fleet, Member
+from sparkwright.plan.model import Plan, Task
+from sparkwright.recipe import Recipe
+
+
+class Pins:
+    """The lock of a project, completed once for all hosts. save: False in check mode, when nothing is written."""
+
+    def __init__(self, project: Project, *, save: bool) -> None:
+        self._project = project
+        self._save = save
+        self._mutex = threading.Lock()
+        self.lock = lockfile.load(project.root)
+
+    def complete(self, fleet: Fleet, member: Member, wanted: Recipe, run_id: str) -> dict[str, Any]:
+        """The lock's entries for a recipe: {"image": ..., "model": ...}. Missing ones are asked for through the host.
+
+        Raises Refused when the registry or the hub does not know what the recipe names.
+        """
+        with self._mutex:
+            asked = self._missing(wanted)
+            if asked:
+                found = self._ask(fleet, member, asked, run_id)
+                self._keep(wanted, found, fleet, member)
+            return {
+                "image": self.lock.image(wanted.image),
+                "model": self.lock.model(wanted.model.id, wanted.model.revision),
+            }
+
+    def _missing(self, wanted: Recipe) -> list[Task]:
+        model = wanted.model
+        tasks = []
+        if self.lock.image(wanted.image) is None:
+            name = f"Pin {wanted.image}: ask the registry for its digest"
+            tasks.append(Task(id="image", name=name, module="lock_image", args={"ref": wanted.image}))
+        if self.lock.model(model.id, model.revision) is None:
+            name = f"Pin {model.id}: ask the hub for its commit and files"
+            args = {
+                "id": model.id,
+                "revision": model.revision,
+                "allow": list(model.allow),
+                "ignore": list(model.ignore),
+            }
+            tasks.append(Task(id="model", name=name, module="lock_model", args=args))
+        return tasks
+
+    @staticmethod
+    def _ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[str, dict[str, Any]]:
+        plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
+        events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
+        recap = next((one for one in events if one["event"] == "recap"), None)
+        if recap is None or recap["exit"] != 0:
+            raise Refused(recap["msg"] if recap else "the host gave no answer about the lock.")
+        return {one["task"]: one["data"] for one in events if one["event"] == "task_finished"}
+
+    def _keep(self, wanted: Recipe, found: dict[str, dict[str, Any]], fleet: Fleet, member: Member) -> None:
+        if "image" in found:
+            self.lock = self.lock.with_image(wanted.image, found["image"])
+        if "model" in found:
+            self.lock = self.lock.with_model(wanted.model.id, wanted.model.revision, found["model"])
+        if self._save:
+            try:
+                self.lock.save(self._project.root)
+            except OSError as error:
+                raise Failed(f"spark.lock can't be written: {error}.") from None
+            fleet.tell(
+                member, f"spark.lock: pinned {', '.join(found)}; commit it, so that the next host gets the same."
+            )
