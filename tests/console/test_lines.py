@@ -29,7 +29,10 @@ def finished(**fields: Any) -> dict[str, Any]:
 
 
 def test_one_host_has_one_line_a_task_and_a_recap() -> None:
-    shown = screen(finished(status="changed", seconds=12, msg="9.0 GB"), event("recap", host="spark1", seconds=12, msg="", **COUNTS))
+    shown = screen(
+        finished(status="changed", seconds=12, msg="9.0 GB"),
+        event("recap", host="spark1", seconds=12, msg="", **COUNTS),
+    )
     assert shown[0] == "changed  Pull the image  (12s)  9.0 GB"
     assert shown[-1] == "spark1 : ok=3 changed=1 failed=0 skipped=2 unreachable=0  in 12s"
 

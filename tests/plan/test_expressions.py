@@ -23,7 +23,10 @@ def test_two_expressions_in_one_string_are_text_not_one_expression() -> None:
 
 def test_rendering_goes_through_lists_and_mappings() -> None:
     value = {"argv": ["echo", "{{ word }}"], "env": {"HOME": "{{ home }}"}}
-    assert expressions.render(value, {"word": "hi", "home": "/root"}) == {"argv": ["echo", "hi"], "env": {"HOME": "/root"}}
+    assert expressions.render(value, {"word": "hi", "home": "/root"}) == {
+        "argv": ["echo", "hi"],
+        "env": {"HOME": "/root"},
+    }
 
 
 def test_an_undefined_name_is_an_error_that_names_it() -> None:

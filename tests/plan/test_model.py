@@ -10,7 +10,9 @@ from sparkwright.plan.model import Block, Plan, Task, tasks_of
 
 
 def test_a_plan_is_the_same_after_its_way_through_json() -> None:
-    swap = Block(id="2", name="swap", tasks=(Task(id="2.1", name="stop", module="set_aside", notify=("tell",)),), when=("x",))
+    swap = Block(
+        id="2", name="swap", tasks=(Task(id="2.1", name="stop", module="set_aside", notify=("tell",)),), when=("x",)
+    )
     plan = Plan(run_id="r", host="spark1", play="Deploy", steps=(Task(id="1", name="a", module="facts"), swap))
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 

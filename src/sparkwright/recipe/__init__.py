@@ -1,1 +1,6 @@
-""""""
+"""Recipes: one way to serve one model, and what that means on one host."""
+
+from sparkwright.recipe.recipe import Recipe, container_spec, load, names, serve_port
+from sparkwright.recipe.scope import RECIPE_NAMES, home_of, scope
+
+__all__ = ["RECIPE_NAMES", "Recipe", "container_spec", "home_of", "load", "names", "scope", "serve_port"]

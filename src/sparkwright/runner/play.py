@@ -45,6 +45,7 @@ class PlayRun:
         self.notified: set[str] = set()
         self.counts = {"ok": 0, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0, "rescued": 0, "ignored": 0}
         self.touched_by = ""
+        self.stopped: Result | None = None
         self.context = RunContext(
             machine=machine, state=state, run_id=plan.run_id, emit=emit, secrets=secrets, facts=self.facts
         )
@@ -63,6 +64,7 @@ class PlayRun:
             failure = self._steps(self.plan.steps)
             if failure is None or self.plan.force_handlers:
                 failure = self._handlers() or failure
+        failure = failure or self.stopped
         return event(
             "recap",
             run=self.plan.run_id,
@@ -87,7 +89,8 @@ class PlayRun:
         """Run steps until one fails; the failure, or None."""
         for step in steps:
             if stoppable and self.stop_requested():
-                return Result(failed=True, msg=f"stopped on request, before: {step.name}")
+                self.stopped = Result(failed=True, msg=f"stopped on request, before: {step.name}")
+                return self.stopped
             failure = self._block(step) if isinstance(step, Block) else self._task(step)
             if failure is not None:
                 return failure

@@ -1,0 +1,60 @@
+"""How settings become words of `vllm serve`.
+
+Source: vLLM 0.32.0 `vllm serve --help=all`: a switch pairs `--x` with `--no-x`, a list takes several words, a mapping is
+one JSON word. The pairing is the same in every release since 0.8.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+MODEL = "model"
+SERVED_NAME = "served-model-name"
+MEMORY_UTILIZATION = "gpu-memory-utilization"
+MAX_MODEL_LEN = "max-model-len"
+PORT = "port"
+
+#: vLLM's own defaults where a recipe says nothing: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284).
+#: The larger one is what must fit.
+DEFAULT_MEMORY_UTILIZATION = 0.92
+DEFAULT_PORT = 8000
+
+
+def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words of these flags, in their order. true: `--x`; false: `--no-x`; None: left out."""
+    words: list[str] = []
+    for name, value in flags.items():
+        words += _words(name.replace("_", "-").removeprefix("--"), value)
+    return tuple(words)
+
+
+def served_name(flags: Mapping[str, Any], model: str) -> str:
+    """The name requests use: the first served name, else the model as it was given to the engine."""
+    names = flags.get(SERVED_NAME)
+    if isinstance(names, list | tuple):
+        names = names[0] if names else None
+    return str(names) if names else model
+
+
+def memory_utilization(flags: Mapping[str, Any]) -> float:
+    """The share of memory the engine will want, 0 to 1."""
+    return float(flags.get(MEMORY_UTILIZATION, DEFAULT_MEMORY_UTILIZATION))
+
+
+def port(flags: Mapping[str, Any]) -> int:
+    """The port the server listens on inside its container."""
+    return int(flags.get(PORT, DEFAULT_PORT))
+
+
+def _words(name: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, Mapping):
+        return [f"--{name}", json.dumps(value, separators=(",", ":"))]
+    if isinstance(value, list | tuple):
+        return [f"--{name}", *(str(item) for item in value)] if value else []
+    return [f"--{name}", str(value)]

@@ -1,0 +1,139 @@
+"""The hosts there are, with what their groups give them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Failed, Refused
+from sparkwright.inventory import patterns
+from sparkwright.inventory.models import GroupFile, HostFile, SecretSource, Shared
+from sparkwright.secret import Secret
+from sparkwright.userfiles import document
+from sparkwright.userfiles.checked import check
+
+GROUPS_FILE = "groups.yml"
+MERGED = ("env", "secrets", "vars")
+INHERITED = ("user", "port", "home", "recipe", "serve_port")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host. port: sshd's. serve_port: where the server is published, if not where the recipe says.
+
+    where: its file, for messages. vars: all < groups < host.
+    """
+
+    name: str
+    address: str
+    connection: str = "ssh"
+    user: str | None = None
+    port: int | None = None
+    home: str | None = None
+    recipe: str | None = None
+    serve_port: int | None = None
+    groups: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    vars: Mapping[str, Any] = field(default_factory=dict)
+    secret_sources: Mapping[str, SecretSource] = field(default_factory=dict)
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """hosts: by name. groups: the hosts' names by group, `all` among them."""
+
+    hosts: Mapping[str, Host]
+    groups: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def load(cls, project: Path) -> Inventory:
+        """Read hosts/ of a project. Raises Refused with file and line."""
+        folder = project / "hosts"
+        groups = _groups(folder / GROUPS_FILE)
+        hosts = {path.stem: _host(path, groups) for path in sorted(folder.glob("*.yml")) if path.name != GROUPS_FILE}
+        if not hosts:
+            raise Refused(f"no host in {document.shown(folder)}.", fix="Write hosts/spark1.yml (docs/files/host.md).")
+        return cls(hosts, _members(hosts, groups))
+
+    def names(self) -> list[str]:
+        """Every host's name."""
+        return list(self.hosts)
+
+    def match(self, pattern: str) -> list[Host]:
+        """The hosts of an Ansible pattern, in the inventory's order. Raises Refused when there is none."""
+        return [self.hosts[name] for name in patterns.match(pattern, list(self.hosts), self.groups)]
+
+    def secrets(self, host: Host) -> dict[str, Secret]:
+        """The host's secrets, read now. One whose environment variable or file is not there is left out."""
+        found = {name: _secret(name, source) for name, source in host.secret_sources.items()}
+        return {name: secret for name, secret in found.items() if secret is not None}
+
+
+def _groups(path: Path) -> dict[str, GroupFile]:
+    if not path.exists():
+        return {}
+    read = document.load(path)
+    groups = {name: data if data is not None else {} for name, data in (read.data or {}).items()}
+    return {name: check(GroupFile, read, data, at=(name,)) for name, data in groups.items()}
+
+
+def _host(path: Path, groups: Mapping[str, GroupFile]) -> Host:
+    read = document.load(path)
+    own = check(HostFile, read, read.data if read.data is not None else {}, at=())
+    mine = [
+        *own.groups,
+        *(name for name, group in groups.items() if path.stem in group.hosts and name not in own.groups),
+    ]
+    layers: list[Shared] = [*(groups[name] for name in ("all", *mine) if name in groups), own]
+    inherited = {key: _last(layers, key) for key in INHERITED}
+    merged: dict[str, dict[str, Any]] = {key: {} for key in MERGED}
+    for layer in layers:
+        for key in MERGED:
+            merged[key].update(getattr(layer, key))
+    return Host(
+        name=path.stem,
+        address=own.address or path.stem,
+        connection=own.connection,
+        groups=tuple(mine),
+        env=merged["env"],
+        vars=merged["vars"],
+        secret_sources=merged["secrets"],
+        where=document.shown(path),
+        **inherited,
+    )
+
+
+def _last(layers: Iterable[Shared], key: str) -> Any:
+    found = None
+    for layer in layers:
+        value = getattr(layer, key)
+        found = found if value is None else value
+    return found
+
+
+def _members(hosts: Mapping[str, Host], groups: Mapping[str, GroupFile]) -> dict[str, tuple[str, ...]]:
+    names = dict.fromkeys(["all", *groups, *(group for host in hosts.values() for group in host.groups)])
+    found = {name: tuple(host.name for host in hosts.values() if name in host.groups) for name in names}
+    return {**found, "all": tuple(hosts)}
+
+
+def _secret(name: str, source: SecretSource) -> Secret | None:
+    import os
+
+    if source.env is not None:
+        value = os.environ.get(source.env)
+        return Secret(value) if value else None
+    if source.file is not None:
+        path = Path(source.file).expanduser()
+        return Secret(path.read_text().rstrip("\n")) if path.exists() else None
+    try:
+        done = subprocess.run(source.command or [], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failed(f"the command for the secret {name} can't be run: {error}.") from None
+    if done.returncode:
+        raise Failed(f"the command for the secret {name} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+    return Secret(done.stdout.rstrip("\n"))

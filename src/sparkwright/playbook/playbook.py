@@ -1,0 +1,88 @@
+"""A playbook as it stands in its file: plays, with the line of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.plan import expressions
+from sparkwright.playbook.models import PlayFile
+from sparkwright.userfiles import document
+from sparkwright.userfiles.checked import check
+from sparkwright.userfiles.document import Document, Place
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says about a run. who: user@laptop."""
+
+    check: bool = False
+    diff: bool = False
+    tags: tuple[str, ...] = ()
+    skip_tags: tuple[str, ...] = ()
+    start_at_task: str = ""
+    who: str = ""
+
+
+@dataclass(frozen=True)
+class Play:
+    """One play. place: where it stands in the document."""
+
+    file: PlayFile
+    document: Document
+    place: Place
+
+    @property
+    def name(self) -> str:
+        return self.file.name or self.file.hosts
+
+    @property
+    def hosts(self) -> str:
+        return self.file.hosts
+
+    @property
+    def serial(self) -> Sequence[int | str]:
+        return self.file.serial if isinstance(self.file.serial, list) else [self.file.serial]
+
+    @property
+    def max_fail_percentage(self) -> float | None:
+        return self.file.max_fail_percentage
+
+    def uses(self, names: Iterable[str]) -> bool:
+        """Whether any expression of this play asks for one of these names."""
+        return not set(names).isdisjoint(_names(self.file.model_dump()))
+
+
+@dataclass(frozen=True)
+class Playbook:
+    """path: its file."""
+
+    path: Path
+    plays: tuple[Play, ...]
+
+
+def load(path: Path) -> Playbook:
+    """Read a playbook. Raises Refused with file and line."""
+    read = document.load(path)
+    if not isinstance(read.data, list) or not read.data:
+        raise Refused("a playbook is a list of plays (- name: ..., hosts: ..., tasks: ...).", where=read.where())
+    plays = [Play(check(PlayFile, read, data, at=(n,)), read, (n,)) for n, data in enumerate(read.data)]
+    return Playbook(path, tuple(plays))
+
+
+def _names(value: Any, key: str = "") -> set[str]:
+    """The names in templates, and in what stands bare under `when`, `until` and their like."""
+    if isinstance(value, dict):
+        return set().union(*(_names(child, str(name)) for name, child in value.items()))
+    if isinstance(value, list | tuple):
+        return set().union(*(_names(child, key) for child in value))
+    if not isinstance(value, str):
+        return set()
+    try:
+        bare = key in ("when", "until", "changed_when", "failed_when")
+        return set(expressions.names_in_condition(value) if bare else expressions.names_in(value))
+    except expressions.ExpressionError:
+        return set()

@@ -1,0 +1,67 @@
+"""What recipes/*.yml may hold."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sparkwright.userfiles.checked import Strict
+
+
+class Model(Strict):
+    """The model: where it comes from and where it stands."""
+
+    id: str = Field(description="its name on the hub, as Qwen/Qwen3.5-35B-A3B-FP8")
+    revision: str = Field("main", description="branch, tag or commit; spark.lock pins the commit")
+    dir: str = Field(description="its folder on the host; ~ is the user's home")
+    mount: str = Field(description="the same folder as the container sees it")
+    transfer: Literal["auto", "hf_transfer", "plain", "xet"] = Field("auto", description="how it is downloaded")
+    allow: list[str] = Field(default_factory=list, description="only files that match one of these patterns")
+    ignore: list[str] = Field(default_factory=list, description="no files that match one of these patterns")
+
+
+class Container(Strict):
+    """What docker run is told beside image and command, in its words."""
+
+    name: str = Field(description="the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
+    restart: Literal["no", "always", "unless-stopped", "on-failure"] = Field(
+        "unless-stopped", description="the restart policy it earns once it is verified"
+    )
+    gpus: str = Field("all", description='"all", "device=0" or "" for none')
+    ipc: str = Field("host", description="docker's --ipc")
+    shm_size: str = Field("", description='docker\'s --shm-size, as "64gb"')
+    ports: list[str] = Field(default_factory=lambda: ["8000:8000"], description='"8000:8000", "127.0.0.1:8000:8000"')
+    volumes: list[str] = Field(
+        default_factory=list, description='more of "/host:/container[:ro]"; the model is there already'
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="environment variables")
+    ulimits: dict[str, str] = Field(default_factory=dict, description='as memlock: "-1"')
+    labels: dict[str, str] = Field(default_factory=dict, description="labels")
+    entrypoint: list[str] | None = Field(None, description="instead of the image's, as words")
+    stop_timeout_s: int = Field(60, description="seconds a stop waits before the container is killed", ge=1)
+
+
+class Expect(Strict):
+    """What must be true once it runs."""
+
+    tok_per_s: float | None = Field(None, description="decode rate of one stream; below half of it is a failure", gt=0)
+    ready_s: int = Field(900, description="how long a start may take, seconds", ge=1)
+    chunked_prefill: Literal["any", "enabled", "disabled"] = Field(
+        "any", description="what the engine's own log must say"
+    )
+    log: list[str] = Field(default_factory=list, description="patterns the start-up log must hold")
+    forbid_log: list[str] = Field(default_factory=list, description="patterns it must not hold")
+
+
+class RecipeFile(Strict):
+    """recipes/NAME.yml: one way to serve one model."""
+
+    description: str = Field("", description="one line, for people")
+    image: str = Field(description="REPOSITORY:TAG; spark.lock pins the digest")
+    model: Model
+    container: Container
+    vllm: dict[str, Any] = Field(
+        default_factory=dict, description="flags of vllm serve under their own names, in order"
+    )
+    expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))

@@ -1,0 +1,44 @@
+"""The names a playbook or template may use for one host, known on the laptop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engine import flags
+from sparkwright.inventory import Host
+from sparkwright.recipe.recipe import Recipe, container_spec, serve_port
+
+#: what `scope` gives beside the host's own variables
+HOST_NAMES = ("host", "home")
+RECIPE_NAMES = ("recipe", "container", "lock", "base_url", "served_name", "port", "memory_utilization")
+
+
+def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Names and values. user: who logs in there. pinned: the lock's entries, {"image": ..., "model": ...}."""
+    home = home_of(host, user)
+    about = {"name": host.name, "address": host.address, "user": user, "port": host.port, "groups": list(host.groups)}
+    names = {**host.vars, "home": home, "host": {**about, "home": home, "connection": host.connection}}
+    if recipe is None:
+        return names
+    port = serve_port(host, recipe)
+    return {
+        **names,
+        "recipe": recipe.to_json(),
+        "container": container_spec(recipe, host, home, pinned.get("image")).to_json(),
+        "lock": {"image": pinned.get("image"), "model": pinned.get("model")},
+        "base_url": f"http://127.0.0.1:{port}",
+        "served_name": recipe.served_name,
+        "port": port,
+        "memory_utilization": flags.memory_utilization(recipe.file.vllm),
+    }
+
+
+def home_of(host: Host, user: str) -> str:
+    """The home folder a plan counts on; `preflight` compares it with the real one (docs/decisions/0002)."""
+    if host.home:
+        return host.home
+    if host.connection == "local":
+        return str(Path.home())
+    return "/root" if user == "root" else f"/home/{user}"

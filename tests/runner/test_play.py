@@ -1,0 +1,234 @@
+"""A play on a host: what Ansible users expect of blocks, handlers, retries, check mode and the recap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Refused
+from sparkwright.modules import registry
+from sparkwright.modules.base import Context, Module, Result, arg
+from sparkwright.modules.fail import Fail
+from sparkwright.modules.machine import Machine
+from sparkwright.modules.state import StateFolder
+from sparkwright.plan.events import Event
+from sparkwright.plan.model import Block, Plan, Step, Task
+from sparkwright.runner.play import PlayRun
+from sparkwright.secret import Secret
+
+
+class Say(Module["Say.Args"]):
+    """Does what the test tells it: appends a word to a file, is changed or not, refuses, or needs some tries."""
+
+    @dataclass(frozen=True)
+    class Args:
+        word: Any = arg("appended to the file", default="")
+        file: str = arg("where", default="")
+        changed: bool = arg("whether it says changed", default=False)
+        refuse: str = arg("a refusal", default="")
+        fails_until: int = arg("how many tries fail first", default=0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        path = Path(args.file)
+        if args.refuse:
+            raise Refused(args.refuse)
+        if context.check:
+            return Result(changed=args.changed)
+        with path.open("a") as out:
+            out.write(f"{args.word}\n")
+        tries = path.read_text().splitlines().count(str(args.word))
+        return Result(
+            changed=args.changed, failed=tries <= args.fails_until, msg=f"try {tries}", data={"word": args.word}
+        )
+
+
+class Proof(Say):
+    """Looks at what earlier tasks would have changed."""
+
+    safe_in_check = False
+
+
+@dataclass
+class Stage:
+    """A play made of small tasks, and what came of it."""
+
+    folder: Path
+    events: list[Event] = field(default_factory=list)
+    stop_after: str = ""
+
+    def task(self, name: str, **fields: Any) -> Task:
+        args = {"word": name, "file": str(self.folder / "said"), **fields.pop("args", {})}
+        module = fields.pop("module", "say")
+        return Task(id=name, name=name, module=module, args={"msg": name} if module == "fail" else args, **fields)
+
+    def run(self, *steps: Step, **plan: Any) -> Event:
+        one = Plan(run_id="r1", host="spark1", play="Test", steps=steps, **plan)
+        state = StateFolder(self.folder / "state")
+        machine = Machine(home=self.folder)
+        run = PlayRun(one, machine, state, {"TOKEN": Secret("s3cret")}, self.events.append, lambda: self._stopped())
+        return run.run()
+
+    def _stopped(self) -> bool:
+        return bool(self.stop_after) and self.stop_after in self.said()
+
+    def said(self) -> list[str]:
+        path = self.folder / "said"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def finished(self, name: str) -> Event:
+        return next(one for one in self.events if one["event"] == "task_finished" and one["name"] == name)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    modules: dict[str, type[Module[Any]]] = {"say": Say, "proof": Proof, "fail": Fail}
+    monkeypatch.setattr(registry, "load", modules.__getitem__)
+    return Stage(tmp_path)
+
+
+def counts(recap: Event) -> dict[str, int]:
+    return {key: recap[key] for key in ("ok", "changed", "failed", "skipped") if recap[key]}
+
+
+def test_tasks_run_in_order_and_are_counted(stage: Stage) -> None:
+    recap = stage.run(stage.task("a"), stage.task("b", args={"changed": True}), stage.task("c", when=("False",)))
+    assert stage.said() == ["a", "b"]
+    assert counts(recap) == {"ok": 2, "changed": 1, "skipped": 1}
+    assert recap["exit"] == 0
+
+
+def test_a_failure_stops_the_play_and_is_its_message(stage: Stage) -> None:
+    recap = stage.run(stage.task("a"), stage.task("broken", module="fail"), stage.task("never"))
+    assert stage.said() == ["a"]
+    assert (recap["failed"], recap["exit"], recap["msg"]) == (1, 1, "broken")
+
+
+def test_a_result_is_there_for_later_tasks(stage: Stage) -> None:
+    second = stage.task("b", args={"word": "after {{ first.word }}"}, open=("word",), when=("first is succeeded",))
+    stage.run(stage.task("a", register="first"), second)
+    assert stage.said() == ["a", "after a"]
+
+
+def test_braces_in_a_final_argument_stay_as_they_are(stage: Stage) -> None:
+    stage.run(stage.task("a", args={"word": "{{ not an expression }}"}))
+    assert stage.said() == ["{{ not an expression }}"]
+
+
+def test_rescue_runs_when_the_block_fails_and_always_in_any_case(stage: Stage) -> None:
+    block = Block(
+        id="b",
+        name="swap",
+        tasks=(stage.task("stop"), stage.task("broken", module="fail"), stage.task("never")),
+        rescue=(stage.task("put back"),),
+        always=(stage.task("tidy"),),
+    )
+    recap = stage.run(block, stage.task("next"))
+    assert stage.said() == ["stop", "put back", "tidy", "next"]
+    assert (recap["failed"], recap["rescued"], recap["exit"]) == (0, 1, 0)
+
+
+def test_a_rescue_that_ends_in_fail_is_not_green(stage: Stage) -> None:
+    block = Block(
+        id="b",
+        name="swap",
+        tasks=(stage.task("broken", module="fail"),),
+        rescue=(stage.task("put back"), stage.task("the old server serves", module="fail")),
+    )
+    recap = stage.run(block, stage.task("next"))
+    assert stage.said() == ["put back"]
+    assert (recap["exit"], recap["msg"]) == (1, "the old server serves")
+
+
+def test_a_block_whose_condition_does_not_hold_is_skipped_whole(stage: Stage) -> None:
+    block = Block(id="b", name="swap", tasks=(stage.task("x"), stage.task("y")), when=("first.changed",))
+    recap = stage.run(stage.task("a", register="first"), block)
+    assert stage.said() == ["a"]
+    assert recap["skipped"] == 2
+
+
+def test_handlers_run_once_at_the_end_and_only_when_something_changed(stage: Stage) -> None:
+    reload, quiet = stage.task("reload"), stage.task("quiet")
+    stage.run(
+        stage.task("a", args={"changed": True}, notify=("reload",)),
+        stage.task("b", args={"changed": True}, notify=("reload",)),
+        stage.task("c", notify=("quiet",)),
+        handlers=(reload, quiet),
+    )
+    assert stage.said() == ["a", "b", "c", "reload"]
+
+
+def test_until_tries_again(stage: Stage) -> None:
+    waits = stage.task("w", args={"fails_until": 2}, register="w", until=("w is succeeded",), retries=5, delay_s=0)
+    recap = stage.run(waits)
+    assert stage.said() == ["w", "w", "w"]
+    assert recap["exit"] == 0
+    assert stage.finished("w")["registered"]["attempts"] == 3
+
+
+def test_until_that_never_holds_is_a_failure(stage: Stage) -> None:
+    recap = stage.run(stage.task("w", register="w", until=("w.word == 'x'",), retries=1, delay_s=0))
+    assert stage.said() == ["w", "w"]
+    assert recap["failed"] == 1
+
+
+def test_changed_when_and_failed_when_have_the_last_word(stage: Stage) -> None:
+    quiet = stage.task("a", args={"changed": True}, changed_when=("False",))
+    bad = stage.task("b", register="b", failed_when=("b.word == 'b'",))
+    recap = stage.run(quiet, bad)
+    assert counts(recap) == {"ok": 1, "failed": 1}
+
+
+def test_an_ignored_failure_is_counted_as_such(stage: Stage) -> None:
+    recap = stage.run(stage.task("broken", module="fail", ignore_errors=True), stage.task("next"))
+    assert stage.said() == ["next"]
+    assert (recap["failed"], recap["ignored"], recap["exit"]) == (0, 1, 0)
+
+
+def test_check_mode_changes_nothing_and_ends_with_2(stage: Stage) -> None:
+    recap = stage.run(stage.task("a", args={"changed": True}), check=True)
+    assert stage.said() == []
+    assert (recap["changed"], recap["exit"]) == (1, 2)
+
+
+def test_check_mode_says_what_is_known_only_after_a_change(stage: Stage) -> None:
+    use = stage.task("use", args={"word": "{{ made.word }}"}, open=("word",))
+    recap = stage.run(
+        stage.task("make", args={"changed": True}, register="made"),
+        use,
+        stage.task("prove", module="proof"),
+        check=True,
+    )
+    assert stage.finished("use")["msg"] == stage.finished("prove")["msg"] == "known after: make"
+    assert recap["failed"] == 0
+
+
+def test_a_refusal_is_exit_5_only_while_nothing_was_touched(stage: Stage) -> None:
+    no_room = stage.task("preflight", args={"refuse": "no room"})
+    assert stage.run(no_room)["exit"] == 5
+    assert stage.run(stage.task("a", args={"changed": True}), no_room)["exit"] == 1
+
+
+def test_an_undefined_name_is_a_failure_not_an_empty_text(stage: Stage) -> None:
+    recap = stage.run(stage.task("a", args={"word": "{{ nothing.here }}"}, open=("word",)))
+    assert recap["failed"] == 1
+    assert "'nothing' is undefined" in recap["msg"]
+
+
+def test_a_stop_between_tasks_still_puts_things_back(stage: Stage) -> None:
+    stage.stop_after = "stop"
+    block = Block(
+        id="b", name="swap", tasks=(stage.task("stop"), stage.task("start")), rescue=(stage.task("put back"),)
+    )
+    recap = stage.run(block)
+    assert stage.said() == ["stop", "put back"]
+    assert recap["exit"] == 1
+    assert "stopped on request" in recap["msg"]
+
+
+def test_no_log_hides_message_diff_and_data(stage: Stage) -> None:
+    stage.run(stage.task("a", args={"word": "s3cret"}, register="a", no_log=True))
+    assert "s3cret" not in str([one for one in stage.events if one["event"] == "task_finished"])
+    assert stage.finished("a")["msg"] == "hidden by no_log"
