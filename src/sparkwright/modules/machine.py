@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,13 @@ class Machine:
     def expand(self, path: str) -> Path:
         """A path from a user's file: a leading ~ is this user's home."""
         return self.home / path[2:] if path.startswith("~/") else self.home if path == "~" else Path(path)
+
+    def free_bytes(self, folder: Path) -> int:
+        """Free room where a folder stands. The sandbox pretends another disk (root/sandbox/disk_free)."""
+        try:
+            return int(self.path("/sandbox/disk_free").read_text()) if self.sandbox else shutil.disk_usage(folder).free
+        except FileNotFoundError:
+            return shutil.disk_usage(folder).free
 
     def meminfo(self) -> dict[str, int]:
         """/proc/meminfo in bytes: MemTotal, MemAvailable, Cached, SwapTotal, SwapFree ..."""

@@ -1,0 +1,29 @@
+"""Where an image says which vLLM it holds. Never guessed from its tag."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+#: labels and variables that name the engine's version, best first.
+#: Sources: NGC images set VLLM_VERSION; sparkwright's own test images set the label.
+LABELS = ("ai.vllm.version",)
+VARIABLES = ("VLLM_VERSION",)
+
+
+def version_of(config: Mapping[str, Any]) -> str | None:
+    """The engine's version from an image's Config, or None when it does not say (then ask GET /version)."""
+    labels = config.get("Labels") or {}
+    variables = dict(pair.partition("=")[::2] for pair in config.get("Env") or ())
+    said = [labels.get(name) for name in LABELS] + [variables.get(name) for name in VARIABLES]
+    return next((text for text in said if text and _is_version(text)), None)
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True

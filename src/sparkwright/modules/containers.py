@@ -1,0 +1,113 @@
+"""What several modules ask of the engine about containers, and how its refusals read."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.errors import Failed
+from sparkwright.modules.machine import Machine
+
+if TYPE_CHECKING:
+    import docker
+
+PREVIOUS = "-previous"
+
+
+def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
+    """The container's inspect, or None when there is none of this name."""
+    from docker.errors import NotFound
+
+    try:
+        found: dict[str, Any] = client.api.inspect_container(name)
+    except NotFound:
+        return None
+    return found
+
+
+def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str, Any]:
+    """The inspect of the image a container was made from; empty when the image is gone."""
+    from docker.errors import NotFound
+
+    try:
+        found: dict[str, Any] = client.api.inspect_image(container["Image"])
+    except NotFound:
+        return {}
+    return found
+
+
+def set_policy(client: docker.DockerClient, name: str, policy: str) -> None:
+    """Change the restart policy of a container, running or not."""
+    client.api.update_container(name, restart_policy={"Name": policy, "MaximumRetryCount": 0})
+
+
+def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:
+    """Stop gracefully; the engine kills it after timeout_s. Returns when its processes are gone."""
+    client.api.stop(name, timeout=timeout_s)
+    for _ in range(100):
+        found = inspect(client, name)
+        if found is None or not found["State"]["Running"]:
+            return
+        time.sleep(0.1)
+    raise Failed(f"container {name} does not stop.", fix=f"On the host: `docker kill {name}`.")
+
+
+def last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:
+    """The end of a container's log."""
+    raw: bytes = client.api.logs(name, tail=count)
+    return raw.decode(errors="replace").splitlines()
+
+
+def who_listens(machine: Machine, client: docker.DockerClient, port: int) -> str:
+    """Who holds a TCP port of the host, in words; empty when nobody is seen to."""
+    for container in client.api.containers():
+        if any(binding.get("PublicPort") == port for binding in container.get("Ports") or ()):
+            return f"container {container['Names'][0].lstrip('/')}"
+    return _listening_process(machine, port)
+
+
+def _listening_process(machine: Machine, port: int) -> str:
+    import psutil
+
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.AccessDenied:
+        connections = []
+    for one in connections:
+        if one.status == psutil.CONN_LISTEN and one.laddr.port == port:
+            if not one.pid:
+                return "a process of another user"
+            try:
+                process = psutil.Process(one.pid)
+                return f"{process.name()} (pid {one.pid}, user {process.username()})"
+            except psutil.Error:
+                return f"pid {one.pid}"
+    return "a process of another user" if _accepts(port) else ""
+
+
+def _accepts(port: int) -> bool:
+    import socket
+
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def refused_start(error: Exception, machine: Machine, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
+    """The engine's refusal to start a container, with what to do about it."""
+    said = str(getattr(error, "explanation", "") or error).strip()
+    if "could not select device driver" in said or "nvidia" in said.lower():
+        return Failed(
+            "the engine has no GPU runtime.",
+            fix="On the host: `sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`.",
+        )
+    if "port is already allocated" in said or "address already in use" in said:
+        port = int(ports[0].split(":")[-2]) if ports else 0
+        holder = who_listens(machine, client, port)
+        return Failed(
+            f"port {port} is taken{f' by {holder}' if holder else ''}.",
+            fix="Stop that, or publish the server elsewhere with `serve_port:` in the host's file.",
+        )
+    return Failed(f"the engine refuses to start the container: {said}")

@@ -1,0 +1,73 @@
+"""The `grant_restart` module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.modules import containers
+from sparkwright.modules.base import Change, Context, StateModule, arg
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Inspects, empty when there is none; verified: the last good state."""
+
+    current: dict[str, Any]
+    previous: dict[str, Any]
+    verified: dict[str, Any]
+
+
+class GrantRestart(StateModule["GrantRestart.Args", Found]):
+    """A server that was proved gets its restart policy; it becomes the last good state, and the older one goes.
+
+    Call it only after verification: the last good state is what a roll back goes to.
+
+    Returns: container_id. Fails when the container is not there or does not run.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        spec: dict[str, Any] = arg("the container, as `container` in scope holds it")
+        model: dict[str, Any] = arg("id and commit of the model it serves", default_factory=dict)
+        measured: dict[str, Any] = arg("figures of the verification, with units in their names", default_factory=dict)
+
+    def read(self, args: Args, context: Context) -> Found:
+        client, name = context.docker(), args.spec["name"]
+        return Found(
+            containers.inspect(client, name) or {},
+            containers.inspect(client, name + containers.PREVIOUS) or {},
+            context.state.read("verified") or {},
+        )
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        changes = []
+        policy = found.current["HostConfig"]["RestartPolicy"]["Name"] if found.current else None
+        if policy != args.spec["restart"]:
+            changes.append(Change("restart", policy, args.spec["restart"], "earned: it is verified"))
+        if found.current.get("Id") != found.verified.get("container_id"):
+            before = (found.verified.get("container_id") or "")[:12] or None
+            changes.append(Change("last good state", before, found.current.get("Id", "")[:12]))
+        if found.previous:
+            changes.append(Change("previous container", found.previous["Name"].lstrip("/"), None))
+        return changes
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        return {"container_id": found.current.get("Id", "")}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        from sparkwright.errors import Failed
+
+        client, name = context.docker(), args.spec["name"]
+        if not found.current or not found.current["State"]["Running"]:
+            raise Failed(
+                f"container {name} does not run any more.", fix=f"On the host: `docker logs --tail 50 {name}`."
+            )
+        good = {"spec": args.spec, "model": args.model, "measured": args.measured, "run": context.run_id}
+        context.state.write("verified", {**good, "container_id": found.current["Id"], "since": time.time()})
+        containers.set_policy(client, name, args.spec["restart"])
+        if found.previous:
+            client.api.remove_container(name + containers.PREVIOUS, force=True)
+        context.state.remove("previous")
+        return {}

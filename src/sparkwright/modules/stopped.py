@@ -1,0 +1,36 @@
+"""The `stopped` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.modules import containers
+from sparkwright.modules.base import Change, Context, StateModule, arg
+
+
+class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
+    """The server is stopped and will not start by itself, until it is started and verified again.
+
+    Returns: was_running. Fails when it does not stop.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        stop_timeout_s: int = arg("seconds it may take to end its requests before it is killed", default=60)
+
+    def read(self, args: Args, context: Context) -> dict[str, Any]:
+        return containers.inspect(context.docker(), args.name) or {}
+
+    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
+        running = bool(found) and found["State"]["Running"]
+        return [Change("state", "running", "stopped")] if running else []
+
+    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
+        return {"was_running": bool(found) and found["State"]["Running"]}
+
+    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        containers.set_policy(context.docker(), args.name, "no")
+        containers.stop(context.docker(), args.name, args.stop_timeout_s)
+        return {}
