@@ -1,0 +1,57 @@
+"""Small HTTP questions to the server, each with a deadline."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.measure import stream
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """status: 0 when nobody answered. error: refused, timeout or reset, when there was no answer."""
+
+    status: int
+    body: bytes = b""
+    error: str = ""
+
+    def json(self) -> Any:
+        """The body as JSON; None when it is not."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    def message(self) -> str:
+        """What an error says, shortly."""
+        found = self.json()
+        if isinstance(found, dict) and isinstance(found.get("error"), dict):
+            return str(found["error"].get("message", ""))
+        return self.body[:200].decode(errors="replace") or self.error
+
+
+def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Answer:
+    """One request on a connection of its own. Never raises."""
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    try:
+        connection = stream.connect(base_url, timeout_s)
+    except ConnectionRefusedError:
+        return Answer(0, error="refused")
+    except TimeoutError:
+        return Answer(0, error="timeout")
+    except OSError as error:
+        return Answer(0, error=str(error))
+    try:
+        payload = None if body is None else json.dumps(body)
+        connection.request("GET" if body is None else "POST", path, payload, headers)
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.read())
+    except TimeoutError:
+        return Answer(0, error="timeout")
+    except (OSError, http.client.HTTPException) as error:
+        return Answer(0, error=f"reset ({type(error).__name__})")
+    finally:
+        connection.close()

@@ -1,0 +1,90 @@
+"""The `verify_health` module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engine import endpoints
+from sparkwright.modules import http_probe
+from sparkwright.modules.base import Context, Module, Result, arg
+
+
+class VerifyHealth(Module["VerifyHealth.Args"]):
+    """The server generates: /health, the served name in /v1/models, then a token whose content is not null.
+
+    A status code proves nothing: a wedged engine answers 200, and one that dies on its first request did so before.
+
+    Returns: verdict (ready, loading, wedged, dying, wrong name), version (GET /version), token_s, models.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        model: str = arg("the served name; empty: the first that the server names", default="")
+        api_key_secret: str = arg("the secret that holds the server's API key", default="VLLM_API_KEY")
+        timeout_s: float = arg("how long a token may take, seconds", default=30.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        secret = context.secrets.get(args.api_key_secret)
+        key = secret.reveal() if secret else ""
+        health = http_probe.ask(args.base_url, endpoints.HEALTH)
+        if health.status != 200:
+            return _loading(args.base_url, health)
+        names = _names(http_probe.ask(args.base_url, endpoints.MODELS, api_key=key))
+        if args.model and args.model not in names:
+            said = ", ".join(names) or "none"
+            fix = "Check `served-model-name` in the recipe."
+            return _failed("wrong name", f"the server does not serve {args.model!r}, but {said}.", fix=fix)
+        version = (http_probe.ask(args.base_url, endpoints.VERSION, api_key=key).json() or {}).get("version")
+        started_s = time.monotonic()
+        body = endpoints.one_token(args.model or (names[0] if names else ""))
+        answer = http_probe.ask(args.base_url, endpoints.CHAT, body=body, api_key=key, timeout_s=args.timeout_s)
+        token_s = time.monotonic() - started_s
+        if answer.status != 200:
+            return self._no_token(args, answer)
+        content = _content(answer.json())
+        if not content:
+            return _failed("no content", "the answer has no content: the model spent its tokens on thinking.")
+        data = {"verdict": "ready", "version": version, "token_s": round(token_s, 3), "models": names}
+        return Result(msg=f"generates: {body['max_tokens']} tokens in {token_s:.2f} s", data=data)
+
+    @staticmethod
+    def _no_token(args: Args, answer: http_probe.Answer) -> Result:
+        if answer.status == 401:
+            fix = "Give the key as a secret VLLM_API_KEY (hosts/groups.yml, `secrets`)."
+            return _failed("unauthorized", "the server wants an API key.", fix=fix)
+        after = http_probe.ask(args.base_url, endpoints.HEALTH)
+        if answer.error == "timeout":
+            said = f"/health answers {after.status or after.error}, but no token came within {args.timeout_s:g} s."
+            return _failed("wedged", said, fix="Only a restart helps: `invoke restart`.")
+        if after.status != 200:
+            said = f"it died on its first request ({answer.status or answer.error}, then /health {after.status or after.error})."
+            return _failed("dying", said, fix="Its log says why: `docker logs`.")
+        return _failed("error", f"the request for a token was answered {answer.status}: {answer.message()}")
+
+
+def _loading(base_url: str, health: http_probe.Answer) -> Result:
+    if health.status == 0:
+        return _failed("loading", f"nobody answers at {base_url} ({health.error}).")
+    return _failed("dying", f"/health answers {health.status}: {health.message()}")
+
+
+def _failed(verdict: str, msg: str, *, fix: str = "") -> Result:
+    return Result(failed=True, msg=msg, fix=fix, data={"verdict": verdict})
+
+
+def _names(answer: http_probe.Answer) -> list[str]:
+    found = answer.json() if answer.status == 200 else None
+    rows = found.get("data") or [] if isinstance(found, dict) else []
+    return [str(row["id"]) for row in rows]
+
+
+def _content(answer: Any) -> str:
+    try:
+        return str(answer["choices"][0]["message"]["content"] or "")
+    except (KeyError, IndexError, TypeError):
+        return ""
