@@ -26,6 +26,7 @@ NAMES: tuple[str, ...] = (
     "put_back",
     "set_aside",
     "smoke_test",
+    "stopped",
     "systemd_unit",
     "template",
     "user_group",
