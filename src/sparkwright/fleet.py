@@ -25,9 +25,12 @@ GOOD = (Exit.OK, Exit.CHANGES)
 class PlaySource(Protocol):
     """A play as the fleet needs it. serial: batch sizes, "25%" or numbers; empty: all at once."""
 
-    name: str
-    serial: Sequence[int | str]
-    max_fail_percentage: float | None
+    @property
+    def name(self) -> str: ...
+    @property
+    def serial(self) -> Sequence[int | str]: ...
+    @property
+    def max_fail_percentage(self) -> float | None: ...
 
 
 @dataclass

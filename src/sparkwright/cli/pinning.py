@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 from sparkwright import lockfile
 from sparkwright.cli.project import Project
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet import Fleet, Member
+from sparkwright.inventory import Host
 from sparkwright.plan.model import Plan, Task
 from sparkwright.recipe import Recipe
 
 
-class Pins:
-    """The lock of a project, completed once for all hosts. save: False in check mode, when nothing is written."""
+def lock_folder(project: Project, host: Host) -> Path:
+    """Where a host's lock stands: what the sandbox's registry says must never reach the project's own lock."""
+    if host.connection != "sandbox":
+        return project.root
+    from sparkwright.sandbox import control
 
-    def __init__(self, project: Project, *, save: bool) -> None:
-        self._project = project
+    return control.default_folder()
+
+
+class Pins:
+    """A lock, completed once for all hosts. save: False in check mode, when nothing is written."""
+
+    def __init__(self, folder: Path, *, save: bool) -> None:
+        self._folder = folder
         self._save = save
         self._mutex = threading.Lock()
-        self.lock = lockfile.load(project.root)
+        self.lock = lockfile.load(folder)
 
     def complete(self, fleet: Fleet, member: Member, wanted: Recipe, run_id: str) -> dict[str, Any]:
         """The lock's entries for a recipe: {"image": ..., "model": ...}. Missing ones are asked for through the host.
@@ -34,11 +45,11 @@ class Pins:
                 self._keep(wanted, found, fleet, member)
             return {
                 "image": self.lock.image(wanted.image),
-                "model": self.lock.model(wanted.model.id, wanted.model.revision),
+                "model": self.lock.model(wanted.file.model.id, wanted.file.model.revision),
             }
 
     def _missing(self, wanted: Recipe) -> list[Task]:
-        model = wanted.model
+        model = wanted.file.model
         tasks = []
         if self.lock.image(wanted.image) is None:
             name = f"Pin {wanted.image}: ask the registry for its digest"
@@ -67,10 +78,10 @@ class Pins:
         if "image" in found:
             self.lock = self.lock.with_image(wanted.image, found["image"])
         if "model" in found:
-            self.lock = self.lock.with_model(wanted.model.id, wanted.model.revision, found["model"])
+            self.lock = self.lock.with_model(wanted.file.model.id, wanted.file.model.revision, found["model"])
         if self._save:
             try:
-                self.lock.save(self._project.root)
+                self.lock.save(self._folder)
             except OSError as error:
                 raise Failed(f"spark.lock can't be written: {error}.") from None
             fleet.tell(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright import lockfile, playbook, recipe
-from sparkwright.cli.pinning import Pins
+from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.console.lines import Lines
 from sparkwright.console.subscriber import Subscriber
@@ -83,8 +83,8 @@ def docker_run_script(pattern: str, recipe_name: str) -> str:
     project = Project.here()
     host = _hosts(Inventory.load(project.root), pattern)[0]
     wanted = recipe.load(project.root, recipe_name or _recipe_of(host))
-    lock = lockfile.load(project.root)
-    names = recipe.names(wanted, host, _entries(lock, wanted))
+    lock = lockfile.load(lock_folder(project, host))
+    names = recipe.scope(host, _user(host), wanted, _entries(lock, wanted))
     return str(expressions.render((project.root / "templates/docker-run.sh.j2").read_text(), names))
 
 
@@ -126,11 +126,12 @@ def _play(
     given: playbook.Options,
     shown: Shown,
 ) -> None:
-    pins = Pins(project, save=not given.check)
+    locks = {member.host.name: lock_folder(project, member.host) for member in fleet.members}
+    pins = {folder: Pins(folder, save=not given.check) for folder in set(locks.values())}
 
     def plan_for(member: Member) -> Plan:
         run_id = _run_id()
-        names = _names(project, fleet, member, pins, play, run_id)
+        names = _names(project, fleet, member, pins[locks[member.host.name]], play, run_id)
         member.secrets = inventory.secrets(member.host)
         if "container" in names:
             shown.serves(_served(member.host, names))
@@ -147,10 +148,10 @@ def _names(
 ) -> Mapping[str, Any]:
     """The names a host's plan may use. Only a play that asks for the recipe or the lock needs them."""
     if not play.uses({"recipe", "container", "lock", "base_url"}):
-        return recipe.names(None, member.host, {})
+        return recipe.scope(member.host, _user(member.host), None, {})
     wanted = recipe.load(project.root, _recipe_of(member.host))
     pinned = pins.complete(fleet, member, wanted, run_id) if play.uses({"container", "lock"}) else {}
-    return recipe.names(wanted, member.host, pinned)
+    return recipe.scope(member.host, _user(member.host), wanted, pinned)
 
 
 def _served(host: Host, names: Mapping[str, Any]) -> Served:
@@ -182,7 +183,16 @@ def _recipe_of(host: Host) -> str:
 
 
 def _entries(lock: lockfile.Lock, wanted: recipe.Recipe) -> dict[str, Any]:
-    return {"image": lock.image(wanted.image), "model": lock.model(wanted.model.id, wanted.model.revision)}
+    return {"image": lock.image(wanted.image), "model": lock.model(wanted.file.model.id, wanted.file.model.revision)}
+
+
+def _user(host: Host) -> str:
+    """Who logs in there, as the inventory or ssh's own configuration says."""
+    if host.user or host.connection != "ssh":
+        return host.user or getpass.getuser()
+    from sparkwright.remote import ssh_config
+
+    return ssh_config.resolve(host).user
 
 
 def _run_id() -> str:

@@ -126,7 +126,7 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
     changes = _image(spec, image)
     for option in OPTIONS:
         wanted, found = option.wanted(spec), option.found(container, image)
-        if wanted is not None and wanted != found or (option.field == "entrypoint" and wanted != found):
+        if (wanted is not None and wanted != found) or (option.field == "entrypoint" and wanted != found):
             changes.append(Change(option.field, found, wanted, option.why))
     return changes + _command(spec, list(container["Config"].get("Cmd") or []))
 

@@ -52,7 +52,7 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
         if args.content is not None:
             changes += files.differences(files.Wanted("file", "0644", content=args.content), found.file)
         active = found.properties.get("ActiveState", "inactive")
-        if args.state == "restarted" or (args.state == "started") != (active in STARTED) and args.state != "as it is":
+        if args.state == "restarted" or ((args.state == "started") != (active in STARTED) and args.state != "as it is"):
             changes.append(Change("state", active, args.state))
         enabled = found.properties.get("UnitFileState", "") in ENABLED
         if args.enabled is not None and args.enabled != enabled:

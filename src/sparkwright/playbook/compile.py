@@ -214,7 +214,8 @@ class _Compiler:
         self, module: str, values: dict[str, Any], place: Place, local: Mapping[str, Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         if module == "template" and "src" in values:
-            values = {**values, "content": self._template(values.pop("src"), place, local)}
+            content = self._template(values["src"], place, local)
+            values = {**{key: value for key, value in values.items() if key != "src"}, "content": content}
         names = self._with(local)
         args, open_names = {}, []
         for key, value in values.items():

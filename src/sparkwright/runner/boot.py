@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sparkwright.runner.main import main  # noqa: E402
+from sparkwright.runner.main import main
 
 sys.exit(main())

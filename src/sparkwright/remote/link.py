@@ -1,0 +1,31 @@
+"""What a link to a host can do, and which kind a host needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from sparkwright.inventory import Host
+from sparkwright.plan.events import Event
+from sparkwright.secret import Secret
+
+
+class Link(Protocol):
+    """A way to a host, kept for the length of a command."""
+
+    def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
+        """Ask the host's runner and yield its events. Raises Unreachable when the answer breaks off."""
+
+    def close(self) -> None:
+        """Let go of the host. What runs there goes on."""
+
+
+def open_link(host: Host) -> Link:
+    """The link for a host's `connection`. Connecting begins at once, in the background."""
+    if host.connection == "ssh":
+        from sparkwright.remote.ssh import SshLink
+
+        return SshLink(host)
+    from sparkwright.remote.local import LocalLink
+
+    return LocalLink(host)

@@ -1,0 +1,273 @@
+"""Containers of the pretend engine: each runs a pretend vLLM in a thread, with real restart policies."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sparkwright.sandbox.images import TAGS, Images
+from sparkwright.sandbox.memory import Pool
+from sparkwright.sandbox.vllm.engine import Engine
+
+BACKOFF_S = 0.1
+NEVER = "0001-01-01T00:00:00Z"
+
+
+class Refused(Exception):
+    """The engine's refusal, with its HTTP status."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(said)
+        self.status = status
+
+
+class Container:
+    """One container. body: what it was created with."""
+
+    def __init__(self, name: str, body: dict[str, Any], image: str, images: Images, world: World) -> None:
+        self.id = secrets.token_hex(32)
+        self.name = name
+        self.image = image
+        self.body = body
+        self.policy = (body["HostConfig"].get("RestartPolicy") or {}).get("Name") or "no"
+        self.created = _now()
+        self.status, self.exit_code, self.restarts = "created", 0, 0
+        self.started_at, self.finished_at = NEVER, NEVER
+        self.logs: list[tuple[float, str]] = []
+        self.engine: Engine | None = None
+        self._images = images
+        self._world = world
+        self._asked_to_stop = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.status in ("running", "restarting")
+
+    def start(self) -> None:
+        """Start it, or Refused as the engine does."""
+        port = self._port()
+        if port and _taken(port):
+            said = "driver failed programming external connectivity on endpoint"
+            raise Refused(500, f"{said} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
+        self._asked_to_stop, self.restarts = False, 0
+        self._launch()
+        self._thread = threading.Thread(target=self._supervise, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop it; returns when it has ended."""
+        self._asked_to_stop = True
+        if self.engine is not None:
+            self.engine.stop()
+        if self._thread is not None:
+            self._thread.join(timeout=15)
+        self.status = "exited" if self.status != "created" else "created"
+
+    def inspect(self) -> dict[str, Any]:
+        """What the engine says about it."""
+        inherited = self._images.inspect(self.image)["Config"]
+        own = self.body.get("Env") or []
+        names = {pair.partition("=")[0] for pair in own}
+        host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
+        host.setdefault("ShmSize", 64 * 2**20)
+        state = {
+            "Status": self.status,
+            "Running": self.running,
+            "Paused": False,
+            "Restarting": self.status == "restarting",
+            "OOMKilled": False,
+            "Dead": False,
+            "Pid": 4242 if self.running else 0,
+            "ExitCode": self.exit_code,
+            "Error": "",
+            "StartedAt": self.started_at,
+            "FinishedAt": self.finished_at,
+        }
+        config = {
+            "Hostname": self.id[:12],
+            "Env": own + [pair for pair in inherited["Env"] if pair.partition("=")[0] not in names],
+            "Tty": False,
+            "Cmd": self.body.get("Cmd"),
+            "Image": self.body["Image"],
+            "Entrypoint": self.body.get("Entrypoint") or inherited["Entrypoint"],
+            "Labels": {**inherited["Labels"], **(self.body.get("Labels") or {})},
+        }
+        return {
+            "Id": self.id,
+            "Name": f"/{self.name}",
+            "Created": self.created,
+            "Image": self._images.inspect(self.image)["Id"],
+            "RestartCount": self.restarts,
+            "Platform": "linux",
+            "State": state,
+            "Config": config,
+            "HostConfig": host,
+            "NetworkSettings": {"Ports": self.body["HostConfig"].get("PortBindings") or {}},
+        }
+
+    def ports(self) -> list[dict[str, Any]]:
+        """The published ports, as a listing shows them."""
+        port = self._port()
+        return (
+            [{"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": port, "Type": "tcp"}] if port and self.running else []
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What has to survive the daemon."""
+        return {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
+
+    def _port(self) -> int:
+        for rows in (self.body["HostConfig"].get("PortBindings") or {}).values():
+            return int(rows[0]["HostPort"])
+        return 0
+
+    def _folder(self, inside: str) -> Path:
+        """Where a folder of the container stands on the host."""
+        for bind in self.body["HostConfig"].get("Binds") or ():
+            outside, _, target = bind.partition(":")
+            if inside == target.partition(":")[0]:
+                return Path(self._world.at_home(outside))
+        return Path("/nonexistent") / inside.lstrip("/")
+
+    def _launch(self) -> None:
+        self.engine = Engine(
+            [word for word in self.body.get("Cmd") or [] if word != "serve"],
+            version=TAGS[self._images.local[self.image]],
+            log=lambda line: self.logs.append((time.time(), line)),
+            folder_of=self._folder,
+            listen=("127.0.0.1", self._port()),
+            pool=self._world.pool,
+            holder=f"container {self.name}",
+            fault=self._world.fault,
+        )
+        self.status, self.started_at = "running", _now()
+
+    def _supervise(self) -> None:
+        """Run the engine, and again as the policy says, with docker's growing pauses."""
+        pause_s = BACKOFF_S
+        while True:
+            assert self.engine is not None
+            began_s = time.monotonic()
+            self.exit_code = self.engine.run()
+            self.finished_at = _now()
+            again = self.policy in ("always", "unless-stopped") or (self.policy == "on-failure" and self.exit_code)
+            if self._asked_to_stop or not again:
+                self.status = "exited"
+                return
+            self.status = "restarting"
+            pause_s = BACKOFF_S if time.monotonic() - began_s > 10 else min(pause_s * 2, 60)
+            time.sleep(pause_s)
+            if self._asked_to_stop:
+                self.status = "exited"
+                return
+            self.restarts += 1
+            self._launch()
+
+
+class World:
+    """What containers share. home: the pretend user's; homes: how it is called in plans."""
+
+    def __init__(self, pool: Pool, fault: Callable[[], str], home: Path) -> None:
+        self.pool = pool
+        self.fault = fault
+        self.home = home
+
+    def at_home(self, path: str) -> str:
+        """A path of the pretend host as it really stands."""
+        parts = Path(path).parts
+        if len(parts) > 2 and parts[1] == "home":
+            return str(self.home.joinpath(*parts[3:]))
+        return str(self.home.joinpath(*parts[2:])) if parts[1:2] == ("root",) else path
+
+
+class Containers:
+    """All containers, kept in a file so that the daemon may come and go."""
+
+    def __init__(self, images: Images, world: World, file: Path) -> None:
+        self._images = images
+        self._world = world
+        self._file = file
+        self._mutex = threading.RLock()
+        self.all: dict[str, Container] = {}
+
+    def restore(self) -> None:
+        """After a restart of the daemon: what had a policy runs again, as after a reboot."""
+        if not self._file.exists():
+            return
+        saved = json.loads(self._file.read_text())
+        self._images.local.update(saved["images"])
+        self._images.tags.update(saved["tags"])
+        for row in saved["containers"]:
+            one = Container(row["name"], row["body"], row["image"], self._images, self._world)
+            one.id, one.policy, one.status = row["id"], row["policy"], "exited"
+            self.all[one.id] = one
+            if one.policy in ("always", "unless-stopped"):
+                one.start()
+
+    def save(self) -> None:
+        """Write down what there is."""
+        with self._mutex:
+            rows = [one.to_json() for one in self.all.values()]
+            text = json.dumps({"containers": rows, "images": self._images.local, "tags": self._images.tags})
+            beside = self._file.with_suffix(".new")
+            beside.write_text(text)
+            beside.replace(self._file)
+
+    def find(self, key: str) -> Container:
+        """By name, Id or the beginning of an Id."""
+        with self._mutex:
+            for one in self.all.values():
+                if one.name == key or one.id.startswith(key):
+                    return one
+        raise Refused(404, f"No such container: {key}")
+
+    def create(self, name: str, body: dict[str, Any]) -> Container:
+        """A new one. Refused when the name is taken or the image is not there."""
+        with self._mutex:
+            taken = next((one for one in self.all.values() if one.name == name), None)
+            if taken is not None:
+                said = f'Conflict. The container name "/{name}" is already in use by container "{taken.id}".'
+                raise Refused(
+                    409, f"{said} You have to remove (or rename) that container to be able to reuse that name."
+                )
+            image = self._images.find(body["Image"].partition("@")[0] if "@" not in body["Image"] else body["Image"])
+            if image is None:
+                raise Refused(404, f"No such image: {body['Image']}")
+            one = Container(name, body, image, self._images, self._world)
+            self.all[one.id] = one
+        self.save()
+        return one
+
+    def remove(self, one: Container, *, force: bool) -> None:
+        """Take it away; a running one only by force."""
+        if one.running:
+            if not force:
+                raise Refused(
+                    409, f"You cannot remove a running container {one.id}. Stop the container before attempting removal"
+                )
+            one.stop()
+        with self._mutex:
+            self.all.pop(one.id, None)
+        self.save()
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"

@@ -1,0 +1,120 @@
+"""Bring the sandbox up, break it, take it down."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.sandbox.faults import FAULTS
+
+__all__ = ["FAULTS", "default_folder", "down", "fault", "status", "up"]
+
+START_S = 15.0
+
+
+def default_folder() -> Path:
+    """SPARKWRIGHT_SANDBOX, or .sandbox of the project, or of the current folder."""
+    given = os.environ.get("SPARKWRIGHT_SANDBOX")
+    if given:
+        return Path(given)
+    here = Path.cwd()
+    project = next((folder for folder in (here, *here.parents) if (folder / "hosts").is_dir()), here)
+    return project / ".sandbox"
+
+
+def up(folder: Path) -> dict[str, str]:
+    """Start the sandbox unless it runs. Returns the environment the host's side needs. Raises Failed."""
+    state = _state(folder)
+    if state is not None and _lives(state["pid"]):
+        return dict(state["env"])
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "state.json").unlink(missing_ok=True)
+    _short_enough(folder)
+    with (folder / "daemon.log").open("ab") as log:
+        words = [sys.executable, "-m", "sparkwright.sandbox", "serve", str(folder)]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    deadline_s = time.monotonic() + START_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        state = _state(folder)
+        if state is not None and state["pid"] == process.pid:
+            return dict(state["env"])
+        time.sleep(0.02)
+    raise Failed("the sandbox does not come up.", fix=f"See {folder / 'daemon.log'}.")
+
+
+def down(folder: Path) -> None:
+    """Stop the sandbox and remove its folder."""
+    state = _state(folder)
+    if state is not None and _lives(state["pid"]):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(state["pid"], signal.SIGTERM)
+        deadline_s = time.monotonic() + 5
+        while _lives(state["pid"]) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def fault(folder: Path, name: str | None) -> None:
+    """Break one thing; None mends."""
+    path = folder / "fault"
+    if name is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text(name)
+    time.sleep(0.2)  # the daemon looks every 50 ms
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """What it is doing."""
+    state = _state(folder)
+    if state is None or not _lives(state["pid"]):
+        return {"sandbox": "down"}
+    import docker
+
+    client = docker.DockerClient(base_url=state["env"]["DOCKER_HOST"])
+    rows = [f"{row['Names'][0][1:]} ({row['State']})" for row in client.api.containers(all=True)]
+    memory = dict(line.split(":") for line in (folder / "root/proc/meminfo").read_text().splitlines())
+    available = int(memory["MemAvailable"].split()[0]) / 2**20
+    broken = (folder / "fault").read_text() if (folder / "fault").exists() else "nothing is broken"
+    return {
+        "sandbox": "up",
+        "containers": ", ".join(rows) or "none",
+        "memory": f"{available:.1f} GiB available",
+        "fault": broken,
+    }
+
+
+def _state(folder: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((folder / "state.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return b"sparkwright.sandbox" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return not Path("/proc").is_dir()
+
+
+def _short_enough(folder: Path) -> None:
+    """A unix socket's path has a limit of about 100 characters."""
+    if len(str(folder / "docker.sock")) > 100:
+        raise Failed(f"the path {folder} is too long for a unix socket.", fix="Set SPARKWRIGHT_SANDBOX to a short one.")

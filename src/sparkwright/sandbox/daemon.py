@@ -1,0 +1,142 @@
+"""The pretend Spark itself: all services, one pool of memory, one fault at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+from sparkwright.sandbox.containers import Containers, World
+from sparkwright.sandbox.docker_api import DockerApi
+from sparkwright.sandbox.hub import Hub, HubApi
+from sparkwright.sandbox.images import Images
+from sparkwright.sandbox.memory import GIB, Pool
+from sparkwright.sandbox.ollama import Ollama, OllamaApi
+from sparkwright.sandbox.web import Server, UnixServer
+
+NVIDIA_SMI = """#!/bin/sh
+# A pretend GB10: it gives no memory figures, as the real one.
+case "$*" in
+  *compute-apps*) ;;
+  *name,driver_version,*) echo "NVIDIA GB10, 580.95.05, 47, 38.20, 2411" ;;
+  *) echo "NVIDIA-SMI 580.95.05   NVIDIA GB10   Memory-Usage: Not Supported   (sandbox)" ;;
+esac
+"""
+DGX_RELEASE = """DGX_NAME="DGX Spark (sandbox)"
+DGX_SWBUILD_VERSION="7.3.1"
+DGX_OTA_VERSION="7.3.1"
+"""
+OS_RELEASE = 'PRETTY_NAME="Ubuntu 24.04.3 LTS (sandbox)"\nID=ubuntu\nVERSION_ID="24.04"\n'
+
+
+class Spark:
+    """folder: everything of this pretend Spark. port_taken: the listener of that fault."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._fault_file = folder / "fault"
+        self._lay_files()
+        instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
+        self.pool = Pool(folder / "root/proc/meminfo")
+        self.images = Images(self.fault, instant=instant)
+        world = World(self.pool, self.fault, folder / "home")
+        self.containers = Containers(self.images, world, folder / "containers.json")
+        self.ollama = Ollama(self.pool, lambda: self.fault() == "ollama-busy", loaded=not (folder / "used").exists())
+        (folder / "used").touch()
+        self._squatter: socket.socket | None = None
+
+    def fault(self) -> str:
+        """What is broken now."""
+        try:
+            return self._fault_file.read_text().strip()
+        except FileNotFoundError:
+            return ""
+
+    def serve(self) -> None:
+        """Bring everything up, say where, and stay until the folder is gone."""
+        docker = UnixServer(self.folder / "docker.sock", DockerApi, self)
+        ollama = Server(0, OllamaApi, self.ollama)
+        hub = Server(0, HubApi, Hub(lambda: self.fault() == "half-model"))
+        for service in (docker, ollama, hub):
+            service.start()
+        self.containers.restore()
+        env = {
+            "SPARKWRIGHT_ROOT": str(self.folder / "root"),
+            "SPARKWRIGHT_ARCHITECTURE": "aarch64",
+            "HOME": str(self.folder / "home"),
+            "DOCKER_HOST": f"unix://{self.folder / 'docker.sock'}",
+            "OLLAMA_HOST": f"127.0.0.1:{ollama.port}",
+            "HF_ENDPOINT": f"http://127.0.0.1:{hub.port}",
+            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+        state = self.folder / "state.json"
+        beside = state.with_suffix(".new")
+        beside.write_text(json.dumps({"pid": os.getpid(), "env": env}))
+        beside.replace(state)
+        last = ""
+        while state.exists():
+            now = self.fault()
+            if now != last:
+                self._apply(now)
+                last = now
+            time.sleep(0.05)
+        for one in list(self.containers.all.values()):
+            if one.running:
+                threading.Thread(target=one.stop, daemon=True).start()
+
+    def status(self) -> dict[str, str]:
+        """For `invoke sandbox.status`."""
+        rows = [f"{one.name} {one.status} restart={one.policy}" for one in self.containers.all.values()]
+        return {"containers": "; ".join(rows) or "none", "memory": f"{self.pool.available / GIB:.1f} GiB available"}
+
+    def _apply(self, fault: str) -> None:
+        """What a fault does to what runs now; the rest shows at the next start or request."""
+        engines = [one.engine for one in self.containers.all.values() if one.running and one.engine is not None]
+        if fault == "crash-loop":
+            for engine in engines:
+                engine.crash()
+        self._squat(fault == "port-taken")
+        room = self.folder / "root/sandbox/disk_free"
+        if fault == "no-space":
+            room.parent.mkdir(parents=True, exist_ok=True)
+            room.write_text("1048576")
+        else:
+            room.unlink(missing_ok=True)
+        if fault == "half-model":
+            for path in sorted((self.folder / "home").rglob("model-00007-*.safetensors"))[:1]:
+                path.write_bytes(path.read_bytes()[:-1000] + bytes(1000))
+        if fault == "ollama-busy":
+            self.ollama.load("qwen3:32b")
+
+    def _squat(self, on: bool) -> None:
+        """Somebody else listens on the served port: on the one a container wants, or the sandbox host's."""
+        if self._squatter is not None:
+            self._squatter.close()
+            self._squatter = None
+        if not on:
+            return
+        port = int((self.folder / "serve_port").read_text()) if (self.folder / "serve_port").exists() else 18471
+        for one in self.containers.all.values():
+            if one.running:
+                return
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
+        except OSError:
+            listener.close()
+            return
+        self._squatter = listener
+
+    def _lay_files(self) -> None:
+        files = {"bin/nvidia-smi": NVIDIA_SMI, "root/etc/dgx-release": DGX_RELEASE, "root/etc/os-release": OS_RELEASE}
+        for name, text in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        (self.folder / "bin/nvidia-smi").chmod(0o755)
+        (self.folder / "home").mkdir(exist_ok=True)

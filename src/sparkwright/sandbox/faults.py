@@ -1,0 +1,17 @@
+"""What can be broken in the sandbox, one thing at a time, now and for the next start."""
+
+from __future__ import annotations
+
+FAULTS: dict[str, str] = {
+    "slow": "the engine gives 5.7 tokens a second instead of 47",
+    "wedge": "/health answers 200, and no token ever comes",
+    "oom": "the engine finds too little memory at its start, although enough was free",
+    "port-taken": "something else listens on the server's port",
+    "wrong-arch": "the registry's images have no linux/arm64",
+    "moved-tag": "the tag means another digest upstream; the pinned one is still there",
+    "ollama-busy": "a request keeps Ollama's model in memory",
+    "engine-dies": "the engine ends with exit code 0 at the first request",
+    "crash-loop": "the engine exits with code 1 shortly after its start, every time",
+    "no-space": "the disk is full",
+    "half-model": "the hub cuts every file after half its bytes, and one file on the disk is damaged",
+}

@@ -1,0 +1,119 @@
+"""The images of the pretend registry, and those on the pretend host."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+REPOSITORY = "vllm/vllm-openai"
+#: tag -> the engine in it; the nightly stopped moving in April 2026
+TAGS = {"cu130-nightly": "0.19.2rc1.dev134+gsandbox", "v0.32.0": "0.32.0", "latest": "0.32.0", "nightly": "0.32.0"}
+LAYERS = (3_400_000_000, 2_900_000_000, 1_800_000_000, 900_000_000, 120_000_000, 31_000_000)
+PULL_S = 2.0
+
+
+def digest_of(tag: str, *, moved: bool = False) -> str:
+    """What a tag means upstream."""
+    return "sha256:" + hashlib.sha256(f"sandbox {tag} {'moved' if moved else ''}".encode()).hexdigest()
+
+
+class Images:
+    """fault: what is broken. instant: pull without taking time."""
+
+    def __init__(self, fault: Callable[[], str], *, instant: bool) -> None:
+        self._fault = fault
+        self._instant = instant
+        self._mutex = threading.Lock()
+        self.local: dict[str, str] = {}  # digest -> tag
+        self.tags: dict[str, str] = {}  # "repository:tag" -> digest
+
+    def resolve(self, reference: str) -> tuple[str, str] | None:
+        """(tag, digest) that a registry reference means; None when the registry has no such thing."""
+        name, _, digest = reference.partition("@")
+        repository, _, tag = name.rpartition(":") if ":" in name.rsplit("/", 1)[-1] else (name, "", "")
+        if repository not in (REPOSITORY, f"docker.io/{REPOSITORY}"):
+            return None
+        if digest:
+            known = {digest_of(one, moved=moved): one for one in TAGS for moved in (False, True)}
+            return (known[digest], digest) if digest in known else None
+        if (tag or "latest") not in TAGS:
+            return None
+        return tag or "latest", digest_of(tag or "latest", moved=self._fault() == "moved-tag")
+
+    def distribution(self, reference: str) -> dict[str, Any] | None:
+        """What the registry says about a reference."""
+        found = self.resolve(reference)
+        if found is None:
+            return None
+        architectures = ["amd64"] if self._fault() == "wrong-arch" else ["amd64", "arm64"]
+        kind = "application/vnd.oci.image.index.v1+json"
+        return {
+            "Descriptor": {"mediaType": kind, "digest": found[1], "size": 1609},
+            "Platforms": [{"architecture": one, "os": "linux"} for one in architectures],
+        }
+
+    def pull(self, reference: str) -> Iterator[dict[str, Any]]:
+        """The lines of a pull; the image is there after the last."""
+        found = self.resolve(reference)
+        assert found is not None
+        tag, digest = found
+        yield {"status": f"Pulling from {REPOSITORY}", "id": digest}
+        if digest not in self.local:
+            ids = [hashlib.sha256(f"{digest}{n}".encode()).hexdigest()[:12] for n in range(len(LAYERS))]
+            steps = 1 if self._instant else 20
+            for step in range(1, steps + 1):
+                for name, size in zip(ids, LAYERS, strict=True):
+                    detail = {"current": size * step // steps, "total": size}
+                    yield {"status": "Downloading", "progressDetail": detail, "id": name}
+                if self._fault() == "no-space":
+                    yield _error(f"failed to register layer: write /usr/lib/{ids[0]}: no space left on device")
+                    return
+                time.sleep(0 if self._instant else PULL_S / steps)
+            for name in ids:
+                yield {"status": "Pull complete", "progressDetail": {}, "id": name}
+        with self._mutex:
+            self.local[digest] = tag
+        yield {"status": f"Digest: {digest}"}
+        yield {"status": f"Status: Downloaded newer image for {reference}"}
+
+    def find(self, reference: str) -> str | None:
+        """The digest of a local image by repository@digest, repository:tag or Id."""
+        with self._mutex:
+            for digest in self.local:
+                if reference.endswith(f"@{digest}") or reference in (digest, image_id(digest)):
+                    return digest
+            return self.tags.get(reference if "@" not in reference else "")
+
+    def inspect(self, digest: str) -> dict[str, Any]:
+        """What the engine says about a local image."""
+        tag = self.local[digest]
+        named = [name for name, target in self.tags.items() if target == digest]
+        config = {
+            "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", f"VLLM_VERSION={TAGS[tag]}"],
+            "Entrypoint": ["vllm", "serve"],
+            "Cmd": None,
+            "Labels": {"org.opencontainers.image.title": "sparkwright sandbox"},
+            "WorkingDir": "/vllm-workspace",
+        }
+        return {
+            "Id": image_id(digest),
+            "RepoTags": named,
+            "RepoDigests": [f"{REPOSITORY}@{digest}"],
+            "Created": "2026-04-22T03:11:09Z",
+            "Architecture": "arm64",
+            "Os": "linux",
+            "Size": sum(LAYERS) * 2,
+            "Config": config,
+        }
+
+
+def image_id(digest: str) -> str:
+    """An Id that is not the digest, as in the overlay2 store."""
+    return "sha256:" + hashlib.sha256(digest.encode()).hexdigest()
+
+
+def _error(said: str) -> dict[str, Any]:
+    return {"errorDetail": {"message": said}, "error": said}

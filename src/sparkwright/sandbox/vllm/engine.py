@@ -1,0 +1,121 @@
+"""One run of the pretend engine, from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from sparkwright.sandbox.memory import GIB, LINGER_S, TOTAL, Pool
+from sparkwright.sandbox.vllm import startup
+from sparkwright.sandbox.vllm.api import Counters, VllmApi
+from sparkwright.sandbox.vllm.arguments import Refused, parse
+from sparkwright.sandbox.vllm.config import Config, build
+from sparkwright.sandbox.web import Server
+
+FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
+SLOW = 5.7
+
+
+class Engine:
+    """argv: what follows `vllm serve`. folder_of: where a path of the container stands. listen: address and port.
+
+    pool: where its memory comes from, under the name holder; None takes none. fault: what is broken now, or "".
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        version: str,
+        log: Callable[[str], None],
+        folder_of: Callable[[str], Path],
+        listen: tuple[str, int] | None,
+        pool: Pool | None = None,
+        holder: str = "vllm",
+        fault: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.version = version
+        self.log = log
+        self.fault = fault
+        self.counters = Counters()
+        self.stopped = threading.Event()
+        self.config: Config
+        self._argv = list(argv)
+        self._folder_of = folder_of
+        self._listen = listen
+        self._pool = pool
+        self._holder = holder
+        self._code = 0
+        self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
+
+    @property
+    def tok_per_s(self) -> float:
+        """Tokens a second of one stream."""
+        return SLOW if self.fault() == "slow" else FAST
+
+    def run(self) -> int:
+        """Start, serve until stopped, and return the exit code."""
+        server = None
+        try:
+            arguments = parse(self._argv, self.version)
+            self.config = build(arguments, self._folder_of(arguments.model), self.version)
+            self._say(startup.before_engine(self.config, arguments, self.version))
+            if self.fault() == "crash-loop":
+                self.stopped.wait(0.3)
+                return self._last_words(startup.crashing(), 1)
+            if not self._take_memory():
+                free = 41.3 if self.fault() == "oom" else (self._pool.available if self._pool else 0) / GIB
+                return self._last_words(startup.no_memory(self.config, free, TOTAL / GIB), 1)
+            self._say(startup.engine(self.config, self.version))
+            if self.stopped.is_set():
+                return 143
+            host, port = self._listen or ("0.0.0.0", self.config.port)
+            server = Server(port, VllmApi, self, host=host)
+            server.start()
+            self._say(startup.serving(self.config))
+            self.stopped.wait()
+            return self._code
+        except Refused as refused:
+            return self._last_words(str(refused).splitlines(), refused.code)
+        except OSError as error:
+            return self._last_words([f"OSError: [Errno {error.errno}] {error.strerror}"], 1)
+        finally:
+            if server is not None:
+                server.shutdown()
+                server.server_close()
+            if self._pool is not None:
+                self._pool.release(self._holder, after_s=LINGER_S)
+
+    def stop(self) -> None:
+        """A graceful stop, as SIGTERM asks for."""
+        if not self.stopped.is_set():
+            self._last_words(startup.stopping(), 0)
+            self.stopped.set()
+
+    def die(self) -> None:
+        """End with exit code 0 although it should run, as a real engine did on its first request."""
+        self._last_words(startup.dying(), 0)
+        threading.Timer(0.1, self.stopped.set).start()
+
+    def crash(self) -> None:
+        """End with exit code 1."""
+        self._code = self._last_words(startup.crashing(), 1)
+        self.stopped.set()
+
+    def _take_memory(self) -> bool:
+        if self._pool is None:
+            return self.fault() != "oom"
+        return self.fault() != "oom" and self._pool.claim(self._holder, int(self.config.utilization * TOTAL))
+
+    def _say(self, lines: Iterable[tuple[float, str]]) -> None:
+        for wait_s, line in lines:
+            if wait_s and not self._instant and self.stopped.wait(wait_s):
+                return
+            self.log(line)
+
+    def _last_words(self, lines: Iterable[str], code: int) -> int:
+        for line in lines:
+            self.log(line)
+        return code

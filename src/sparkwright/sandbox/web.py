@@ -1,0 +1,122 @@
+"""The small HTTP server that all pretend services are made of."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import ThreadingMixIn, UnixStreamServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A request: `parts` of its path, `query`, `body`. Subclasses answer in `route`."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "sandbox"
+    timeout = 600
+
+    def setup(self) -> None:
+        super().setup()
+        if self.connection.family != socket.AF_UNIX:
+            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def route(self) -> None:
+        """Answer the request."""
+        raise NotImplementedError
+
+    def handle_method(self) -> None:
+        url = urlsplit(self.path)
+        self.parts = [unquote(part) for part in url.path.split("/") if part]
+        self.query = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+        length = int(self.headers.get("Content-Length") or 0)
+        self.raw = self.rfile.read(length) if length else b""
+        try:
+            self.route()
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    do_GET = do_POST = do_HEAD = do_DELETE = do_PUT = handle_method
+
+    def body(self) -> Any:
+        """The request's JSON; None when there is none."""
+        try:
+            return json.loads(self.raw) if self.raw else None
+        except ValueError:
+            return None
+
+    def reply(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
+        """A whole answer: JSON, bytes, or nothing."""
+        data = b"" if payload is None else payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        self.send_response(status)
+        if payload is not None and not isinstance(payload, bytes):
+            self.send_header("Content-Type", "application/json")
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        if "Content-Length" not in (headers or {}):
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def stream(self, chunks: Iterator[bytes], content_type: str) -> None:
+        """An answer in chunks, each sent as it comes."""
+        self.send_response(200)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for chunk in chunks:
+            self.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
+
+    def address_string(self) -> str:
+        return "127.0.0.1"
+
+
+class Server(ThreadingHTTPServer):
+    """A TCP service on 127.0.0.1 that dies with its process."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128
+
+    def __init__(self, port: int, handler: type[Handler], owner: Any, *, host: str = "127.0.0.1") -> None:
+        self.owner = owner
+        super().__init__((host, port), handler)
+
+    @property
+    def port(self) -> int:
+        """The port it got."""
+        return int(self.server_address[1])
+
+    def start(self) -> None:
+        """Serve in a thread."""
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+
+class UnixServer(ThreadingMixIn, UnixStreamServer):
+    """A service on a unix socket."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, path: Path, handler: type[Handler], owner: Any) -> None:
+        self.owner = owner
+        path.unlink(missing_ok=True)
+        super().__init__(str(path), handler)
+
+    def get_request(self) -> tuple[Any, Any]:
+        request, _ = super().get_request()
+        return request, ("127.0.0.1", 0)
+
+    def start(self) -> None:
+        """Serve in a thread."""
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()

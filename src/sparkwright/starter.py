@@ -1,0 +1,33 @@
+"""The files a new user starts from: hosts/, recipes/, playbooks/, templates/ and tasks.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkwright.errors import Refused
+
+FOLDERS = ("hosts", "recipes", "playbooks", "templates")
+
+
+def source() -> Path:
+    """Where they stand: inside the installed package, or at the top of the checkout it runs from."""
+    package = Path(__file__).parent
+    installed = package / "starter"
+    return installed if installed.is_dir() else package.parent.parent
+
+
+def lay(folder: Path) -> list[Path]:
+    """Copy them. Returns what was written. Raises Refused before anything when one of them is there already."""
+    top = source()
+    files = [
+        path for name in FOLDERS for path in sorted((top / name).iterdir()) if path.is_file() and path.name[0] != "."
+    ]
+    files.append(top / "tasks.py")
+    targets = [folder / path.relative_to(top) for path in files]
+    there = [path for path in targets if path.exists()]
+    if there:
+        raise Refused(f"{there[0]} is there already.", fix="`init` only fills an empty folder.")
+    for path, target in zip(files, targets, strict=True):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    return targets
