@@ -1,0 +1,42 @@
+"""What runs on a host before sparkwright is there: a few words of POSIX shell.
+
+One line and no exclamation mark, so that every login shell (bash, zsh, fish, csh) hands it to sh as it is.
+"""
+
+from __future__ import annotations
+
+from sparkwright.shell import join
+
+FOLDER = "$HOME/.local/share/sparkwright/runtime"
+
+#: $1: the runtime's hash. Runs it, or says which Python there is.
+_START = (
+    f'r="{FOLDER}/$1"; '
+    'if [ -f "$r/python" ]; then p=$(cat "$r/python"); '
+    'if [ -x "$p" ] && "$p" -I "$r/lib/sparkwright/runner/boot.py" "$r/tag"; then exit 0; '
+    "elif [ $? -ne 75 ]; then exit 1; fi; fi; "
+    "for p in python3 python3.14 python3.13 python3.12 python3.11; do "
+    '"$p" -c \'import sys,platform; sys.exit(1) if sys.version_info < (3,11) else print('
+    '"{\\"event\\": \\"runtime_missing\\", \\"path\\": \\"%s\\", \\"python\\": \\"%d.%d\\", \\"machine\\": \\"%s\\"}" % '
+    "(sys.executable, sys.version_info[0], sys.version_info[1], platform.machine()))' 2>/dev/null && exit 0; done; "
+    'echo \'{"event": "no_python"}\''
+)
+
+#: $1: the hash. $2: the Python. Standard input: the archive. Three older runtimes stay for runs that still use them.
+_UNPACK = (
+    f'umask 077; d="{FOLDER}"; mkdir -p "$d" && t=$(mktemp -d "$d/.new.XXXXXX") && tar -xzf - -C "$t" && '
+    'printf %s "$2" > "$t/python" && "$2" -I -m compileall -q "$t/lib" >/dev/null; '
+    'rm -rf "$d/$1"; mv "$t" "$d/$1" && '
+    'ls -1dt "$d"/*/ | tail -n +5 | while read -r o; do [ -e "$o/in-use" ] || rm -rf "$o"; done; '
+    '[ -f "$d/$1/tag" ] && echo shipped'
+)
+
+
+def start(runtime: str) -> str:
+    """The command line that starts the runtime of this hash, reading a request from standard input."""
+    return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime])
+
+
+def unpack(runtime: str, python: str) -> str:
+    """The command line that unpacks an archive from standard input as the runtime of this hash."""
+    return join(["exec", "env", "LC_ALL=C", "sh", "-c", _UNPACK, "sparkwright", runtime, python])

@@ -1,0 +1,242 @@
+"""One ssh connection to a host, through Fabric; one exec a request; a deadline on every wait.
+
+Each trap is measured in docs/ssh.md: Fabric accepts any host key and reads no Include, nobody sets TCP_NODELAY, and the
+opening of a channel waits an hour unless it is told otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import paramiko
+from fabric import Config, Connection
+from paramiko.channel import Channel
+
+from sparkwright.errors import Refused, SparkwrightError, Unreachable
+from sparkwright.inventory import Host
+from sparkwright.plan.events import Event, decode, event
+from sparkwright.remote import bootstrap, host_keys, runtime, ssh_config
+from sparkwright.remote.ssh_config import SshTarget
+from sparkwright.secret import Secret
+
+CONNECT_S = 10.0
+CHANNEL_S = 10.0
+SILENCE_S = 15.0  # the runner says something every 2 s
+CHUNK_BYTES = 64 * 1024
+
+
+class SshLink:
+    """host: with connection ssh. Connecting begins at once, in a thread."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._closed = False
+        self._connection: Future[Connection] = Future()
+        threading.Thread(target=self._connect, daemon=True).start()
+
+    def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
+        """See `Link.request`. Ships the runtime first where it is absent."""
+        transport = self._transport()
+        yield from self._ask(transport, header, secrets, may_ship=True)
+
+    def close(self) -> None:
+        """See `Link.close`."""
+        self._closed = True
+        if self._connection.done() and self._connection.exception() is None:
+            self._connection.result().close()
+
+    # -- connecting ----------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        try:
+            target = ssh_config.resolve(self._host)
+            self._connection.set_result(_open(target, self._host.name))
+        except SparkwrightError as error:
+            self._connection.set_exception(error)
+        except Exception as error:
+            self._connection.set_exception(self._lost(f"{type(error).__name__}: {error}"))
+
+    def _transport(self) -> paramiko.Transport:
+        try:
+            transport = self._connection.result(timeout=CONNECT_S * 4).transport
+        except TimeoutError:
+            raise self._lost("no connection in time") from None
+        assert transport is not None
+        return transport
+
+    # -- one exec ------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_ship: bool
+    ) -> Iterator[Event]:
+        channel = self._exec(transport, bootstrap.start(runtime.content_hash()))
+        request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
+        said = b""
+        try:
+            try:
+                channel.sendall(json.dumps(request, default=str).encode() + b"\n")
+                channel.shutdown_write()
+            except OSError:
+                pass  # a host without the runtime may have ended already; its answer is still to be read
+            for line in self._lines(channel):
+                one = decode(line)
+                if one["event"] == "runtime_missing" and may_ship:
+                    yield from self._ship(transport, one)
+                    yield from self._ask(transport, header, secrets, may_ship=False)
+                    return
+                if one["event"] in ("no_python", "runtime_missing"):
+                    fix = "Install one (Debian, Ubuntu: `sudo apt install python3`)."
+                    raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
+                said = line
+                yield one
+            code = channel.recv_exit_status() if channel.exit_status_ready() else -1
+            if code != 0:
+                raise self._lost(
+                    f"the runner ended with {code}; its last words: {said[-200:].decode(errors='replace').strip()!r}"
+                )
+        finally:
+            channel.close()
+
+    def _exec(self, transport: paramiko.Transport, command: str) -> Channel:
+        try:
+            channel = transport.open_session(timeout=CHANNEL_S)
+            channel.settimeout(SILENCE_S)
+            channel.exec_command(command)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise self._lost(f"no channel within {CHANNEL_S:g} s ({error or type(error).__name__})") from None
+        return channel
+
+    def _lines(self, channel: Channel) -> Iterator[bytes]:
+        """Whole lines as they come. Raises Unreachable on silence and on a connection that broke."""
+        rest = b""
+        while True:
+            try:
+                data = channel.recv(CHUNK_BYTES)
+            except TimeoutError:
+                raise self._lost(f"silent for {SILENCE_S:g} s", running=True) from None
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
+        if not self._ended(channel):
+            raise self._lost("the connection broke off", running=True)
+        if rest:
+            yield rest
+
+    def _ended(self, channel: Channel) -> bool:
+        """Whether the command itself ended: a dropped connection looks the same but for the missing exit code."""
+        if not channel.status_event.wait(timeout=2.0):
+            return False
+        transport = channel.get_transport()
+        return channel.exit_status >= 0 and transport is not None
+
+    def _ship(self, transport: paramiko.Transport, found: Event) -> Iterator[Event]:
+        """Send the runtime over the same connection, and say how far it is."""
+        yield event(
+            "note",
+            task="",
+            text=f"first time here: shipping the runtime for {found['machine']}, Python {found['python']}",
+        )
+        data = runtime.archive(found["python"], found["machine"]).read_bytes()
+        channel = self._exec(transport, bootstrap.unpack(runtime.content_hash(), found["path"]))
+        try:
+            for start in range(0, len(data), CHUNK_BYTES):
+                channel.sendall(data[start : start + CHUNK_BYTES])
+                done = min(start + CHUNK_BYTES, len(data))
+                yield event(
+                    "progress", task="runtime", done=done, total=len(data), unit="bytes", text="shipping the runtime"
+                )
+            channel.shutdown_write()
+            channel.settimeout(120)
+            answer = b"".join(self._lines(channel))
+        except OSError as error:
+            raise self._lost(f"the runtime could not be sent: {error}") from None
+        finally:
+            channel.close()
+        if b"shipped" not in answer:
+            raise self._lost("the runtime could not be unpacked; is there room in the home folder?")
+
+    def _lost(self, why: str, *, running: bool = False) -> Unreachable:
+        fix = f"What runs there goes on: `invoke attach --host {self._host.name}`." if running else ""
+        return Unreachable(f"unreachable: {why}.", where=self._host.name, fix=fix)
+
+
+def _open(target: SshTarget, name: str) -> Connection:
+    """A connection, over its jump hosts, with every key checked. Raises Unreachable."""
+    gateway = None
+    for hop in target.jump:
+        gateway = _one(ssh_config.jump_target(hop), f"{name} (over {hop})", gateway)
+    return _one(target, name, gateway)
+
+
+def _one(target: SshTarget, name: str, gateway: Connection | None) -> Connection:
+    settings: dict[str, Any] = {
+        "allow_agent": target.agent,
+        "look_for_keys": False,
+        "key_filename": [str(path) for path in target.identity_files],
+        "banner_timeout": CONNECT_S,
+        "auth_timeout": CONNECT_S,
+        "channel_timeout": CHANNEL_S,
+    }
+    try:
+        if target.proxy_command:
+            settings["sock"] = paramiko.ProxyCommand(target.proxy_command)
+        elif gateway is None:
+            settings["sock"] = _socket(target)
+        connection = Connection(
+            target.hostname,
+            user=target.user,
+            port=target.port,
+            gateway=gateway,
+            connect_timeout=CONNECT_S,
+            connect_kwargs=settings,
+            config=Config(overrides={"load_ssh_configs": False}),
+        )
+        host_keys.prepare(connection.client, target)
+        connection.open()
+    except SparkwrightError as error:
+        error.where = error.where or name
+        raise
+    except paramiko.BadHostKeyException as error:
+        refusal = host_keys.changed(target, error)
+        refusal.where = name
+        raise refusal from None
+    except Exception as error:
+        raise _refusal(error, target, name) from None
+    if connection.transport is not None:
+        connection.transport.set_keepalive(5)
+    return connection
+
+
+def _socket(target: SshTarget) -> socket.socket:
+    opened = socket.create_connection((target.hostname, target.port), timeout=CONNECT_S)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return opened
+
+
+def _refusal(error: Exception, target: SshTarget, name: str) -> Unreachable:
+    """What paramiko or the network said, as a sentence."""
+    where = f"{target.user}@{target.hostname}:{target.port}"
+    if isinstance(error, paramiko.PasswordRequiredException):
+        fix = "Add it to your agent: `ssh-add`."
+        return Unreachable("unreachable: the key has a passphrase and no agent holds it.", where=name, fix=fix)
+    if isinstance(error, paramiko.AuthenticationException):
+        tried = ", ".join(str(path) for path in target.identity_files) or "no key file"
+        fix = f"Try `ssh -p {target.port} {target.user}@{target.hostname}`."
+        return Unreachable(f"unreachable: {where} accepts none of the agent's keys and {tried}.", where=name, fix=fix)
+    if isinstance(error, socket.gaierror):
+        return Unreachable(
+            f"unreachable: no address is known for {target.hostname}.", where=name, fix="Check `address:`."
+        )
+    if isinstance(error, ConnectionRefusedError) or "Unable to connect" in str(error):
+        return Unreachable(
+            f"unreachable: {where} refuses connections.", where=name, fix="Is sshd up, and the port right?"
+        )
+    if isinstance(error, TimeoutError) or "banner" in str(error).lower() or "timeout" in str(error).lower():
+        return Unreachable(f"unreachable: {where} does not answer within {CONNECT_S:g} s.", where=name)
+    return Unreachable(f"unreachable: {where}: {error or type(error).__name__}.", where=name)
