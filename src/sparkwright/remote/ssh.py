@@ -7,6 +7,7 @@ opening of a channel waits an hour unless it is told otherwise.
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,9 @@ CONNECT_S = 10.0
 CHANNEL_S = 10.0
 SILENCE_S = 15.0  # the runner says something every 2 s
 CHUNK_BYTES = 64 * 1024
+_NO_ANSWER = ("banner", "timeout", "timed out", "no existing session")  # paramiko's words for it
+
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it prints tracebacks of what is handled here
 
 
 class SshLink:
@@ -237,6 +241,6 @@ def _refusal(error: Exception, target: SshTarget, name: str) -> Unreachable:
         return Unreachable(
             f"unreachable: {where} refuses connections.", where=name, fix="Is sshd up, and the port right?"
         )
-    if isinstance(error, TimeoutError) or "banner" in str(error).lower() or "timeout" in str(error).lower():
+    if isinstance(error, TimeoutError) or any(word in str(error).lower() for word in _NO_ANSWER):
         return Unreachable(f"unreachable: {where} does not answer within {CONNECT_S:g} s.", where=name)
     return Unreachable(f"unreachable: {where}: {error or type(error).__name__}.", where=name)

@@ -1,0 +1,65 @@
+"""Real sshds on loopback; `ssh` on the PATH is the real one, with a configuration of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.inventory import Host
+from sparkwright.remote import ssh_config
+from tests.remote.sshd import SSHD, Sshd
+
+
+class Lab:
+    """folder: keys, known_hosts and the ssh configuration. sshd: the first host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "id")], check=True)
+        self.known_hosts = folder / "known_hosts"
+        self.known_hosts.touch()
+        self.config = folder / "ssh_config"
+        self.base = f"IdentityFile {folder}/id\nIdentitiesOnly yes\nIdentityAgent none\nUserKnownHostsFile {self.known_hosts}\n"
+        self.write_config("")
+        self.sshd = self.another("one")
+
+    def another(self, name: str) -> Sshd:
+        one = Sshd(self.folder / name, self.folder / f"home-{name}")
+        one.start()
+        self.trust(one)
+        return one
+
+    def trust(self, one: Sshd) -> None:
+        with self.known_hosts.open("a") as file:
+            file.write(one.known_hosts_line())
+
+    def write_config(self, text: str) -> None:
+        """User configuration before the defaults for all hosts."""
+        self.config.write_text(f"{text}\nHost *\n" + "".join(f"  {line}\n" for line in self.base.splitlines()))
+        ssh_config._resolve.cache_clear()
+
+    def host(self, **fields: object) -> Host:
+        usual = {"name": "spark1", "address": "127.0.0.1", "port": self.sshd.port, "connection": "ssh"}
+        return Host(**{**usual, **fields})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    if SSHD is None:
+        pytest.skip("no sshd here (Debian: openssh-server)")
+    if os.geteuid() != 0:
+        pytest.skip("an sshd with its own HOME needs root")
+    one = Lab(tmp_path)
+    wrapper = tmp_path / "bin" / "ssh"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F "{one.config}" "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
+    yield one
+    for config in tmp_path.glob("*/config"):
+        subprocess.run(["pkill", "-KILL", "-f", str(config)], check=False)
+    one.sshd.stop()

@@ -1,0 +1,95 @@
+"""A real sshd on loopback, and an ssh configuration that knows it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Sshd:
+    """One sshd with its own host key. home: what HOME is for those who log in."""
+
+    folder: Path
+    home: Path
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(parents=True, exist_ok=True)
+        if not self.host_key.exists():
+            self.new_host_key()
+        (self.folder / "authorized_keys").write_text((self.folder.parent / "id.pub").read_text())
+        (self.folder / "authorized_keys").chmod(0o600)
+        (self.folder / "config").write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.host_key}\nPidFile none\nUsePAM no\nStrictModes no\n"
+            f"AuthorizedKeysFile {self.folder}/authorized_keys\nPermitRootLogin yes\nPasswordAuthentication no\n"
+            f"SetEnv HOME={self.home}\nAllowTcpForwarding yes\n"
+        )
+        Path("/run/sshd").mkdir(exist_ok=True)
+        self.process = subprocess.Popen(
+            [str(SSHD), "-D", "-e", "-f", str(self.folder / "config")],
+            stdin=subprocess.DEVNULL,
+            stdout=(self.folder / "log").open("ab"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        deadline_s = time.monotonic() + 10
+        while time.monotonic() < deadline_s:
+            with socket.socket() as probe:
+                probe.settimeout(1)
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.02)
+        raise AssertionError((self.folder / "log").read_text())
+
+    @property
+    def host_key(self) -> Path:
+        return self.folder / "host_key"
+
+    def new_host_key(self) -> None:
+        for path in (self.host_key, self.host_key.with_suffix(".pub")):
+            path.unlink(missing_ok=True)
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.host_key)], check=True)
+
+    def known_hosts_line(self) -> str:
+        kind, key = self.host_key.with_suffix(".pub").read_text().split()[:2]
+        return f"[127.0.0.1]:{self.port} {kind} {key}\n"
+
+    def sessions(self) -> list[int]:
+        """The processes that serve logged-in connections."""
+        assert self.process is not None
+        said = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
+        return [int(pid) for pid in said.stdout.split()]
+
+    def signal(self, number: int) -> None:
+        """To sshd and to everything that serves a connection."""
+        assert self.process is not None
+        for pid in [*self.sessions(), self.process.pid]:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+            for pid in self.sessions():
+                os.kill(pid, signal.SIGKILL)
+            self.process.kill()
+            self.process.wait()

@@ -1,0 +1,217 @@
+"""Reaching a host over a real sshd: whose configuration counts, which keys are refused, and how a lost one ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Refused, Unreachable
+from sparkwright.plan.events import Event
+from sparkwright.plan.model import Plan, Task
+from sparkwright.remote import ssh, ssh_config
+from sparkwright.remote.ssh import SshLink
+from sparkwright.secret import Secret
+from tests.remote.conftest import Lab
+
+pytestmark = pytest.mark.ssh
+
+
+def plan(*tasks: Task, run_id: str = "run-1", **fields: Any) -> dict[str, Any]:
+    return {"verb": "run", "plan": Plan(run_id=run_id, host="spark1", play="Test", steps=tasks, **fields).to_json()}
+
+
+def say(*words: str) -> Task:
+    return Task(id="t1", name="say", module="command", args={"argv": list(words)}, register="said")
+
+
+def ask(lab: Lab, header: dict[str, Any], secrets: dict[str, Secret] | None = None, **host: Any) -> list[Event]:
+    link = SshLink(lab.host(**host))
+    try:
+        return list(link.request(header, secrets or {}))
+    finally:
+        link.close()
+
+
+def refusal(lab: Lab, **host: Any) -> str:
+    with pytest.raises(Unreachable) as caught:
+        ask(lab, {"verb": "runs"}, **host)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_waits() -> Any:
+    patch = pytest.MonkeyPatch()
+    for name in ("CONNECT_S", "CHANNEL_S", "SILENCE_S"):
+        patch.setattr(ssh, name, 4.0)
+    yield
+    patch.undo()
+
+
+def test_a_run_happens_on_the_host_and_comes_back_as_events(lab: Lab) -> None:
+    events = ask(lab, plan(say("printenv", "HOME")))
+    finished = next(one for one in events if one["event"] == "task_finished")
+    assert finished["data"]["out"] == str(lab.sshd.home)
+    assert events[-1]["event"] == "recap"
+    assert events[-1]["exit"] == 0
+
+
+def test_the_runtime_is_shipped_once(lab: Lab) -> None:
+    first, second = ask(lab, {"verb": "runs"}), ask(lab, {"verb": "runs"})
+    assert any("shipping" in one.get("text", "") for one in first)
+    assert second == []
+
+
+def test_a_runtime_for_another_python_is_replaced(lab: Lab) -> None:
+    ask(lab, {"verb": "runs"})
+    tag = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/tag"))
+    tag.write_text("3.9-x86_64\n")
+    assert any("shipping" in one.get("text", "") for one in ask(lab, {"verb": "runs"}))
+
+
+def test_an_alias_with_include_is_resolved_as_ssh_does(lab: Lab) -> None:
+    (lab.folder / "more").write_text(f"Host lab-box\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  User root\n")
+    lab.write_config(f"Include {lab.folder}/more")
+    assert ask(lab, plan(say("true")), address="lab-box", port=None)[-1]["exit"] == 0
+
+
+def test_a_jump_host_is_gone_through(lab: Lab) -> None:
+    jump = lab.another("jump")
+    lab.write_config(
+        f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
+        f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump hop\n"
+    )
+    assert ask(lab, plan(say("true")), address="far", port=None)[-1]["exit"] == 0
+    assert "Accepted publickey" in (jump.folder / "log").read_text()
+
+
+def test_an_unknown_host_key_is_refused_with_what_mends_it(lab: Lab) -> None:
+    lab.known_hosts.write_text("")
+    said = refusal(lab)
+    assert "is not known yet: SHA256:" in said
+    assert f"`ssh -p {lab.sshd.port} root@127.0.0.1`" in said
+    assert lab.known_hosts.read_text() == ""
+
+
+def test_a_changed_host_key_is_refused_with_what_mends_it(lab: Lab) -> None:
+    lab.sshd.stop()
+    lab.sshd.new_host_key()
+    lab.sshd.start()
+    said = refusal(lab)
+    assert "is not the known one" in said
+    assert f"ssh-keygen -R '[127.0.0.1]:{lab.sshd.port}'" in said
+
+
+def test_a_hashed_known_hosts_line_is_understood(lab: Lab) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(lab.known_hosts)], check=True, capture_output=True)
+    assert "127.0.0.1" not in lab.known_hosts.read_text()
+    assert ask(lab, {"verb": "runs"}) is not None
+
+
+def test_an_alias_for_the_key_is_honoured(lab: Lab) -> None:
+    lab.known_hosts.write_text(lab.sshd.known_hosts_line().replace(f"[127.0.0.1]:{lab.sshd.port}", "the-spark"))
+    lab.write_config("Host 127.0.0.1\n  HostKeyAlias the-spark\n")
+    ask(lab, {"verb": "runs"})
+
+
+def test_accept_new_is_the_users_own_choice_and_is_written_down(lab: Lab) -> None:
+    lab.known_hosts.write_text("")
+    lab.write_config("Host 127.0.0.1\n  StrictHostKeyChecking accept-new\n")
+    ask(lab, {"verb": "runs"})
+    assert lab.known_hosts.read_text() == lab.sshd.known_hosts_line()
+
+
+def test_a_key_the_host_does_not_take_is_named(lab: Lab) -> None:
+    (lab.sshd.folder / "authorized_keys").write_text("")
+    said = refusal(lab)
+    assert f"accepts none of the agent's keys and {lab.folder}/id" in said
+
+
+def test_a_closed_port_and_an_unknown_name_are_told_apart(lab: Lab) -> None:
+    lab.sshd.stop()
+    assert "refuses connections" in refusal(lab)
+    assert "no address is known for nowhere.invalid" in refusal(lab, address="nowhere.invalid")
+
+
+def test_a_frozen_sshd_is_unreachable_within_the_deadline(lab: Lab) -> None:
+    lab.sshd.signal(signal.SIGSTOP)
+    assert "does not answer within 4 s" in refusal(lab)
+
+
+def test_a_session_that_freezes_midway_is_unreachable_and_says_how_to_go_on(lab: Lab) -> None:
+    link = SshLink(lab.host())
+    events = link.request(plan(say("sleep", "60")), {})
+    with pytest.raises(Unreachable, match="silent for 4 s.*invoke attach --host spark1"):
+        for one in events:
+            if one["event"] == "task_started":
+                lab.sshd.signal(signal.SIGSTOP)
+    lab.sshd.signal(signal.SIGCONT)
+    link.close()
+
+
+def test_a_frozen_session_opens_no_channel_for_ever(lab: Lab) -> None:
+    link = SshLink(lab.host())
+    list(link.request({"verb": "runs"}, {}))
+    lab.sshd.signal(signal.SIGSTOP)
+    with pytest.raises(Unreachable, match="no channel within 4 s"):
+        list(link.request({"verb": "runs"}, {}))
+    lab.sshd.signal(signal.SIGCONT)
+    link.close()
+
+
+def test_a_run_survives_its_connection_and_can_be_followed_again(lab: Lab) -> None:
+    wait_for = lab.folder / "go"
+    slow = say("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done; echo survived")
+    link = SshLink(lab.host())
+    with pytest.raises(Unreachable, match="invoke attach --host spark1"):
+        for one in link.request(plan(slow), {}):
+            if one["event"] == "task_started":
+                for pid in lab.sshd.sessions():
+                    os.kill(pid, signal.SIGKILL)
+    link.close()
+    wait_for.touch()
+    again = ask(lab, {"verb": "attach", "run": "run-1"})
+    assert [one["data"]["out"] for one in again if one["event"] == "task_finished"] == ["survived"]
+    assert again[-1]["exit"] == 0
+
+
+def test_a_second_writer_is_refused_and_told_who_is_at_work(lab: Lab) -> None:
+    wait_for = lab.folder / "go"
+    slow = say("sh", "-c", f"while [ ! -e {wait_for} ]; do sleep 0.05; done")
+    link = SshLink(lab.host())
+    for one in link.request(plan(slow, who="ann@desk"), {}):
+        if one["event"] == "task_started":
+            other = ask(lab, plan(say("true"), run_id="run-2"))
+            wait_for.touch()
+    assert other[-1]["exit"] == 5
+    assert "spark1 is locked: ann@desk runs Test since" in other[-1]["msg"]
+    link.close()
+
+
+def test_a_noisy_shell_does_not_break_the_conversation(lab: Lab) -> None:
+    (lab.sshd.home / ".bashrc").write_text("echo welcome to the lab\n")
+    assert ask(lab, plan(say("true")))[-1]["exit"] == 0
+
+
+def test_a_host_without_python_says_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh.bootstrap, "_START", ssh.bootstrap._START.replace("python3", "nopython3"))
+    with pytest.raises(Refused, match="no Python 3.11 or newer"):
+        ask(lab, {"verb": "runs"})
+
+
+def test_a_secret_reaches_the_runner_and_no_file(lab: Lab) -> None:
+    token = "hf_" + "x" * 20
+    show = say("sh", "-c", "cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '; env")
+    events = ask(lab, plan(show), {"HF_TOKEN": Secret(token)})
+    assert token not in str(events)
+    said = subprocess.run(["grep", "-rlF", token, str(lab.sshd.home)], capture_output=True, text=True, check=False)
+    assert said.stdout == ""
+
+
+def test_the_target_is_what_ssh_itself_says(lab: Lab) -> None:
+    lab.write_config("Host a*\n  Port 2200\n  User ann\nMatch host abc\n  HostName abc.example.org\n  ProxyJump x,y:23\n")
+    target = ssh_config.resolve(lab.host(address="abc", port=None))
+    assert (target.hostname, target.user, target.port, target.jump) == ("abc.example.org", "ann", 2200, ("x", "y:23"))
