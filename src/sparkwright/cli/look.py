@@ -35,11 +35,11 @@ def hosts(context: object, host: str = "all", debug: bool = False) -> int:
 
 @task(help={"folder": "where to; the current folder if not given"}, positional=["folder"])
 @reporting
-def init(context: object, folder: str = ".") -> int:
+def init(context: object, folder: str | None = None) -> int:
     """Lay hosts/, recipes/, playbooks/, templates/ and tasks.py into an empty folder."""
     from sparkwright import starter
 
-    for path in starter.lay(Path(folder)):
+    for path in starter.lay(Path(folder or ".")):
         print(path)
     print("Fill in hosts/spark1.yml, then: sparkwright deploy --host spark1   (or --host sandbox, to try)")
     return 0
@@ -59,7 +59,7 @@ def schema(context: object, kind: str) -> int:
 
 @task(name="module", positional=["name"], help={"name": "a module; without a name they are listed"})
 @reporting
-def module_docs(context: object, name: str = "") -> int:
+def module_docs(context: object, name: str | None = None) -> int:
     """What a module guarantees, its arguments with units, what it returns, what can go wrong."""
     from sparkwright import docs
 

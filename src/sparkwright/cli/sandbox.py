@@ -10,7 +10,7 @@ from sparkwright.errors import Refused
 
 @task(positional=["name"], help={"name": "what to break; `none` mends; without a name they are listed"})
 @reporting
-def fault(context: object, name: str = "") -> int:
+def fault(context: object, name: str | None = None) -> int:
     """Break one thing in the sandbox, now and for the next start."""
     import difflib
 

@@ -93,20 +93,21 @@ class Shown:
 
     def __init__(self, project: Project, *, json: bool, diff: bool, names: list[str]) -> None:
         self._project = project
-        self._served: list[Served] = []
-        self.subscribers: list[Subscriber] = []
+        self._summary: Summary | None = None
         if json:
             from sparkwright.console.json_lines import JsonLines
 
-            self.subscribers = [JsonLines()]
+            self.subscribers: list[Subscriber] = [JsonLines()]
             return
         lines = _lines(diff)
         lines.hosts(names)
-        self.subscribers = [lines, Summary(self._served, self._snippet, lines.write)]
+        self._summary = Summary(self._snippet, lines.write)
+        self.subscribers = [lines, self._summary]
 
     def serves(self, one: Served) -> None:
         """Remember what a host is to serve, for the panel."""
-        self._served.append(one)
+        if self._summary is not None:
+            self._summary.serves(one)
 
     def _snippet(self, one: Served) -> str:
         names = {

@@ -32,12 +32,14 @@ class Served:
 class Summary:
     """A subscriber. snippet: renders templates/client.j2 for a host. write: where text goes."""
 
-    def __init__(
-        self, served: list[Served], snippet: Callable[[Served], str], write: Callable[[str, str], None]
-    ) -> None:
-        self._served = {one.host: one for one in served}
+    def __init__(self, snippet: Callable[[Served], str], write: Callable[[str, str], None]) -> None:
+        self._served: dict[str, Served] = {}
         self._snippet = snippet
         self._write = write
+
+    def serves(self, one: Served) -> None:
+        """What a host is to serve, known before its run begins."""
+        self._served[one.host] = one
 
     def on(self, event: Event) -> None:
         one = self._served.get(event.get("host", ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -72,4 +71,4 @@ class Pool:
             self._meminfo.parent.mkdir(parents=True, exist_ok=True)
             beside = self._meminfo.with_suffix(".new")
             beside.write_text(text)
-            os.replace(beside, self._meminfo)
+            beside.replace(self._meminfo)

@@ -1,0 +1,334 @@
+"""Pretend Sparks over real ssh: containers with systemd, sshd and a Docker Engine of their own, and a registry.
+
+    python3 molecule/bed/bed.py up [--hosts N]      build what is missing, start, wait until ssh and docker answer
+    python3 molecule/bed/bed.py down                remove containers, registry and .bed/
+    python3 molecule/bed/bed.py status
+
+Standard library only. Needs root, Docker, debootstrap and docker-registry (Debian packages). Everything is reached through
+ports of 127.0.0.1; keys, known_hosts, an ssh configuration and a project to deploy from are laid into .bed/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TOP = HERE.parent.parent
+BED = TOP / ".bed"
+SSH_PORT = 22201
+REGISTRY_PORT = 5000
+PACKAGES = "openssh-server,python3,procps,sudo,iproute2,ca-certificates,curl"
+IMAGE = f"127.0.0.1:{REGISTRY_PORT}/vllm/vllm-openai"
+
+
+def main() -> int:
+    """Do one of up, down, status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=("up", "down", "status"))
+    parser.add_argument("--hosts", type=int, default=1)
+    given = parser.parse_args()
+    verbs = {"up": lambda: up(given.hosts), "down": down, "status": status}
+    verbs[given.verb]()
+    return 0
+
+
+def up(hosts: int) -> None:
+    """Bring the bed up; what is up already stays."""
+    BED.mkdir(exist_ok=True)
+    keys()
+    base = base_image()
+    spark = built("spark", base)
+    vllm = built("vllm", base)
+    registry(vllm)
+    for n in range(1, hosts + 1):
+        start(n, spark)
+    for n in range(1, hosts + 1):
+        wait_for(n)
+        tunnel(n)
+    project(hosts)
+    say(f"up: {hosts} pretend Spark(s); ssh -F .bed/ssh_config spark1; a project to deploy from in .bed/project")
+
+
+def down() -> None:
+    """Take everything away, but the images, which are a cache."""
+    names = run(["docker", "ps", "-aq", "--filter", "label=sparkwright.bed"], check=False).split()
+    if names:
+        run(["docker", "rm", "-fv", *names])
+    for file in BED.glob("*.pid"):
+        try:
+            os.kill(int(file.read_text()), signal.SIGTERM)
+        except (ProcessLookupError, ValueError):
+            continue
+    shutil.rmtree(BED, ignore_errors=True)
+    say("down")
+
+
+def status() -> None:
+    """What runs."""
+    print(run(["docker", "ps", "--filter", "label=sparkwright.bed", "--format", "{{.Names}} {{.Status}}"]) or "down")
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+def base_image() -> str:
+    """Debian with sshd and Python, made with debootstrap from the mirror that apt uses here."""
+    name = f"sparkwright-bed-base:{digest(PACKAGES.encode())}"
+    if not exists(name):
+        say("making the Debian base (about a minute and a half)")
+        mirror = run(["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"]).splitlines()[0]
+        rootfs = BED / "rootfs"
+        shutil.rmtree(rootfs, ignore_errors=True)
+        run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(rootfs), mirror])
+        for pattern in ("var/cache/apt/archives/*.deb", "var/lib/apt/lists/*_*"):
+            for path in rootfs.glob(pattern):
+                path.unlink()
+        archive = subprocess.Popen(["tar", "-C", str(rootfs), "--numeric-owner", "-c", "."], stdout=subprocess.PIPE)
+        subprocess.run(["docker", "import", "-", name], stdin=archive.stdout, check=True, stdout=subprocess.DEVNULL)
+        archive.wait()
+        shutil.rmtree(rootfs, ignore_errors=True)
+    return name
+
+
+def built(kind: str, base: str) -> str:
+    """The image of a kind, named by what it is made of."""
+    context = BED / f"context-{kind}"
+    shutil.rmtree(context, ignore_errors=True)
+    context.mkdir()
+    for path in HERE.iterdir():
+        if path.is_file() and path.suffix != ".py" and not path.name.startswith("README"):
+            shutil.copy(path, context)
+    shutil.copy(BED / "id.pub", context / "authorized_keys")
+    sandbox(context / "sandbox")
+    if kind == "vllm":
+        (context / "authorized_keys").write_text("")  # one image whatever the keys are
+    tag = digest(b"".join(path.read_bytes() for path in sorted(context.rglob("*")) if path.is_file()) + base.encode())
+    name = f"sparkwright-bed-{kind}:{tag}"
+    if not exists(name):
+        say(f"building the image {kind}")
+        words = [
+            "docker",
+            "build",
+            "-q",
+            "--build-arg",
+            f"BASE={base}",
+            "-t",
+            name,
+            "-f",
+            str(context / f"Dockerfile.{kind}"),
+        ]
+        run([*words, str(context)], env={"DOCKER_BUILDKIT": "0"})
+    shutil.rmtree(context, ignore_errors=True)
+    return name
+
+
+def sandbox(target: Path) -> None:
+    """The sandbox's own code, which needs nothing but Python."""
+    source = TOP / "src" / "sparkwright"
+    package = target / "sparkwright"
+    package.mkdir(parents=True)
+    shutil.copy(source / "__init__.py", package)
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(source / "sandbox", package / "sandbox", ignore=ignore)
+
+
+# -- registry ----------------------------------------------------------------------------------------------------------
+
+
+def registry(vllm: str) -> None:
+    """Debian's docker-registry on loopback, holding the stand-in image under its tags."""
+    if not answers(f"http://127.0.0.1:{REGISTRY_PORT}/v2/"):
+        config = BED / "registry.yml"
+        config.write_text(
+            f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {BED}/registry}}, delete: {{enabled: true}}}}\n"
+            f"http: {{addr: '127.0.0.1:{REGISTRY_PORT}'}}\n"
+        )
+        background("registry", ["docker-registry", "serve", str(config)])
+        until(lambda: answers(f"http://127.0.0.1:{REGISTRY_PORT}/v2/"), "the registry")
+    for tag in ("v0.32.0", "moving"):
+        run(["docker", "tag", vllm, f"{IMAGE}:{tag}"])
+        run(["docker", "push", "-q", f"{IMAGE}:{tag}"])
+    arm_only()
+
+
+def arm_only() -> None:
+    """A tag whose index names only linux/s390x: no host of this bed can run it."""
+    import urllib.request
+
+    def ask(path: str, **given: object) -> bytes:
+        request = urllib.request.Request(f"http://127.0.0.1:{REGISTRY_PORT}/v2/vllm/vllm-openai{path}", **given)  # type: ignore[arg-type]
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return bytes(answer.read())
+
+    kind = "application/vnd.docker.distribution.manifest.v2+json"
+    manifest = ask("/manifests/v0.32.0", headers={"Accept": kind})
+    entry = {
+        "mediaType": kind,
+        "size": len(manifest),
+        "digest": "sha256:" + hashlib.sha256(manifest).hexdigest(),
+        "platform": {"architecture": "s390x", "os": "linux"},
+    }
+    index = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.docker.distribution.manifest.list.v2+json",
+        "manifests": [entry],
+    }
+    headers = {"Content-Type": index["mediaType"]}
+    ask("/manifests/other-arch", data=json.dumps(index).encode(), headers=headers, method="PUT")
+
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
+
+def start(n: int, image: str) -> None:
+    """Boot a host. The long list of flags does what --privileged does, where that is refused."""
+    name = f"sparkwright-bed-spark{n}"
+    if run(["docker", "ps", "-q", "--filter", f"name=^{name}$"]).strip():
+        return
+    run(["docker", "rm", "-fv", name], check=False)
+    run(
+        ["docker", "run", "-d", "--name", name, "--hostname", f"spark{n}", "--label", "sparkwright.bed"]
+        + ["-p", f"127.0.0.1:{SSH_PORT + n - 1}:22", "--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE"]
+        + ["--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"]
+        + ["--security-opt", "systempaths=unconfined", "--device-cgroup-rule", "a *:* rwm", "--device", "/dev/fuse"]
+        + [
+            "-v",
+            "/sys/fs/cgroup:/sys/fs/cgroup:rw",
+            "--tmpfs",
+            "/run",
+            "--tmpfs",
+            "/run/lock",
+            "--tmpfs",
+            "/tmp",
+            image,
+        ]
+    )
+
+
+def wait_for(n: int) -> None:
+    """Until sshd and the host's Docker answer; then its key is known."""
+    name = f"sparkwright-bed-spark{n}"
+    until(
+        lambda: inside(name, "docker info >/dev/null 2>&1 && test -e /run/sshd || ls /run/systemd/system >/dev/null"),
+        name,
+    )
+    until(lambda: inside(name, "docker info"), f"the Docker Engine of {name}")
+    until(lambda: inside(name, "ss -tln | grep -q ':22 '"), f"sshd of {name}")
+    key = run(["docker", "exec", name, "cat", "/etc/ssh/ssh_host_ed25519_key.pub"]).split()
+    lines = [line for line in read(BED / "known_hosts").splitlines() if f":{SSH_PORT + n - 1} " not in line]
+    lines.append(f"[127.0.0.1]:{SSH_PORT + n - 1} {key[0]} {key[1]}")
+    (BED / "known_hosts").write_text("\n".join(lines) + "\n")
+
+
+def tunnel(n: int) -> None:
+    """The registry on the host's own loopback, where an engine allows it without TLS."""
+    if inside(f"sparkwright-bed-spark{n}", f"ss -tln | grep -q '127.0.0.1:{REGISTRY_PORT} '"):
+        return
+    forward = f"127.0.0.1:{REGISTRY_PORT}:127.0.0.1:{REGISTRY_PORT}"
+    words = ["ssh", "-F", str(BED / "ssh_config"), "-N", "-o", "ExitOnForwardFailure=yes", "-R", forward, f"spark{n}"]
+    background(f"tunnel{n}", words)
+    until(lambda: inside(f"sparkwright-bed-spark{n}", f"ss -tln | grep -q '127.0.0.1:{REGISTRY_PORT} '"), "the tunnel")
+
+
+def inside(name: str, script: str) -> bool:
+    """Whether a few words of shell succeed in a host."""
+    return (
+        subprocess.run(["docker", "exec", name, "sh", "-c", script], capture_output=True, check=False).returncode == 0
+    )
+
+
+# -- what a user has ---------------------------------------------------------------------------------------------------
+
+
+def keys() -> None:
+    """A key pair and an ssh configuration that knows the hosts by their names."""
+    if not (BED / "id").exists():
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(BED / "id")])
+    blocks = [f"Host spark{n}\n  HostName 127.0.0.1\n  Port {SSH_PORT + n - 1}\n" for n in range(1, 9)]
+    common = f"Host *\n  User ops\n  IdentityFile {BED}/id\n  IdentitiesOnly yes\n  IdentityAgent none\n"
+    (BED / "ssh_config").write_text("".join(blocks) + common + f"  UserKnownHostsFile {BED}/known_hosts\n")
+
+
+def project(hosts: int) -> None:
+    """A project whose hosts are the pretend Sparks and whose recipe is the stand-in image."""
+    folder = BED / "project"
+    for name in ("playbooks", "templates", "recipes"):
+        shutil.copytree(TOP / name, folder / name, dirs_exist_ok=True)
+    (folder / "hosts").mkdir(exist_ok=True)
+    (folder / "recipes" / "bed.yml").write_text((HERE / "recipe.yml").read_text())
+    (folder / "hosts" / "groups.yml").write_text(
+        "all:\n  env: {HF_ENDPOINT: 'http://127.0.0.1:8080'}\n  recipe: bed\n  vars: {reserve_gib: 0.5}\nlab: {}\n"
+    )
+    for n in range(1, hosts + 1):
+        (folder / "hosts" / f"spark{n}.yml").write_text(f"address: spark{n}\ngroups: [lab]\n")
+
+
+# -- small things ------------------------------------------------------------------------------------------------------
+
+
+def run(words: list[str], *, check: bool = True, env: dict[str, str] | None = None) -> str:
+    """A command's output; its error ends everything."""
+    said = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
+    if check and said.returncode:
+        sys.exit(f"bed: {' '.join(words[:4])} ...: {said.stderr.strip()[-600:] or said.stdout.strip()[-600:]}")
+    return said.stdout
+
+
+def background(name: str, words: list[str]) -> None:
+    """A process that stays until `down`."""
+    with (BED / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    (BED / f"{name}.pid").write_text(str(process.pid))
+
+
+def until(holds: object, what: str, timeout_s: float = 90) -> None:
+    """Wait for something to be there."""
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():  # type: ignore[operator]
+        if time.monotonic() > deadline_s:
+            sys.exit(f"bed: {what} does not come up")
+        time.sleep(0.1)
+
+
+def answers(url: str) -> bool:
+    """Whether somebody answers 200."""
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def exists(image: str) -> bool:
+    """Whether the outer engine has this image."""
+    return bool(run(["docker", "images", "-q", image]).strip())
+
+
+def digest(data: bytes) -> str:
+    """A short name for some content."""
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
+def read(path: Path) -> str:
+    """A file's text; empty when it is not there."""
+    return path.read_text() if path.exists() else ""
+
+
+def say(text: str) -> None:
+    """A word to whoever waits."""
+    print(f"bed: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
