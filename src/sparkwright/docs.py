@@ -42,7 +42,8 @@ def _row(field: dataclasses.Field[Any], hint: Any) -> str:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    value = field.default if field.default is not dataclasses.MISSING else field.default_factory()  # type: ignore[misc]
+    factory: Any = field.default_factory
+    value = field.default if field.default is not dataclasses.MISSING else factory()
     return (
         {None: "null", True: "true", False: "false", "": '""'}.get(value, str(value)) if _simple(value) else str(value)
     )

@@ -91,7 +91,7 @@ class Fleet:
             if failed == len(batch) or (limit is not None and 100 * failed / len(batch) > limit):
                 return
 
-    def each(self, members: Sequence[Member], act: Callable[[Member], None]) -> None:
+    def each(self, members: Sequence[Member], act: Callable[[Member], object]) -> None:
         """Act on members in parallel; their events reach the subscribers from this thread, as they come."""
         pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
         for member in members:
@@ -141,7 +141,7 @@ class Fleet:
         member.run_id = plan.run_id
         self.request(member, {"verb": "run", "plan": plan.to_json()})
 
-    def _guarded(self, member: Member, act: Callable[[Member], None]) -> None:
+    def _guarded(self, member: Member, act: Callable[[Member], object]) -> None:
         try:
             act(member)
         except SparkwrightError as error:
@@ -175,7 +175,8 @@ class Fleet:
 def batches(members: Sequence[Member], serial: Sequence[int | str]) -> list[list[Member]]:
     """Ansible's rule: sizes as numbers or percentages of all; the last size repeats until everyone had a turn."""
     sizes = [_size(one, len(members)) for one in serial] or [len(members)]
-    cut, start = [], 0
+    cut: list[list[Member]] = []
+    start = 0
     while start < len(members):
         size = sizes[min(len(cut), len(sizes) - 1)]
         cut.append(list(members[start : start + size]))

@@ -23,7 +23,9 @@ class Lab:
         self.known_hosts = folder / "known_hosts"
         self.known_hosts.touch()
         self.config = folder / "ssh_config"
-        self.base = f"IdentityFile {folder}/id\nIdentitiesOnly yes\nIdentityAgent none\nUserKnownHostsFile {self.known_hosts}\n"
+        self.base = (
+            f"IdentityFile {folder}/id\nIdentitiesOnly yes\nIdentityAgent none\nUserKnownHostsFile {self.known_hosts}\n"
+        )
         self.write_config("")
         self.sshd = self.another("one")
 

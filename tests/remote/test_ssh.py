@@ -212,6 +212,8 @@ def test_a_secret_reaches_the_runner_and_no_file(lab: Lab) -> None:
 
 
 def test_the_target_is_what_ssh_itself_says(lab: Lab) -> None:
-    lab.write_config("Host a*\n  Port 2200\n  User ann\nMatch host abc\n  HostName abc.example.org\n  ProxyJump x,y:23\n")
+    lab.write_config(
+        "Host a*\n  Port 2200\n  User ann\nMatch host abc\n  HostName abc.example.org\n  ProxyJump x,y:23\n"
+    )
     target = ssh_config.resolve(lab.host(address="abc", port=None))
     assert (target.hostname, target.user, target.port, target.jump) == ("abc.example.org", "ann", 2200, ("x", "y:23"))

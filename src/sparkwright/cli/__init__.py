@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from invoke import Collection, Program
+from invoke.collection import Collection
+from invoke.program import Program
 
 from sparkwright import __version__
 from sparkwright.cli import look, operate, runs, sandbox

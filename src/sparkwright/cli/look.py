@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from invoke import Collection, task
+from invoke.collection import Collection
+from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting
+from sparkwright.cli.reporting import optional_word, reporting
 
 
 @task(
@@ -33,7 +34,7 @@ def hosts(context: object, host: str = "all", debug: bool = False) -> int:
     return 0
 
 
-@task(help={"folder": "where to; the current folder if not given"}, positional=["folder"])
+@task(help={"folder": "where to; the current folder if not given"}, positional=optional_word("init", "folder"))
 @reporting
 def init(context: object, folder: str | None = None) -> int:
     """Lay hosts/, recipes/, playbooks/, templates/ and tasks.py into an empty folder."""
@@ -57,7 +58,11 @@ def schema(context: object, kind: str) -> int:
     return 0
 
 
-@task(name="module", positional=["name"], help={"name": "a module; without a name they are listed"})
+@task(
+    name="module",
+    positional=optional_word("docs.module", "name"),
+    help={"name": "a module; without a name they are listed"},
+)
 @reporting
 def module_docs(context: object, name: str | None = None) -> int:
     """What a module guarantees, its arguments with units, what it returns, what can go wrong."""

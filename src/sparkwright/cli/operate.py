@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from invoke import Task
+from invoke.tasks import Task
 
 from sparkwright.cli.reporting import reporting, worst
 

@@ -9,12 +9,22 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from invoke import Exit as InvokeExit
+from invoke.exceptions import Exit as InvokeExit
 
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.plan.events import event
 
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
+
+
+def optional_word(command: str, name: str) -> list[str]:
+    """`positional` of a task whose one word may be left out: Invoke knows only words that must be there.
+
+    So the word is positional exactly when the command line holds one after the command.
+    """
+    words = sys.argv[1:]
+    after = words[words.index(command) + 1 :] if command in words else []
+    return [name] if after and not after[0].startswith("-") else []
 
 
 def worst(codes: list[int]) -> Exit:

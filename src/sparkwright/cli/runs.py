@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from invoke import task
+from invoke.tasks import task
 
 from sparkwright.cli.reporting import reporting, worst
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from invoke import task
+from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting
+from sparkwright.cli.reporting import optional_word, reporting
 from sparkwright.errors import Refused
 
 
-@task(positional=["name"], help={"name": "what to break; `none` mends; without a name they are listed"})
+@task(
+    positional=optional_word("sandbox.fault", "name"),
+    help={"name": "what to break; `none` mends; without a name they are listed"},
+)
 @reporting
 def fault(context: object, name: str | None = None) -> int:
     """Break one thing in the sandbox, now and for the next start."""

@@ -81,7 +81,8 @@ class Container(StateModule["Container.Args", Found]):
 
         from sparkwright.errors import Failed
 
-        client, spec = context.docker(), ContainerSpec.from_json(args.spec)
+        spec = ContainerSpec.from_json(args.spec)
+        client: Any = context.docker()
         if found.container and changes[0].field != "state":
             fields = ", ".join(change.field for change in changes)
             raise Failed(f"container {spec.name} differs ({fields}).", fix="Set it aside first (module `set_aside`).")

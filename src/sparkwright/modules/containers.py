@@ -29,8 +29,9 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
     """The inspect of the image a container was made from; empty when the image is gone."""
     from docker.errors import NotFound
 
+    api: Any = client.api
     try:
-        found: dict[str, Any] = client.api.inspect_image(container["Image"])
+        found: dict[str, Any] = api.inspect_image(container["Image"])
     except NotFound:
         return {}
     return found
@@ -38,7 +39,8 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
 
 def set_policy(client: docker.DockerClient, name: str, policy: str) -> None:
     """Change the restart policy of a container, running or not."""
-    client.api.update_container(name, restart_policy={"Name": policy, "MaximumRetryCount": 0})
+    api: Any = client.api
+    api.update_container(name, restart_policy={"Name": policy, "MaximumRetryCount": 0})
 
 
 def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:
@@ -74,7 +76,7 @@ def _listening_process(machine: Machine, port: int) -> str:
     except psutil.AccessDenied:
         connections = []
     for one in connections:
-        if one.status == psutil.CONN_LISTEN and one.laddr.port == port:
+        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port:
             if not one.pid:
                 return "a process of another user"
             try:

@@ -63,8 +63,9 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
 
         machine = context.machine.architecture
         platform = args.platform or f"linux/{ARCHITECTURES.get(machine, machine)}"
+        api: Any = context.docker().api
         try:
-            return Found(context.docker().api.inspect_image(_by_digest(args.ref)), platform)
+            return Found(api.inspect_image(_by_digest(args.ref)), platform)
         except ImageNotFound:
             return Found({}, platform)
 
@@ -100,7 +101,8 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
     def _pull(self, args: Args, platform: str, context: Context) -> None:
         from docker.errors import APIError
 
-        client, ref = context.docker(), _by_digest(args.ref)
+        ref = _by_digest(args.ref)
+        client: Any = context.docker()
         try:
             self._refuse_other_platforms(client.api.inspect_distribution(ref), args.ref, platform)
             repository, _, digest = ref.partition("@")

@@ -28,7 +28,7 @@ class LockImage(Module["LockImage.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         from docker.errors import APIError
 
-        client = context.docker()
+        client: Any = context.docker()
         try:
             found = client.api.inspect_distribution(args.ref)
         except APIError as error:

@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sparkwright.errors import Failed
 
@@ -86,12 +87,12 @@ def _trim(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _pack(wheels: Path, tag: str, out: io.IOBase | object) -> None:
+def _pack(wheels: Path, tag: str, out: Any) -> None:
     """Everything in one archive, the same bytes for the same content."""
     with (
         gzip.GzipFile(fileobj=out, mode="wb", mtime=0, compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w") as tar,
-    ):  # type: ignore[call-overload]
+    ):
         for path in sorted(wheels.rglob("*")):
             if path.is_file():
                 _add(tar, f"lib/{path.relative_to(wheels)}", path.read_bytes())

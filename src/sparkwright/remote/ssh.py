@@ -67,7 +67,7 @@ class SshLink:
 
     def _transport(self) -> paramiko.Transport:
         try:
-            transport = self._connection.result(timeout=CONNECT_S * 4).transport
+            transport: paramiko.Transport | None = self._connection.result(timeout=CONNECT_S * 4).transport
         except TimeoutError:
             raise self._lost("no connection in time") from None
         assert transport is not None
