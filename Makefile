@@ -1,10 +1,11 @@
 # make demo: a whole deploy on a pretend Spark, nothing needed but Python 3.11+
 # make test: everything; what touches ssh and Docker runs where they are
+# make bed:  two pretend Sparks over real ssh (root, Docker); `make bed-down` removes them
 
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test lint bed bed-down molecule bench clean
+.PHONY: demo test lint bed bed-down bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -24,10 +25,19 @@ test: .venv/.installed-test lint
 	$(BIN)/pytest
 
 lint: .venv/.installed-test
-	$(BIN)/ruff check src tests tasks.py
-	$(BIN)/ruff format --check src tests tasks.py
+	$(BIN)/ruff check src tests molecule benchmarks tasks.py
+	$(BIN)/ruff format --check src tests molecule benchmarks tasks.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bed: .venv/.installed
+	$(BIN)/python molecule/bed/bed.py up --hosts 2
+
+bed-down:
+	$(PYTHON) molecule/bed/bed.py down
+
+bench: .venv/.installed-test
+	$(BIN)/python benchmarks/noop_over_ssh.py
 
 clean:
 	rm -rf .venv

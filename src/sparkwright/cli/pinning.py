@@ -71,7 +71,7 @@ class Pins:
         events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
         recap = next((one for one in events if one["event"] == "recap"), None)
         if recap is None or recap["exit"] != 0:
-            raise Refused(recap["msg"] if recap else "the host gave no answer about the lock.")
+            raise Refused(recap["msg"] if recap else "the host gave no answer about the lock.", where=member.host.name)
         return {one["task"]: one["data"] for one in events if one["event"] == "task_finished"}
 
     def _keep(self, wanted: Recipe, found: dict[str, dict[str, Any]], fleet: Fleet, member: Member) -> None:

@@ -10,6 +10,7 @@ from sparkwright.engine import image as engine_image
 from sparkwright.errors import Refused
 from sparkwright.modules import registry_errors
 from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.modules.machine import Machine
 from sparkwright.modules.registry_errors import RegistryDown
 
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
@@ -61,8 +62,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
     def read(self, args: Args, context: Context) -> Found:
         from docker.errors import ImageNotFound
 
-        machine = context.machine.architecture
-        platform = args.platform or f"linux/{ARCHITECTURES.get(machine, machine)}"
+        platform = args.platform or platform_of(context.machine)
         api: Any = context.docker().api
         try:
             return Found(api.inspect_image(_by_digest(args.ref)), platform)
@@ -104,7 +104,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         ref = _by_digest(args.ref)
         client: Any = context.docker()
         try:
-            self._refuse_other_platforms(client.api.inspect_distribution(ref), args.ref, platform)
+            refuse_other_platforms(platforms_of(client.api.inspect_distribution(ref)), args.ref, platform)
             repository, _, digest = ref.partition("@")
             self._follow(
                 client.api.pull(repository, tag=digest, stream=True, decode=True, platform=platform), args.ref, context
@@ -113,16 +113,6 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
             client.api.tag(ref, repository, tag, force=True)
         except APIError as error:
             raise registry_errors.explain(args.ref, str(error.explanation or error)) from None
-
-    @staticmethod
-    def _refuse_other_platforms(found: dict[str, Any], ref: str, platform: str) -> None:
-        """An engine can silently hand over the wrong platform, so the manifest is asked."""
-        has = sorted(
-            {f"{one['os']}/{one['architecture']}" for one in found.get("Platforms") or ()} - {"unknown/unknown"}
-        )
-        if has and platform not in has:
-            fix = "Use a tag with this platform; vllm/vllm-openai has both."
-            raise Refused(f"{ref} has no {platform}, only {', '.join(has)}.", fix=fix)
 
     @staticmethod
     def _follow(lines: Iterator[dict[str, Any]], ref: str, context: Context) -> None:
@@ -134,6 +124,24 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
                 context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text="pulling")
             elif line.get("status") == "Extracting":
                 context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text="extracting")
+
+
+def platform_of(machine: Machine) -> str:
+    """What images this host runs, as linux/arm64."""
+    return f"linux/{ARCHITECTURES.get(machine.architecture, machine.architecture)}"
+
+
+def platforms_of(distribution: dict[str, Any]) -> list[str]:
+    """The platforms that a registry names for an image; empty when it names none."""
+    found = {f"{one['os']}/{one['architecture']}" for one in distribution.get("Platforms") or ()}
+    return sorted(found - {"unknown/unknown"})
+
+
+def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
+    """Raises Refused when the image has other platforms only: an engine can silently hand over one of them."""
+    if has and wanted not in has:
+        fix = "Use a tag with this platform; vllm/vllm-openai has both."
+        raise Refused(f"{ref} has no {wanted}, only {', '.join(has)}.", fix=fix)
 
 
 def _by_digest(ref: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.engine import image as engine_image
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules import registry_errors
+from sparkwright.modules import docker_image, registry_errors
 from sparkwright.modules.base import Context, Module, Result, arg
 
 
@@ -18,7 +18,7 @@ class LockImage(Module["LockImage.Args"]):
 
     Returns: digest, platforms, engine_version, created, size_bytes (null where not known).
 
-    Fails when the tag is not there, or nobody answers and the host has no such image.
+    Refused when the image has nothing for this host's platform. Fails when the tag is not there, or nobody answers and the host has no such image.
     """
 
     @dataclass(frozen=True)
@@ -38,9 +38,8 @@ class LockImage(Module["LockImage.Args"]):
                 raise explained from None
             context.note(f"the registry does not answer; pinned what the host has: {local['digest']}")
             return Result(msg=local["digest"], data=local)
-        platforms = sorted(
-            {f"{one['os']}/{one['architecture']}" for one in found.get("Platforms") or ()} - {"unknown/unknown"}
-        )
+        platforms = docker_image.platforms_of(found)
+        docker_image.refuse_other_platforms(platforms, args.ref, docker_image.platform_of(context.machine))
         digest = found["Descriptor"]["digest"]
         entry = {"digest": digest, "platforms": platforms, "engine_version": None, "created": None, "size_bytes": None}
         return Result(msg=digest, data=entry)

@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.modules import containers
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.docker_image import ARCHITECTURES
+from sparkwright.modules.docker_image import platform_of
 
 MARGIN = 1.05
 
@@ -76,8 +76,7 @@ def _home(args: Preflight.Args, context: Context) -> Iterator[Finding]:
 
 def _platform(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     has = (args.image or {}).get("platforms") or []
-    machine = context.machine.architecture
-    platform = f"linux/{ARCHITECTURES.get(machine, machine)}"
+    platform = platform_of(context.machine)
     if has and platform not in has:
         evidence = f"the image has no {platform}, only {', '.join(has)}."
         yield Finding("platform", "bad", evidence, "Use a tag with this platform; vllm/vllm-openai has both.")

@@ -39,8 +39,8 @@ class StateFolder:
 
     def runs(self) -> Iterator[Path]:
         """The folders of past and present runs, newest first."""
-        folders = self.path / "runs"
-        yield from sorted(folders.iterdir(), reverse=True) if folders.is_dir() else ()
+        begun = [(plan.stat().st_mtime_ns, plan.parent) for plan in (self.path / "runs").glob("*/plan.json")]
+        yield from (folder for _, folder in sorted(begun, reverse=True))
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:

@@ -54,4 +54,8 @@ class LocalLink:
             return {}
         from sparkwright.sandbox import control
 
-        return control.up(control.default_folder())
+        folder = control.default_folder()
+        found = control.up(folder)
+        if self._host.serve_port:
+            (folder / "serve_port").write_text(str(self._host.serve_port))
+        return found

@@ -46,6 +46,12 @@ class Container:
         self._world = world
         self._asked_to_stop = False
         self._thread: threading.Thread | None = None
+        self._born_s = time.time()
+        self.sick = False
+
+    def fault(self) -> str:
+        """What is broken for this one: it was hit while it ran, or made after the fault was. A stop cures the first."""
+        return self._world.fault() if self.sick or self._born_s > self._world.fault_since_s() else ""
 
     @property
     def running(self) -> bool:
@@ -64,7 +70,7 @@ class Container:
 
     def stop(self) -> None:
         """Stop it; returns when it has ended."""
-        self._asked_to_stop = True
+        self._asked_to_stop, self.sick = True, False
         if self.engine is not None:
             self.engine.stop()
         if self._thread is not None:
@@ -146,7 +152,7 @@ class Container:
             listen=("127.0.0.1", self._port()),
             pool=self._world.pool,
             holder=f"container {self.name}",
-            fault=self._world.fault,
+            fault=self.fault,
         )
         self.status, self.started_at = "running", _now()
 
@@ -173,11 +179,12 @@ class Container:
 
 
 class World:
-    """What containers share. home: the pretend user's; homes: how it is called in plans."""
+    """What containers share. fault_since_s: when it was broken. home: the pretend user's folder."""
 
-    def __init__(self, pool: Pool, fault: Callable[[], str], home: Path) -> None:
+    def __init__(self, pool: Pool, fault: Callable[[], str], fault_since_s: Callable[[], float], home: Path) -> None:
         self.pool = pool
         self.fault = fault
+        self.fault_since_s = fault_since_s
         self.home = home
 
     def at_home(self, path: str) -> str:

@@ -17,6 +17,8 @@ from sparkwright.sandbox.memory import GIB, Pool
 from sparkwright.sandbox.ollama import Ollama, OllamaApi
 from sparkwright.sandbox.web import Server, UnixServer
 
+DEFAULT_PORT = 18471  # of hosts/sandbox.yml
+
 NVIDIA_SMI = """#!/bin/sh
 # A pretend GB10: it gives no memory figures, as the real one.
 case "$*" in
@@ -33,7 +35,7 @@ OS_RELEASE = 'PRETTY_NAME="Ubuntu 24.04.3 LTS (sandbox)"\nID=ubuntu\nVERSION_ID=
 
 
 class Spark:
-    """folder: everything of this pretend Spark. port_taken: the listener of that fault."""
+    """folder: everything of this pretend Spark."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,11 +44,11 @@ class Spark:
         instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
         self.pool = Pool(folder / "root/proc/meminfo")
         self.images = Images(self.fault, instant=instant)
-        world = World(self.pool, self.fault, folder / "home")
+        world = World(self.pool, self.fault, self.fault_since_s, folder / "home")
         self.containers = Containers(self.images, world, folder / "containers.json")
         self.ollama = Ollama(self.pool, lambda: self.fault() == "ollama-busy", loaded=not (folder / "used").exists())
         (folder / "used").touch()
-        self._squatter: socket.socket | None = None
+        self._squatters: list[socket.socket] = []
 
     def fault(self) -> str:
         """What is broken now."""
@@ -54,6 +56,13 @@ class Spark:
             return self._fault_file.read_text().strip()
         except FileNotFoundError:
             return ""
+
+    def fault_since_s(self) -> float:
+        """When it was broken, seconds since the epoch."""
+        try:
+            return self._fault_file.stat().st_mtime
+        except FileNotFoundError:
+            return time.time()
 
     def serve(self) -> None:
         """Bring everything up, say where, and stay until the folder is gone."""
@@ -94,10 +103,10 @@ class Spark:
 
     def _apply(self, fault: str) -> None:
         """What a fault does to what runs now; the rest shows at the next start or request."""
-        engines = [one.engine for one in self.containers.all.values() if one.running and one.engine is not None]
-        if fault == "crash-loop":
-            for engine in engines:
-                engine.crash()
+        for one in self.containers.all.values():
+            one.sick = one.running
+            if fault == "crash-loop" and one.running and one.engine is not None:
+                one.engine.crash()
         self._squat(fault == "port-taken")
         room = self.folder / "root/sandbox/disk_free"
         if fault == "no-space":
@@ -112,25 +121,23 @@ class Spark:
             self.ollama.load("qwen3:32b")
 
     def _squat(self, on: bool) -> None:
-        """Somebody else listens on the served port: on the one a container wants, or the sandbox host's."""
-        if self._squatter is not None:
-            self._squatter.close()
-            self._squatter = None
+        """Somebody else listens where the server would: on its port, if that is free, and on the next one."""
+        for listener in self._squatters:
+            listener.close()
+        self._squatters = []
         if not on:
             return
-        port = int((self.folder / "serve_port").read_text()) if (self.folder / "serve_port").exists() else 18471
-        for one in self.containers.all.values():
-            if one.running:
-                return
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-            listener.listen()
-        except OSError:
-            listener.close()
-            return
-        self._squatter = listener
+        file = self.folder / "serve_port"
+        port = int(file.read_text()) if file.exists() else DEFAULT_PORT
+        for number in (port, port + 1):
+            listener = socket.socket()
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("127.0.0.1", number))
+                listener.listen()
+                self._squatters.append(listener)
+            except OSError:
+                listener.close()
 
     def _lay_files(self) -> None:
         files = {"bin/nvidia-smi": NVIDIA_SMI, "root/etc/dgx-release": DGX_RELEASE, "root/etc/os-release": OS_RELEASE}

@@ -6,7 +6,7 @@ FAULTS: dict[str, str] = {
     "slow": "the engine gives 5.7 tokens a second instead of 47",
     "wedge": "/health answers 200, and no token ever comes",
     "oom": "the engine finds too little memory at its start, although enough was free",
-    "port-taken": "something else listens on the server's port",
+    "port-taken": "something else listens on the server's port, if that is free, and on the next one",
     "wrong-arch": "the registry's images have no linux/arm64",
     "moved-tag": "the tag means another digest upstream; the pinned one is still there",
     "ollama-busy": "a request keeps Ollama's model in memory",

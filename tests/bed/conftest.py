@@ -1,0 +1,103 @@
+"""The pretend Sparks over real ssh; skipped where there is no Docker Engine or no root."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOP = Path(__file__).parent.parent.parent
+BED = TOP / ".bed"
+
+
+@dataclass
+class Said:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def recap(self) -> dict[str, Any]:
+        return dict(json.loads(self.out.splitlines()[-1]))
+
+    def task(self, name: str) -> dict[str, Any]:
+        rows = (json.loads(line) for line in self.out.splitlines())
+        return next(one for one in rows if one["event"] == "task_finished" and one["name"] == name)
+
+
+class Lab:
+    """A user's folder whose hosts are pretend Sparks."""
+
+    def __init__(self, folder: Path, bin_folder: Path) -> None:
+        self.root = folder
+        self.env = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        program = "from sparkwright.cli import main; main()"
+        return subprocess.Popen(
+            [sys.executable, "-c", program, *words],
+            cwd=self.root,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def run(self, *words: str) -> Said:
+        process = self.start(*words)
+        out, err = process.communicate(timeout=240)
+        return Said(process.returncode, out, err)
+
+    def on(self, host: str, command: str) -> str:
+        """What a shell on a host says, over ssh."""
+        done = subprocess.run(["ssh", host, command], env=self.env, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout.strip()
+
+    def recipe(self, before: str, after: str) -> None:
+        path = self.root / "recipes/bed.yml"
+        text = path.read_text()
+        assert before in text
+        path.write_text(text.replace(before, after))
+
+
+@pytest.fixture(scope="session")
+def bed() -> Path:
+    if os.geteuid() != 0 or not shutil.which("docker") or not shutil.which("debootstrap"):
+        pytest.skip("the bed needs root, Docker and debootstrap (.ci/run installs them)")
+    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        pytest.skip("no Docker Engine answers (.ci/run starts one)")
+    subprocess.run([sys.executable, str(TOP / "molecule/bed/bed.py"), "up", "--hosts", "2"], check=True)
+    return BED
+
+
+@pytest.fixture
+def lab(bed: Path, tmp_path: Path) -> Iterator[Lab]:
+    shutil.copytree(bed / "project", tmp_path / "project", dirs_exist_ok=True)
+    (tmp_path / "project/spark.lock").unlink(missing_ok=True)
+    wrapper = tmp_path / "bin/ssh"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F "{bed}/ssh_config" "$@"\n')
+    wrapper.chmod(0o755)
+    one = Lab(tmp_path / "project", wrapper.parent)
+    for book in (one.root / "playbooks").glob("*.yml"):  # fewer tokens than a real server deserves
+        book.write_text(book.read_text().replace("        tok_per_s:", "        tokens: 24\n        tok_per_s:"))
+        book.write_text(book.read_text().replace("            tok_per_s:", "            tokens: 24\n            tok_per_s:"))
+    yield one
+
+
+@pytest.fixture
+def bare(lab: Lab) -> Lab:
+    """spark1 as new: no container, no model, no state."""
+    lab.on("spark1", "docker rm -f qwen35 qwen35-previous; rm -rf models .local/state/sparkwright; sudo systemctl restart ollama")
+    return lab

@@ -1,0 +1,126 @@
+"""Deploys over a real sshd onto a real Docker Engine with a real registry."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from tests.bed.conftest import Lab
+
+pytestmark = pytest.mark.bed
+
+
+def container_id(lab: Lab) -> str:
+    return lab.on("spark1", "docker inspect -f '{{.Id}} {{.State.Running}} {{.HostConfig.RestartPolicy.Name}}' qwen35")
+
+
+def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothing(bare: Lab) -> None:
+    first = bare.run("deploy", "--host", "spark1", "--json")
+    assert first.code == 0, first.out + first.err
+    assert first.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
+    assert first.task("Prove what its log says")["data"]["state"]["chunked_prefill"] is True
+    before = container_id(bare)
+    assert before.endswith("true unless-stopped")
+    second = bare.run("deploy", "--host", "spark1", "--json")
+    assert (second.code, second.recap["changed"], second.recap["failed"]) == (0, 0, 0)
+    assert container_id(bare) == before
+
+
+def test_the_script_left_on_the_host_makes_the_same_container(bare: Lab) -> None:
+    """`docker inspect` of both, side by side: nothing but names, times and the unearned policy may differ."""
+    bare.run("deploy", "--host", "spark1", "--tags", "image,model,script,server")
+    ours = json.loads(bare.on("spark1", "docker inspect qwen35"))[0]
+    bare.on("spark1", "docker rm -f qwen35")
+    assert bare.on("spark1", "sh .local/share/sparkwright/run/qwen35.sh")
+    theirs = json.loads(bare.on("spark1", "docker inspect qwen35"))[0]
+    bare.on("spark1", "docker rm -f qwen35")
+    for part in ("Config", "HostConfig"):
+        mine, hand = ours[part], theirs[part]
+        for key in ("Hostname", "ContainerIDFile"):
+            mine.pop(key, None), hand.pop(key, None)
+        assert {k: v for k, v in mine.items() if v} == {k: v for k, v in hand.items() if v}
+    assert ours["Image"] == theirs["Image"]
+
+
+def test_a_dropped_connection_does_not_stop_a_deploy(bare: Lab) -> None:
+    laptop = bare.start("deploy", "--host", "spark1", "--json")
+    assert laptop.stdout is not None
+    for line in laptop.stdout:
+        if '"name": "Start the server"' in line:
+            bare.on("spark1", "sudo pkill -KILL -u ops -f 'sshd: ops'")
+            break
+    out, err = laptop.communicate(timeout=60)
+    assert laptop.returncode == 3
+    assert "invoke attach --host spark1" in out + err
+    said = bare.run("attach", "--host", "spark1", "--json")
+    assert (said.code, said.recap["failed"]) == (0, 0), said.out
+    assert container_id(bare).endswith("true unless-stopped")
+
+
+def test_an_image_for_other_processors_is_refused_while_the_old_server_serves(lab: Lab) -> None:
+    assert lab.run("deploy", "--host", "spark1").code == 0
+    before = container_id(lab)
+    lab.recipe("vllm-openai:v0.32.0", "vllm-openai:other-arch")
+    said = lab.run("deploy", "--host", "spark1")
+    assert said.code == 5, said.out
+    assert "has no linux/amd64, only linux/s390x" in said.out
+    assert container_id(lab) == before
+
+
+def test_a_tag_that_is_not_there_is_refused_by_name(lab: Lab) -> None:
+    lab.recipe("vllm-openai:v0.32.0", "vllm-openai:v9.9.9")
+    said = lab.run("deploy", "--host", "spark1")
+    assert said.code == 5
+    assert "the registry has no 127.0.0.1:5000/vllm/vllm-openai:v9.9.9" in said.out
+
+
+def test_a_refused_docker_socket_says_what_to_do(lab: Lab) -> None:
+    (lab.root / "hosts/spark1.yml").write_text("address: spark1\nuser: guest\n")
+    said = lab.run("deploy", "--host", "spark1")
+    assert said.code == 5, said.out
+    assert "sudo usermod -aG docker guest" in said.out
+
+
+def test_provision_puts_the_user_into_the_docker_group_as_root(lab: Lab) -> None:
+    play = lab.root / "playbooks/group.yml"
+    play.write_text("- hosts: all\n  tasks:\n    - user_group: {user: guest, group: docker}\n      become: true\n")
+    lab.on("spark1", "sudo gpasswd -d guest docker")
+    first = lab.run("play", "group", "--host", "spark1", "--json")
+    assert (first.code, first.recap["changed"]) == (0, 1), first.out
+    assert "guest" in lab.on("spark1", "getent group docker")
+    assert lab.run("play", "group", "--host", "spark1", "--json").recap["changed"] == 0
+    lab.on("spark1", "sudo gpasswd -d guest docker")
+
+
+def test_a_change_that_fails_puts_the_old_server_back(lab: Lab) -> None:
+    assert lab.run("deploy", "--host", "spark1").code == 0
+    before = container_id(lab)
+    lab.recipe("  max-num-seqs: 8", "  max-num-sequences: 8")
+    said = lab.run("deploy", "--host", "spark1")
+    assert said.code == 1, said.out
+    assert "the engine does not know: --max-num-sequences 8" in said.out
+    assert "The old server is put back" in said.out
+    assert container_id(lab) == before
+
+
+def test_two_hosts_are_taken_one_after_the_other_with_serial(lab: Lab) -> None:
+    play = lab.root / "playbooks/roll.yml"
+    play.write_text(
+        "- hosts: all\n  serial: 1\n  tasks:\n"
+        f"    - command: {{argv: [sh, -c, {shlex.quote('test $(hostname) != spark1')}]}}\n"
+    )
+    said = lab.run("play", "roll", "--host", "lab", "--json")
+    assert said.code == 1
+    hosts = {json.loads(line).get("host") for line in said.out.splitlines() if '"task_finished"' in line}
+    assert hosts == {"spark1"}
+
+
+def test_the_registry_is_not_needed_for_an_image_that_is_there(lab: Lab) -> None:
+    assert lab.run("deploy", "--host", "spark1").code == 0
+    lab.on("spark1", "sudo iptables -I OUTPUT -p tcp --dport 5000 -j REJECT")
+    try:
+        assert lab.run("deploy", "--host", "spark1", "--json").recap["changed"] == 0
+    finally:
+        lab.on("spark1", "sudo iptables -D OUTPUT -p tcp --dport 5000 -j REJECT")

@@ -1,0 +1,112 @@
+"""A project of its own with a sandbox of its own, driven by the real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.sandbox import control
+from tests.remote.sshd import free_port
+
+TOP = Path(__file__).parent.parent.parent
+
+
+@dataclass
+class Said:
+    """What a command left: its exit code and both outputs."""
+
+    code: int
+    out: str
+    err: str
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def recap(self) -> dict[str, Any]:
+        return self.events()[-1]
+
+    def task(self, name: str) -> dict[str, Any]:
+        return next(one for one in self.events() if one["event"] == "task_finished" and one["name"] == name)
+
+
+class Desk:
+    """A user's folder and commands. The pretend Spark behind it takes no time where time proves nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder
+        self.sandbox = folder / ".sandbox"
+        self.port = free_port()
+        for name in ("hosts", "recipes", "playbooks", "templates"):
+            shutil.copytree(TOP / name, folder / name)
+        self.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {self.port}")
+        for book in ("deploy", "restart", "verify"):  # fewer tokens and shorter waits than a real server deserves
+            self.edit(f"playbooks/{book}.yml", r"( +)tok_per_s: ", r"\1tokens: 24\n\1tok_per_s: ")
+            self.edit(f"playbooks/{book}.yml", r"( +)model: \"\{\{ served_name \}\}\"(?!\n +tok)", r'\1model: "{{ served_name }}"\n\1timeout_s: 3')
+            text = (folder / f"playbooks/{book}.yml").read_text()
+            (folder / f"playbooks/{book}.yml").write_text(re.sub(r"(smoke_test:\n.*\n.*\n)( +)timeout_s: 3\n", r"\1", text))
+            self.edit(f"playbooks/{book}.yml", r"( +)mode: \"\{\{ ollama \}\}\"", r'\1mode: "{{ ollama }}"\n\1timeout_s: 2')
+
+    def edit(self, file: str, pattern: str, replacement: str) -> None:
+        path = self.root / file
+        path.write_text(re.sub(pattern, replacement, path.read_text()))
+
+    def run(self, *words: str, timeout_s: float = 120) -> Said:
+        program = "from sparkwright.cli import main; main()"
+        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant"}
+        env.pop("SPARKWRIGHT_SANDBOX", None)
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            cwd=self.root,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def deploy(self, *words: str) -> Said:
+        return self.run("deploy", "--host", "sandbox", "--json", *words)
+
+    def serving(self) -> str:
+        """The Id of the container that serves; "" when none does or it gives no token."""
+        import docker
+
+        client = docker.DockerClient(base_url=control.up(self.sandbox)["DOCKER_HOST"])
+        rows = [row for row in client.api.containers() if row["Names"] == ["/qwen35"]]
+        if not rows or self.run("play", "token", "--host", "sandbox").code != 0:
+            return ""
+        assert client.api.inspect_container(rows[0]["Id"])["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
+        return str(rows[0]["Id"])
+
+    def containers(self) -> list[str]:
+        import docker
+
+        client = docker.DockerClient(base_url=control.up(self.sandbox)["DOCKER_HOST"])
+        return sorted(f"{row['Names'][0][1:]} {row['State']}" for row in client.api.containers(all=True))
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    folder = Path(tempfile.mkdtemp(prefix="desk-"))  # short: a unix socket's path has a limit
+    one = Desk(folder)
+    (folder / "playbooks/token.yml").write_text(
+        "- hosts: all\n  read_only: true\n  tasks:\n    - verify_health: {base_url: '{{ base_url }}', timeout_s: 5}\n"
+    )
+    yield one
+    control.down(one.sandbox)
+    shutil.rmtree(folder, ignore_errors=True)

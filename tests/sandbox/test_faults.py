@@ -1,0 +1,100 @@
+"""Each thing that can be broken: a clear failure, never green, and the old server serving or put back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sandbox.conftest import Desk
+
+CHANGE = ("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
+NEW_IMAGE = ("recipes/qwen3.5-35b.yml", "cu130-nightly$(?m)", "v0.32.0")
+
+#: fault, what the user changed, exit code, what the screen says
+FAULTS = [
+    ("slow", CHANGE, 1, "misconfigured"),
+    ("wedge", CHANGE, 1, "no token came within 3 s"),
+    ("oom", CHANGE, 1, "GiB were free, and the engine wanted"),
+    ("engine-dies", CHANGE, 1, "it died on its first request"),
+    ("crash-loop", CHANGE, 1, "the engine died (exit code 1)"),
+    ("half-model", CHANGE, 1, "broke off"),
+    ("no-space", ("recipes/qwen3.5-35b.yml", "nightly\n", "nightly\n"), 1, "full"),
+    ("wrong-arch", ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:v0.32.0"), 5, "has no linux/arm64, only linux/amd64"),
+]
+
+
+@pytest.mark.parametrize(("fault", "change", "code", "said"), FAULTS, ids=[row[0] for row in FAULTS])
+def test_a_fault_is_a_clear_failure_with_the_old_server_back(
+    desk: Desk, fault: str, change: tuple[str, str, str], code: int, said: str
+) -> None:
+    assert desk.deploy().code == 0
+    before = desk.serving()
+    assert before
+    desk.run("sandbox.fault", fault)
+    if fault == "no-space":
+        change = ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:v0.32.0")
+    desk.edit(*change)
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == code, done.out + done.err
+    assert said in done.out + done.err
+    assert "failed=0" not in done.out
+    desk.run("sandbox.fault", "none")
+    assert desk.serving() == before
+    assert desk.containers() == ["qwen35 running"]
+
+
+def test_a_port_taken_by_something_else_is_refused_with_its_name(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    before = desk.serving()
+    desk.run("sandbox.fault", "port-taken")
+    desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port + 1}")
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 5, done.out
+    assert f"port {desk.port + 1} is taken by python" in done.out
+    desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
+    assert desk.serving() == before
+
+
+def test_a_busy_ollama_stops_the_deploy_before_the_old_server(desk: Desk) -> None:
+    for flag in ("0.85", "0.60"):
+        desk.edit("recipes/qwen3.5-35b.yml", f"gpu-memory-utilization: {flag}", "gpu-memory-utilization: 0.60")
+    assert desk.deploy().code == 0
+    before = desk.serving()
+    desk.run("sandbox.fault", "ollama-busy")
+    desk.edit(*CHANGE)
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 1
+    assert "Ollama keeps qwen3:32b in memory: a request is using it" in done.out
+    assert desk.serving() == before
+
+
+def test_a_moved_tag_does_not_change_a_locked_host(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    before = (desk.sandbox / "spark.lock").read_text()
+    desk.run("sandbox.fault", "moved-tag")
+    done = desk.deploy()
+    assert (done.code, done.recap["changed"]) == (0, 0)
+    assert (desk.sandbox / "spark.lock").read_text() == before
+
+
+def test_a_first_deploy_that_fails_leaves_no_crash_loop(desk: Desk) -> None:
+    desk.run("sandbox.fault", "crash-loop")
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 1
+    assert "There was no older server to put back" in done.out
+    assert desk.containers() == ["qwen35 exited"]
+
+
+def test_an_engine_that_refuses_a_flag_is_quoted(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    before = desk.serving()
+    desk.edit("recipes/qwen3.5-35b.yml", "  max-num-seqs: 8", "  max-num-sequences: 8")
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 1
+    assert "the engine does not know: --max-num-sequences 8" in done.out
+    assert desk.serving() == before
+
+
+def test_faults_are_listed_and_a_near_miss_is_named(desk: Desk) -> None:
+    listed = desk.run("sandbox.fault")
+    assert listed.out.count("\n") == 11
+    assert "Did you mean `wedge`?" in desk.run("sandbox.fault", "wege").err
