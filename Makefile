@@ -5,7 +5,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test lint bed bed-down bench clean
+.PHONY: demo test lint bed bed-down docs bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -35,6 +35,9 @@ bed: .venv/.installed
 
 bed-down:
 	$(PYTHON) molecule/bed/bed.py down
+
+docs: .venv/.installed
+	$(BIN)/python docs/generate.py
 
 bench: .venv/.installed-test
 	$(BIN)/python benchmarks/noop_over_ssh.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -61,7 +62,9 @@ class Lab:
 
     def on(self, host: str, command: str) -> str:
         """What a shell on a host says, over ssh."""
-        done = subprocess.run(["ssh", host, command], env=self.env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            ["ssh", host, command], env=self.env, capture_output=True, text=True, timeout=60, check=False
+        )
         return done.stdout.strip()
 
     def recipe(self, before: str, after: str) -> None:
@@ -91,13 +94,15 @@ def lab(bed: Path, tmp_path: Path) -> Iterator[Lab]:
     wrapper.chmod(0o755)
     one = Lab(tmp_path / "project", wrapper.parent)
     for book in (one.root / "playbooks").glob("*.yml"):  # fewer tokens than a real server deserves
-        book.write_text(book.read_text().replace("        tok_per_s:", "        tokens: 24\n        tok_per_s:"))
-        book.write_text(book.read_text().replace("            tok_per_s:", "            tokens: 24\n            tok_per_s:"))
+        book.write_text(re.sub(r"( +)tok_per_s: ", r"\1tokens: 24\n\1tok_per_s: ", book.read_text()))
     yield one
 
 
 @pytest.fixture
 def bare(lab: Lab) -> Lab:
     """spark1 as new: no container, no model, no state."""
-    lab.on("spark1", "docker rm -f qwen35 qwen35-previous; rm -rf models .local/state/sparkwright; sudo systemctl restart ollama")
+    lab.on(
+        "spark1",
+        "docker rm -f qwen35 qwen35-previous; rm -rf models .local/state/sparkwright; sudo systemctl restart ollama",
+    )
     return lab

@@ -18,7 +18,12 @@ FAULTS = [
     ("crash-loop", CHANGE, 1, "the engine died (exit code 1)"),
     ("half-model", CHANGE, 1, "broke off"),
     ("no-space", ("recipes/qwen3.5-35b.yml", "nightly\n", "nightly\n"), 1, "full"),
-    ("wrong-arch", ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:v0.32.0"), 5, "has no linux/arm64, only linux/amd64"),
+    (
+        "wrong-arch",
+        ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:v0.32.0"),
+        5,
+        "has no linux/arm64, only linux/amd64",
+    ),
 ]
 
 

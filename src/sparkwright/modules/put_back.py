@@ -20,6 +20,12 @@ class Found:
     current: dict[str, Any]
     previous: dict[str, Any]
     remembered: dict[str, Any]
+    verified_id: str
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the last good server is still in its place: the failure came before it was set aside."""
+        return bool(self.current) and not self.previous and self.current["Id"] == self.verified_id
 
 
 class PutBack(StateModule["PutBack.Args", Found]):
@@ -27,6 +33,8 @@ class PutBack(StateModule["PutBack.Args", Found]):
 
     The failed container's log and inspect are kept in the run's folder on the host before it is removed. When there is
     none to put back, the failed one is stopped with policy `no` and stays for its log: a crash loop is broken, never fed.
+
+    A good server that was not yet set aside is left alone.
 
     Returns: put_back (whether an old server was started again), incident (the folder of the evidence).
     """
@@ -41,11 +49,14 @@ class PutBack(StateModule["PutBack.Args", Found]):
             containers.inspect(client, args.name) or {},
             containers.inspect(client, args.name + containers.PREVIOUS) or {},
             context.state.read("previous") or {},
+            str((context.state.read("verified") or {}).get("container_id", "")),
         )
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if found.previous:
             return [Change("container", f"{args.name}{containers.PREVIOUS} (stopped)", f"{args.name} (running)")]
+        if found.untouched:
+            return []
         if found.current and found.current["State"]["Status"] in ("running", "restarting"):
             return [
                 Change("state", found.current["State"]["Status"], "stopped", "it failed, and there is no older one")
@@ -53,7 +64,8 @@ class PutBack(StateModule["PutBack.Args", Found]):
         return []
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        return {"put_back": bool(found.previous), "msg": "There was no older server to put back."}
+        said = "The old server was not touched." if found.untouched else "There was no older server to put back."
+        return {"put_back": bool(found.previous), "msg": said}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         client, kept = context.docker(), args.name + containers.PREVIOUS

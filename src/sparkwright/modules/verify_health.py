@@ -11,6 +11,9 @@ from sparkwright.modules import http_probe
 from sparkwright.modules.base import Context, Module, Result, arg
 
 
+DYING_S = 2.0
+
+
 class VerifyHealth(Module["VerifyHealth.Args"]):
     """The server generates: /health, the served name in /v1/models, then a token whose content is not null.
 
@@ -57,7 +60,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         if answer.status == 401:
             fix = "Give the key as a secret VLLM_API_KEY (hosts/groups.yml, `secrets`)."
             return _failed("unauthorized", "the server wants an API key.", fix=fix)
-        after = http_probe.ask(args.base_url, endpoints.HEALTH)
+        after = _settled(args.base_url)
         if answer.error == "timeout":
             said = f"/health answers {after.status or after.error}, but no token came within {args.timeout_s:g} s."
             return _failed("wedged", said, fix="Only a restart helps: `invoke restart`.")
@@ -65,6 +68,16 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             said = f"it died on its first request ({answer.status or answer.error}, then /health {after.status or after.error})."
             return _failed("dying", said, fix="Its log says why: `docker logs`.")
         return _failed("error", f"the request for a token was answered {answer.status}: {answer.message()}")
+
+
+def _settled(base_url: str) -> http_probe.Answer:
+    """/health a little after a bad answer: an engine that dies takes a moment to say so."""
+    deadline_s = time.monotonic() + DYING_S
+    while True:
+        answer = http_probe.ask(base_url, endpoints.HEALTH)
+        if answer.status != 200 or time.monotonic() > deadline_s:
+            return answer
+        time.sleep(0.1)
 
 
 def _loading(base_url: str, health: http_probe.Answer) -> Result:

@@ -28,7 +28,10 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        mistakes = error.errors(include_url=False)
+        first = next(
+            (one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0]
+        )  # a misspelt key is also missing
         place = at + tuple(first["loc"])
         raise Refused(_sentence(model, first, place), where=document.where(*place)) from None
 

@@ -1,0 +1,81 @@
+"""The documentation says what the code does: generated pages are fresh, annotated examples load."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from sparkwright import lockfile, playbook, recipe
+from sparkwright.inventory import Inventory
+from sparkwright.userfiles import schemas
+
+TOP = Path(__file__).parent.parent.parent
+DOCS = TOP / "docs"
+
+
+def example(kind: str) -> str:
+    found = re.search(r"```yaml\n(.*?)```", (DOCS / "files" / f"{kind}.md").read_text(), re.S)
+    assert found
+    return found[1]
+
+
+def test_generated_pages_are_fresh() -> None:
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec and spec.loader
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    stale = [str(path) for path, text in generate.pages().items() if not path.exists() or path.read_text() != text]
+    assert stale == [], "run `make docs`"
+
+
+@pytest.mark.parametrize("kind", ["host", "groups", "recipe", "playbook", "lock"])
+def test_an_annotated_example_fits_its_schema(kind: str) -> None:
+    jsonschema.validate(yaml.safe_load(example(kind)), schemas.schema(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    [
+        ("host", "hosts/s*.yml"),
+        ("groups", "hosts/groups.yml"),
+        ("recipe", "recipes/*.yml"),
+        ("playbook", "playbooks/*.yml"),
+    ],
+)
+def test_the_shipped_files_fit_their_schema(kind: str, pattern: str) -> None:
+    for path in TOP.glob(pattern):
+        jsonschema.validate(yaml.safe_load(path.read_text()), schemas.schema(kind))
+
+
+def test_the_annotated_examples_load_as_a_users_files(tmp_path: Path) -> None:
+    for name in ("hosts", "recipes", "playbooks"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "hosts/spark1.yml").write_text(example("host"))
+    (tmp_path / "hosts/groups.yml").write_text(example("groups"))
+    (tmp_path / "recipes/qwen3.5-35b.yml").write_text(example("recipe"))
+    (tmp_path / "playbooks/note.yml").write_text(example("playbook"))
+    (tmp_path / "spark.lock").write_text(example("lock"))
+    host = Inventory.load(tmp_path).match("lab")[0]
+    wanted = recipe.load(tmp_path, host.recipe or "")
+    lock = lockfile.load(tmp_path)
+    names = recipe.scope(host, "ops", wanted, {"image": lock.image(wanted.image), "model": None})
+    book = playbook.load(tmp_path / "playbooks/note.yml")
+    plan = playbook.compile(book.plays[0], host, names, playbook.Options(), run_id="r", project=tmp_path)
+    assert [handler.name for handler in plan.handlers] == ["Tell the log"]
+    assert names["container"]["volumes"] == ("/srv/home/ops/models/qwen35-35b-hf:/models/qwen35",)
+    shutil.rmtree(tmp_path)
+
+
+def test_every_command_of_the_readme_is_one() -> None:
+    from sparkwright.cli import namespace
+
+    commands = set(namespace.task_names)
+    named = re.findall(r"^\| (`[^|]*) \|", (TOP / "README.md").read_text(), re.M)
+    words = {word for cell in named for part in re.findall(r"`([^`]+)`", cell) for word in [part.split()[0]]}
+    assert words - commands == set()
