@@ -149,7 +149,8 @@ def registry(vllm: str) -> None:
     if not answers(f"http://127.0.0.1:{REGISTRY_PORT}/v2/"):
         config = BED / "registry.yml"
         config.write_text(
-            f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {BED}/registry}}, delete: {{enabled: true}}}}\n"
+            "version: 0.1\nlog: {level: error}\n"
+            f"storage: {{filesystem: {{rootdirectory: {BED}/registry}}, delete: {{enabled: true}}}}\n"
             f"http: {{addr: '127.0.0.1:{REGISTRY_PORT}'}}\n"
         )
         background("registry", ["docker-registry", "serve", str(config)])
@@ -234,7 +235,19 @@ def tunnel(n: int) -> None:
     if inside(f"sparkwright-bed-spark{n}", f"ss -tln | grep -q '127.0.0.1:{REGISTRY_PORT} '"):
         return
     forward = f"127.0.0.1:{REGISTRY_PORT}:127.0.0.1:{REGISTRY_PORT}"
-    words = ["ssh", "-F", str(BED / "ssh_config"), "-N", "-o", "ExitOnForwardFailure=yes", "-R", forward, f"spark{n}"]
+    words = [
+        "ssh",
+        "-F",
+        str(BED / "ssh_config"),
+        "-l",
+        "guest",
+        "-N",
+        "-o",
+        "ExitOnForwardFailure=yes",
+        "-R",
+        forward,
+        f"spark{n}",
+    ]
     background(f"tunnel{n}", words)
     until(lambda: inside(f"sparkwright-bed-spark{n}", f"ss -tln | grep -q '127.0.0.1:{REGISTRY_PORT} '"), "the tunnel")
 

@@ -17,6 +17,9 @@ from pathlib import Path
 from sparkwright.errors import Failed
 
 
+SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # an ordinary user's login does not have it, a root task needs it
+
+
 @dataclass(frozen=True, slots=True)
 class Completed:
     """A finished command: its argv, exit code and what it wrote (decoded, bad bytes replaced)."""
@@ -60,7 +63,7 @@ class Machine:
             hub_url=env.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
             architecture=env.get("SPARKWRIGHT_ARCHITECTURE", platform.machine()),
             sandbox="SPARKWRIGHT_ROOT" in env,
-            env={**env, "LC_ALL": "C"},
+            env={**env, "LC_ALL": "C", "PATH": f"{env.get('PATH', '/usr/bin:/bin')}:{SYSTEM_PATH}"},
         )
 
     def path(self, absolute: str) -> Path:

@@ -90,7 +90,7 @@ def _trim(folder: Path) -> None:
 def _pack(wheels: Path, tag: str, out: Any) -> None:
     """Everything in one archive, the same bytes for the same content."""
     with (
-        gzip.GzipFile(fileobj=out, mode="wb", mtime=0, compresslevel=6) as packed,
+        gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0, compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w") as tar,
     ):
         for path in sorted(wheels.rglob("*")):

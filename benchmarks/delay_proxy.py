@@ -1,0 +1,65 @@
+"""A TCP proxy on loopback that adds a round-trip time, and counts connections and turns (the client speaking anew)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from dataclasses import dataclass
+
+
+@dataclass
+class Seen:
+    """What went through."""
+
+    connections: int = 0
+    turns: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class DelayProxy:
+    """target: a port of 127.0.0.1. rtt_s: what a round trip takes more. port: where it listens."""
+
+    def __init__(self, target: int, rtt_s: float) -> None:
+        self.seen = Seen()
+        self._target = target
+        self._one_way_s = rtt_s / 2
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        server = asyncio.run_coroutine_threadsafe(
+            asyncio.start_server(self._serve, "127.0.0.1", 0), self._loop
+        ).result()
+        self.port = int(server.sockets[0].getsockname()[1])
+
+    async def _serve(self, up: asyncio.StreamReader, down: asyncio.StreamWriter) -> None:
+        self.seen.connections += 1
+        far, away = await asyncio.open_connection("127.0.0.1", self._target)
+        for writer in (down, away):
+            writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        last = [""]
+        await asyncio.gather(
+            self._pump(up, away, "up", last), self._pump(far, down, "down", last), return_exceptions=True
+        )
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: str, last: list[str]) -> None:
+        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        sender = asyncio.create_task(self._deliver(queue, sink))
+        while data := await source.read(65536):
+            if last[0] != way:
+                self.seen.turns += way == "up"
+                last[0] = way
+            setattr(self.seen, f"bytes_{way}", getattr(self.seen, f"bytes_{way}") + len(data))
+            queue.put_nowait((self._loop.time() + self._one_way_s, data))
+        queue.put_nowait((self._loop.time() + self._one_way_s, b""))
+        await sender
+
+    async def _deliver(self, queue: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter) -> None:
+        while True:
+            due_s, data = await queue.get()
+            await asyncio.sleep(max(0.0, due_s - self._loop.time()))
+            if not data:
+                sink.close()
+                return
+            sink.write(data)
+            await sink.drain()

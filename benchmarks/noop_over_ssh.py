@@ -1,0 +1,84 @@
+"""A deploy that has nothing to do, over ssh: seconds, connections, turns; beside the floor of the same run.
+
+    make bed && make bench
+
+The floor is OpenSSH's own `ssh HOST true` through the same proxy. What is measured is the whole command, from its process's
+start to its end, and holds the 0.2 s that one proved answer of the server takes.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TOP = Path(__file__).parent.parent
+sys.path.insert(0, str(TOP))
+
+from benchmarks.delay_proxy import DelayProxy
+
+BED = TOP / ".bed"
+RUNS = 5
+SSH_PORT = 22201
+
+
+def main() -> None:
+    """Print a line for each round-trip time."""
+    if not (BED / "project").is_dir():
+        sys.exit("bring the bed up first: make bed")
+    print(
+        f"{'round trip':>10} {'deploy':>8} {'ssh true':>9} {'connections':>12} {'turns':>6} {'KB up':>6} {'KB down':>8}"
+    )
+    for rtt_ms in (0, 20, 40):
+        with tempfile.TemporaryDirectory() as folder:
+            print(row(Path(folder), rtt_ms))
+
+
+def row(folder: Path, rtt_ms: int) -> str:
+    """One line: medians over RUNS, after one run that makes sure there is nothing to do."""
+    proxy = DelayProxy(SSH_PORT, rtt_ms / 1000)
+    project, env = laid(folder, proxy.port)
+    deploy = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy", "--host", "spark1", "--json"]
+    timed(deploy, project, env)
+    before = vars(proxy.seen).copy()
+    seconds = [timed(deploy, project, env) for _ in range(RUNS)]
+    each = {name: (count - before[name]) / RUNS for name, count in vars(proxy.seen).items()}
+    floor = [timed(["ssh", "spark1", "true"], project, env) for _ in range(RUNS)]
+    return (
+        f"{rtt_ms:>7} ms {statistics.median(seconds):>7.2f}s {statistics.median(floor):>8.2f}s {each['connections']:>12.1f} "
+        f"{each['turns']:>6.1f} {each['bytes_up'] / 1000:>6.1f} {each['bytes_down'] / 1000:>8.1f}"
+    )
+
+
+def laid(folder: Path, port: int) -> tuple[Path, dict[str, str]]:
+    """The bed's project, with ssh going through the proxy."""
+    project = folder / "project"
+    shutil.copytree(BED / "project", project)
+    text = re.sub(rf"Port {SSH_PORT}\b", f"Port {port}", (BED / "ssh_config").read_text())
+    text = text.replace(f"{BED}/known_hosts", f"{folder}/known_hosts")
+    (folder / "ssh_config").write_text(text)
+    known = (BED / "known_hosts").read_text().replace(f":{SSH_PORT} ", f":{port} ")
+    (folder / "known_hosts").write_text(known)
+    wrapper = folder / "bin" / "ssh"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F "{folder}/ssh_config" "$@"\n')
+    wrapper.chmod(0o755)
+    return project, {"PATH": f"{wrapper.parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(Path.home())}
+
+
+def timed(words: list[str], folder: Path, env: dict[str, str]) -> float:
+    """Seconds a command takes; one that fails ends the benchmark."""
+    started_s = time.perf_counter()
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stdout[-600:] + done.stderr[-600:])
+    return time.perf_counter() - started_s
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""A real, small Context for tests of modules: it keeps what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparkwright.modules.machine import Machine
+from sparkwright.modules.state import StateFolder
+from sparkwright.plan.events import Event
+from sparkwright.runner.context import RunContext
+from sparkwright.secret import Secret
+
+
+class RecordingContext(RunContext):
+    """home: the user's home, with the state folder in it. Events are kept in `said`."""
+
+    def __init__(
+        self, home: Path, *, check: bool = False, secrets: dict[str, Secret] | None = None, **machine: Any
+    ) -> None:
+        self.said: list[Event] = []
+        super().__init__(
+            machine=Machine(home=home, **machine),
+            state=StateFolder.of(home),
+            run_id="run-1",
+            emit=self.said.append,
+            check=check,
+            secrets=secrets or {},
+        )

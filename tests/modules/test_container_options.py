@@ -1,0 +1,69 @@
+"""What counts as a difference between a container and its spec, case by case (container/cases.yml)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkwright.modules import container_options
+from sparkwright.plan.container import ContainerSpec
+
+CASES = yaml.safe_load((Path(__file__).parent / "container/cases.yml").read_text())
+
+SPEC = {
+    "name": "q",
+    "image": "repo/vllm:tag@sha256:aaaa",
+    "shm_size": "64gb",
+    "ports": ["8000:8000"],
+    "volumes": ["/models:/m"],
+    "command": ["--model", "/m", "--max-num-seqs", "8"],
+}
+IMAGE = {
+    "Id": "sha256:1d",
+    "RepoDigests": ["repo/vllm@sha256:aaaa"],
+    "Config": {"Env": ["PATH=/bin", "VLLM_VERSION=1"], "Entrypoint": ["vllm", "serve"], "Labels": {"made": "by"}},
+}
+CONTAINER = {
+    "Config": {
+        "Env": ["PATH=/bin", "VLLM_VERSION=1"],
+        "Entrypoint": ["vllm", "serve"],
+        "Cmd": ["--model", "/m", "--max-num-seqs", "8"],
+        "Labels": {"made": "by"},
+    },
+    "HostConfig": {
+        "IpcMode": "host",
+        "ShmSize": 64 * 2**30,
+        "PortBindings": {"8000/tcp": [{"HostIp": "", "HostPort": "8000"}]},
+        "Binds": ["/models:/m"],
+        "DeviceRequests": [{"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}],
+        "RestartPolicy": {"Name": "unless-stopped"},
+        "Ulimits": None,
+    },
+}
+
+
+def merged(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        key: merged(base[key], value) if isinstance(value, dict) and key in base else value
+        for key, value in more.items()
+    }
+    return {**base, **both}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_case(case: dict[str, Any]) -> None:
+    spec = ContainerSpec.from_json({**SPEC, **case.get("wanted", {})})
+    changes = container_options.differences(
+        spec, merged(CONTAINER, case.get("found", {})), merged(IMAGE, case.get("image", {}))
+    )
+    assert [[one.field, one.before, one.after] for one in changes] == case["diff"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("64gb", 2**36), ("512m", 2**29), ("1024", 1024), ("1.5g", 3 * 2**29), ("8G", 2**33)]
+)
+def test_sizes_read_as_docker_reads_them(text: str, size: int) -> None:
+    assert container_options.size_bytes(text) == size

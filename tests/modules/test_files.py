@@ -1,0 +1,88 @@
+"""file, directory, template, command, package: idempotent, and honest in check mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Failed, Refused
+from sparkwright.modules.command import Command
+from sparkwright.modules.directory import Directory
+from sparkwright.modules.file import File
+from sparkwright.modules.package import Package
+from sparkwright.modules.template import Template
+from tests.modules.context import RecordingContext
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RecordingContext:
+    return RecordingContext(tmp_path)
+
+
+def test_a_file_is_written_once(context: RecordingContext) -> None:
+    args = File.Args(path="~/a/note", content="x\n", mode="0600")
+    first, second = File().run(args, context), File().run(args, context)
+    assert (first.changed, second.changed) == (True, False)
+    path = context.machine.home / "a/note"
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("x\n", 0o600)
+
+
+def test_only_the_mode_is_changed_when_only_the_mode_differs(context: RecordingContext) -> None:
+    File().run(File.Args(path="~/note", content="x"), context)
+    before = (context.machine.home / "note").stat().st_ino
+    result = File().run(File.Args(path="~/note", content="x", mode="640"), context)
+    assert [(one.field, one.before, one.after) for one in result.diff] == [("mode", "0644", "640")]
+    assert (context.machine.home / "note").stat().st_ino == before
+
+
+def test_check_mode_shows_and_does_not_write(context: RecordingContext) -> None:
+    context.check = True
+    result = File().run(File.Args(path="~/note", content="x"), context)
+    assert result.changed
+    assert not (context.machine.home / "note").exists()
+
+
+def test_a_folder_in_the_way_of_a_file_is_not_thrown_away(context: RecordingContext) -> None:
+    (context.machine.home / "note/deep").mkdir(parents=True)
+    with pytest.raises(Failed, match="note"):
+        File().run(File.Args(path="~/note", content="x"), context)
+
+
+def test_a_folder_is_made_and_taken_away(context: RecordingContext) -> None:
+    args = Directory.Args(path="~/a/b", mode="0700")
+    assert Directory().run(args, context).changed
+    assert not Directory().run(args, context).changed
+    gone = Directory.Args(path="~/a", state="absent")
+    assert Directory().run(gone, context).changed
+    assert not Directory().run(gone, context).changed
+
+
+def test_a_template_that_its_check_refuses_does_not_replace_the_old_one(context: RecordingContext) -> None:
+    Template().run(Template.Args(content="good", dest="~/conf"), context)
+    with pytest.raises(Failed, match="grep refuses the new"):
+        Template().run(Template.Args(content="bad", dest="~/conf", validate=["grep", "good"]), context)
+    assert (context.machine.home / "conf").read_text() == "good"
+
+
+def test_a_command_says_what_it_said(context: RecordingContext) -> None:
+    result = Command().run(Command.Args(cmd="sh -c 'echo out; echo err >&2; exit 3'"), context)
+    assert (result.failed, result.data["code"], result.data["out"]) == (True, 3, "out")
+    assert "err" in result.msg
+
+
+def test_a_command_with_nothing_to_do_does_not_run(context: RecordingContext) -> None:
+    (context.machine.home / "there").touch()
+    assert not Command().run(Command.Args(cmd="false", creates="~/there"), context).changed
+    assert not Command().run(Command.Args(cmd="false", removes="~/not-there"), context).changed
+
+
+def test_a_command_that_hangs_ends_at_its_deadline(context: RecordingContext) -> None:
+    with pytest.raises(Failed, match="did not end within 0.2 s"):
+        Command().run(Command.Args(cmd="sleep 30", timeout_s=0.2), context)
+
+
+@pytest.mark.parametrize("name", ["nvidia-driver-580-open", "linux-image-6.14-nvidia", "cuda-toolkit-13-0"])
+def test_driver_kernel_and_cuda_packages_are_refused(context: RecordingContext, name: str) -> None:
+    with pytest.raises(Refused, match="which apt can split from the firmware"):
+        Package().run(Package.Args(name=name), context)

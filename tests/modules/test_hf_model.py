@@ -1,0 +1,173 @@
+"""Models from a loopback hub with the real huggingface_hub and hf_transfer: whole, or named and not green."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Failed
+from sparkwright.modules.hf_model import HfModel
+from sparkwright.modules.lock_model import LockModel
+from sparkwright.sandbox.hub import Hub, HubApi
+from sparkwright.sandbox.web import Server
+from sparkwright.secret import Secret
+from tests.modules.context import RecordingContext
+
+MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
+SHARD = "model-00003-of-00014.safetensors"
+
+
+class Flaky(Hub):
+    """cuts: how many more large answers end half-way. down: refuses everything."""
+
+    cuts = 0
+
+    def __init__(self) -> None:
+        super().__init__(self._cut)
+        self.asked = 0
+
+    def _cut(self) -> bool:
+        self.asked += 1
+        self.cuts -= 1
+        return self.cuts >= 0
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[Flaky, Server]]:
+    one = Flaky()
+    server = Server(0, HubApi, one)
+    server.start()
+    yield one, server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def context(tmp_path: Path, hub: tuple[Flaky, Server]) -> RecordingContext:
+    return RecordingContext(tmp_path, hub_url=f"http://127.0.0.1:{hub[1].port}")
+
+
+def pinned(context: RecordingContext, model: str = MODEL) -> dict[str, Any]:
+    return dict(LockModel().run(LockModel.Args(id=model), context).data)
+
+
+def fetch(context: RecordingContext, transfer: Any = "plain", **fields: Any) -> Any:
+    found = {**pinned(context), **fields}
+    return HfModel().run(
+        HfModel.Args(id=MODEL, commit=found["commit"], files=found["files"], dir="~/m", transfer=transfer), context
+    )
+
+
+@pytest.mark.parametrize("transfer", ["plain", "hf_transfer"])
+def test_a_model_arrives_whole_and_a_second_time_nothing_is_asked(
+    context: RecordingContext, hub: tuple[Flaky, Server], transfer: str
+) -> None:
+    first = fetch(context, transfer)
+    assert (first.changed, len(first.data["fetched"])) == (True, 19)
+    asked = hub[0].asked
+    second = fetch(context, transfer)
+    assert (second.changed, second.data["fetched"]) == (False, [])
+    assert hub[0].asked == asked
+
+
+def test_a_wrong_byte_of_the_right_size_is_found_and_only_that_file_fetched(context: RecordingContext) -> None:
+    fetch(context)
+    path = context.machine.home / "m" / SHARD
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    result = fetch(context)
+    assert result.data["fetched"] == [SHARD]
+    assert path.read_bytes() != data
+
+
+def test_a_truncated_file_is_found_even_with_its_old_time(context: RecordingContext) -> None:
+    fetch(context)
+    path = context.machine.home / "m" / SHARD
+    old = path.stat()
+    path.write_bytes(path.read_bytes()[:1000])
+    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
+    assert fetch(context).data["fetched"] == [SHARD]
+
+
+def test_check_mode_names_what_is_missing_and_fetches_nothing(context: RecordingContext) -> None:
+    context.check = True
+    result = fetch(context)
+    assert (result.changed, len(result.diff)) == (True, 19)
+    assert not (context.machine.home / "m").exists()
+
+
+@pytest.mark.parametrize("transfer", ["plain", "hf_transfer"])
+def test_transfers_that_break_off_are_tried_again(
+    context: RecordingContext, hub: tuple[Flaky, Server], transfer: str
+) -> None:
+    hub[0].cuts = 2
+    assert len(fetch(context, transfer).data["fetched"]) == 19
+
+
+def test_a_hub_that_always_breaks_off_is_a_failure_and_leaves_no_partial_file(
+    context: RecordingContext, hub: tuple[Flaky, Server]
+) -> None:
+    found = pinned(context)
+    hub[0].cuts = 10**6
+    with pytest.raises(Failed, match="broke off"):
+        fetch(context, files=[one for one in found["files"] if one["path"] == SHARD])
+    assert list((context.machine.home / "m").rglob("*.incomplete")) == []
+
+
+def test_bytes_that_are_not_what_was_pinned_fail_by_name(context: RecordingContext) -> None:
+    files = [{**one, "sha256": "0" * 64} if one["path"] == SHARD else one for one in pinned(context)["files"]]
+    with pytest.raises(Failed, match=f"wrong bytes twice: {SHARD}"):
+        fetch(context, files=files)
+
+
+def test_a_full_disk_is_refused_before_a_byte_is_fetched(context: RecordingContext) -> None:
+    files = [{**pinned(context)["files"][0], "size_bytes": 10**18}]
+    with pytest.raises(Failed, match="the disk of .* is full"):
+        fetch(context, files=files)
+
+
+def test_a_whole_model_needs_no_hub(context: RecordingContext) -> None:
+    found = pinned(context)
+    fetch(context)
+    context.machine = dataclasses.replace(context.machine, hub_url="http://127.0.0.1:1")
+    args = HfModel.Args(id=MODEL, commit=found["commit"], files=found["files"], dir="~/m")
+    assert not HfModel().run(args, context).changed
+    with pytest.raises(Failed, match="does not answer"):
+        pinned(context)
+
+
+@pytest.mark.parametrize(
+    ("model", "revision", "said"),
+    [
+        ("Qwen/Nothing", "main", "has no model Qwen/Nothing"),
+        (MODEL, "v9", "has no revision 'v9'"),
+        (
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "main",
+            "is gated. Accept its licence at .*/meta-llama/Llama-3.1-8B-Instruct",
+        ),
+    ],
+)
+def test_what_the_hub_refuses_is_a_sentence(context: RecordingContext, model: str, revision: str, said: str) -> None:
+    with pytest.raises(Failed) as caught:
+        LockModel().run(LockModel.Args(id=model, revision=revision), context)
+    import re
+
+    assert re.search(said, str(caught.value))
+
+
+def test_a_gated_model_opens_with_a_token(context: RecordingContext) -> None:
+    context.secrets = {"HF_TOKEN": Secret("hf_x")}
+    assert pinned(context, "meta-llama/Llama-3.1-8B-Instruct")["files"]
+
+
+def test_patterns_choose_the_files(context: RecordingContext) -> None:
+    args = LockModel.Args(id=MODEL, allow=["*.safetensors"], ignore=["*00001*"])
+    files = LockModel().run(args, context).data["files"]
+    assert len(files) == 13
