@@ -146,7 +146,10 @@ def sandbox(target: Path) -> None:
 
 def registry(vllm: str) -> None:
     """Debian's docker-registry on loopback, holding the stand-in image under its tags."""
-    if not answers(f"http://127.0.0.1:{REGISTRY_PORT}/v2/"):
+    there = answers(f"http://127.0.0.1:{REGISTRY_PORT}/v2/")
+    if there and not (BED / "registry.pid").exists():
+        sys.exit(f"bed: another registry holds port {REGISTRY_PORT}: `make bed-down` where it was started, or stop it")
+    if not there:
         config = BED / "registry.yml"
         config.write_text(
             "version: 0.1\nlog: {level: error}\n"
@@ -193,26 +196,23 @@ def arm_only() -> None:
 def start(n: int, image: str) -> None:
     """Boot a host. The long list of flags does what --privileged does, where that is refused."""
     name = f"sparkwright-bed-spark{n}"
-    if run(["docker", "ps", "-q", "--filter", f"name=^{name}$"]).strip():
-        return
+    if run(["docker", "ps", "--format", "{{.Image}}", "--filter", f"name=^{name}$"]).strip() == image:
+        return  # the image holds this checkout's key and code: another checkout's host is replaced
     run(["docker", "rm", "-fv", name], check=False)
-    run(
-        ["docker", "run", "-d", "--name", name, "--hostname", f"spark{n}", "--label", "sparkwright.bed"]
-        + ["-p", f"127.0.0.1:{SSH_PORT + n - 1}:22", "--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE"]
-        + ["--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined"]
-        + ["--security-opt", "systempaths=unconfined", "--device-cgroup-rule", "a *:* rwm", "--device", "/dev/fuse"]
-        + [
-            "-v",
-            "/sys/fs/cgroup:/sys/fs/cgroup:rw",
-            "--tmpfs",
-            "/run",
-            "--tmpfs",
-            "/run/lock",
-            "--tmpfs",
-            "/tmp",
-            image,
-        ]
-    )
+    looser = [f"--security-opt={kind}=unconfined" for kind in ("seccomp", "apparmor", "systempaths")]
+    mounts = ["-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw", *(f"--tmpfs={path}" for path in ("/run", "/run/lock", "/tmp"))]
+    devices = ["--cap-add=ALL", "--cap-drop=SYS_RESOURCE", "--device-cgroup-rule", "a *:* rwm", "--device", "/dev/fuse"]
+    named = [
+        "--name",
+        name,
+        "--hostname",
+        f"spark{n}",
+        "--label",
+        "sparkwright.bed",
+        "-p",
+        f"127.0.0.1:{SSH_PORT + n - 1}:22",
+    ]
+    run(["docker", "run", "-d", *named, *looser, *devices, *mounts, image])
 
 
 def wait_for(n: int) -> None:

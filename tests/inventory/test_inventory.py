@@ -18,7 +18,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"hosts/spark{n}.yml").write_text("groups: [lab]\n")
     (tmp_path / "hosts/desk.yml").write_text("connection: local\nvars: {ollama: leave}\n")
     (tmp_path / "hosts/groups.yml").write_text(
-        "all:\n  vars: {ollama: unload, reserve_gib: 4}\n  user: ops\nlab:\n  vars: {reserve_gib: 8}\ngpu:\n  hosts: [spark1, desk]\n"
+        "all:\n  vars: {ollama: unload, reserve_gib: 4}\n  user: ops\n"
+        "lab:\n  vars: {reserve_gib: 8}\ngpu:\n  hosts: [spark1, desk]\n"
     )
     return tmp_path
 

@@ -97,7 +97,7 @@ def _explained(machine: Machine, model_id: str, revision: str) -> Iterator[None]
     except GatedRepoError:
         raise Failed(
             f"{model_id} is gated.",
-            fix=f"Accept its licence at {machine.hub_url}/{model_id} and give a token: `secrets: {{HF_TOKEN: {{env: HF_TOKEN}}}}`.",
+            fix=f"Accept its licence at {machine.hub_url}/{model_id}, then give a token (hosts/groups.yml, `secrets`).",
         ) from None
     except RevisionNotFoundError:
         raise Failed(f"{model_id} has no revision {revision!r}.", fix="Check `model.revision` in the recipe.") from None

@@ -18,7 +18,8 @@ class LockImage(Module["LockImage.Args"]):
 
     Returns: digest, platforms, engine_version, created, size_bytes (null where not known).
 
-    Refused when the image has nothing for this host's platform. Fails when the tag is not there, or nobody answers and the host has no such image.
+    Refused when the image has nothing for this host's platform. Fails when the tag is not there, or nobody answers and the
+    host has no such image.
     """
 
     @dataclass(frozen=True)

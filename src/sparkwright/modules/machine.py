@@ -16,7 +16,6 @@ from pathlib import Path
 
 from sparkwright.errors import Failed
 
-
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # an ordinary user's login does not have it, a root task needs it
 
 

@@ -10,7 +10,6 @@ from sparkwright.engine import endpoints
 from sparkwright.modules import http_probe
 from sparkwright.modules.base import Context, Module, Result, arg
 
-
 DYING_S = 2.0
 
 

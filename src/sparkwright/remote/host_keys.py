@@ -34,7 +34,7 @@ def known(path: Any) -> paramiko.HostKeys:
 def changed(target: SshTarget, error: paramiko.BadHostKeyException) -> Unreachable:
     """The refusal of a key that differs from the known one."""
     return Unreachable(
-        f"the key of {target.known_as} is not the known one: {fingerprint(error.key)}, expected {fingerprint(error.expected_key)}."
+        f"the key of {target.known_as} is not the known one: {fingerprint(error.key)}, not {fingerprint(error.expected_key)}."
         " Somebody may be in between, or the host was installed anew.",
         fix=f"If it was: `{join(['ssh-keygen', '-R', target.known_as])}`, then log in once with ssh and compare the new one.",
     )

@@ -253,6 +253,19 @@ class Containers:
         self.save()
         return one
 
+    def rename(self, one: Container, name: str) -> None:
+        """Another name for it. Refused when that is taken."""
+        with self._mutex:
+            self._refuse_taken(name)
+            one.name = name
+        self.save()
+
+    def _refuse_taken(self, name: str) -> None:
+        taken = next((one for one in self.all.values() if one.name == name), None)
+        if taken is not None:
+            said = f'Conflict. The container name "/{name}" is already in use by container "{taken.id}".'
+            raise Refused(409, f"{said} You have to remove (or rename) that container to be able to reuse that name.")
+
     def remove(self, one: Container, *, force: bool) -> None:
         """Take it away; a running one only by force."""
         if one.running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -38,6 +39,13 @@ def up(folder: Path) -> dict[str, str]:
         return dict(state["env"])
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "up.lock").open("w") as lock:  # two commands at once start one sandbox
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        state = _state(folder)
+        return dict(state["env"]) if state is not None and _lives(state["pid"]) else _start(folder)
+
+
+def _start(folder: Path) -> dict[str, str]:
     (folder / "state.json").unlink(missing_ok=True)
     _short_enough(folder)
     with (folder / "daemon.log").open("ab") as log:

@@ -23,7 +23,17 @@ NVIDIA_SMI = """#!/bin/sh
 # A pretend GB10: it gives no memory figures, as the real one.
 case "$*" in
   *compute-apps*) ;;
-  *name,driver_version,*) echo "NVIDIA GB10, 580.95.05, 47, 38.20, 2411" ;;
+  *--query-gpu=*)
+    fields=${1#--query-gpu=}; row=""; IFS=,
+    for field in $fields; do
+      case "$field" in
+        name) value="NVIDIA GB10" ;; driver_version) value=580.95.05 ;; temperature.gpu) value=47 ;;
+        power.draw) value=38.20 ;; clocks.sm | clocks.current.sm) value=2411 ;; utilization.gpu) value=3 ;;
+        *) value="[N/A]" ;;
+      esac
+      row="${row:+$row, }$value"
+    done
+    echo "$row" ;;
   *) echo "NVIDIA-SMI 580.95.05   NVIDIA GB10   Memory-Usage: Not Supported   (sandbox)" ;;
 esac
 """

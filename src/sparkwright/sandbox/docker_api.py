@@ -130,8 +130,7 @@ class DockerApi(Handler):
                 one.stop()
                 self.reply(204 if was_running or verb == "kill" else 304)
             case "POST", "rename":
-                one.name = self.query["name"]
-                self.spark.containers.save()
+                self.spark.containers.rename(one, self.query["name"])
                 self.reply(204)
             case "POST", "update":
                 one.policy = (self.body().get("RestartPolicy") or {}).get("Name") or one.policy

@@ -37,7 +37,7 @@ class Pool:
         return True
 
     def release(self, holder: str, *, after_s: float = 0) -> None:
-        """Give memory back, at once or a little later."""
+        """Give memory back, at once or a little later. A holder is one start of one thing, never a name used again."""
         if after_s:
             timer = threading.Timer(after_s, self.release, (holder,))
             timer.daemon = True

@@ -6,6 +6,7 @@ python3 -m sparkwright.sandbox.ollama --port 11434      (the ssh test bed runs i
 from __future__ import annotations
 
 import argparse
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -27,36 +28,38 @@ class Ollama:
     def __init__(self, pool: Pool, busy: Callable[[], bool] = lambda: False, *, loaded: bool = True) -> None:
         self._pool = pool
         self._busy = busy
-        self._loaded: dict[str, float] = {}
+        self._loaded: dict[str, tuple[float, str]] = {}  # name: until when, the holder of its memory
         self._mutex = threading.Lock()
         if loaded:
             self.load(MODEL)
 
     def load(self, name: str) -> None:
         """Bring a model into memory."""
-        if self._pool.claim(f"ollama {name}", MODEL_BYTES):
-            with self._mutex:
-                self._loaded[name] = time.time() + 300
+        with self._mutex:
+            holder = self._loaded[name][1] if name in self._loaded else f"ollama {name} {secrets.token_hex(4)}"
+            if self._pool.claim(holder, MODEL_BYTES):
+                self._loaded[name] = (time.time() + 300, holder)
 
     def unload(self, name: str) -> None:
         """Queue its expiry: it goes when nobody uses it any more."""
         with self._mutex:
             if name in self._loaded:
-                self._loaded[name] = time.time()
+                self._loaded[name] = (time.time(), self._loaded[name][1])
                 threading.Thread(target=self._expire, args=(name,), daemon=True).start()
 
     def rows(self) -> list[dict[str, Any]]:
         """What /api/ps lists."""
         with self._mutex:
-            return [self._row(name, until) for name, until in self._loaded.items()]
+            return [self._row(name, until) for name, (until, _) in self._loaded.items()]
 
     def _expire(self, name: str) -> None:
         time.sleep(UNLOAD_S)
         while self._busy():
             time.sleep(0.05)
         with self._mutex:
-            self._loaded.pop(name, None)
-        self._pool.release(f"ollama {name}", after_s=0.2)
+            found = self._loaded.pop(name, None)
+        if found is not None:
+            self._pool.release(found[1], after_s=0.2)
 
     @staticmethod
     def _row(name: str, until: float) -> dict[str, Any]:

@@ -13,6 +13,7 @@ HYBRID_KEYS = ("linear_conv_kernel_dim", "mamba_d_state", "ssm_state_size", "kda
 BLOCK_TOKENS = {"fp8": 2096, "auto": 1056}  # of Qwen3.5-35B-A3B, by the type of its KV cache
 DEFAULT_BUDGET = 2048  # on a GB10, in every version
 DEFAULT_SEQS = 256
+SMALLEST_SHARD = 1_000_000  # bytes; the pretend hub's shards have two and a half times as many
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,9 @@ def _shards(folder: Path) -> int:
     for name in names:
         if not (folder / name).is_file():
             said = f"FileNotFoundError: [Errno 2] No such file or directory: '{folder / name}'"
+            raise Refused(f"Traceback (most recent call last):\n{said}", 1)
+        if (folder / name).stat().st_size < SMALLEST_SHARD:
+            said = "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer"
             raise Refused(f"Traceback (most recent call last):\n{said}", 1)
     return len(names)
 

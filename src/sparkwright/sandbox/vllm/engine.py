@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ class Engine:
         self._folder_of = folder_of
         self._listen = listen
         self._pool = pool
-        self._holder = holder
+        self._holder = f"{holder} {secrets.token_hex(4)}"
         self._code = 0
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
 
