@@ -112,7 +112,7 @@ def _explained(machine: Machine, model_id: str, revision: str) -> Iterator[None]
         ) from None
     except HfHubHTTPError as error:
         raise HubDown(f"the hub {machine.hub_url} answers {error}.") from None
-    except (requests.ConnectionError, requests.Timeout) as error:
+    except (requests.ConnectionError, requests.Timeout):
         raise HubDown(f"the hub {machine.hub_url} does not answer.", fix="Check the host's network.") from None
     except requests.RequestException as error:
         raise HubDown(f"the transfer from {machine.hub_url} broke off: {type(error).__name__}.") from None
