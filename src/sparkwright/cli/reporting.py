@@ -44,6 +44,15 @@ def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
                 raise
             _say(error, options)
             code = int(error.exit)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read is gone: nothing more to say
+            code = 0
+        except Exception as error:
+            if options.get("debug") or os.environ.get("SPARKWRIGHT_DEBUG"):
+                raise
+            said = f"sparkwright broke: {type(error).__name__}: {error}."
+            _say(SparkwrightError(said, fix="`--debug` shows where; please report it."), options)
+            code = int(Exit.FAILED)
         if code:
             raise InvokeExit(code=code)
 

@@ -21,6 +21,7 @@ class Lines:
         self.write = write or _plain
         self._progress_at: dict[str, float] = {}
         self._names: dict[tuple[str, str], str] = {}
+        self._told: set[str] = set()
         self._width = 0
         self._many = False
         self._recaps: list[Event] = []
@@ -47,7 +48,8 @@ class Lines:
         self.write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
 
     def _on_run_started(self, event: Event) -> None:
-        if event.get("sandbox"):
+        if event.get("sandbox") and event["host"] not in self._told:
+            self._told.add(event["host"])
             self.write("muted", f"{event['host']} is the sandbox: a pretend Spark, no GPU and no real model.")
         if event.get("check"):
             self.write("muted", f"check mode: {event['host']} is only looked at.")

@@ -100,6 +100,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
 
     def _pull(self, args: Args, platform: str, context: Context) -> None:
         from docker.errors import APIError
+        from requests import RequestException
 
         ref = _by_digest(args.ref)
         client: Any = context.docker()
@@ -113,6 +114,8 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
             client.api.tag(ref, repository, tag, force=True)
         except APIError as error:
             raise registry_errors.explain(args.ref, str(error.explanation or error)) from None
+        except RequestException as error:
+            raise registry_errors.explain(args.ref, f"timeout ({type(error).__name__})") from None
 
     @staticmethod
     def _follow(lines: Iterator[dict[str, Any]], ref: str, context: Context) -> None:

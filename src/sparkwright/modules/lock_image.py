@@ -28,12 +28,15 @@ class LockImage(Module["LockImage.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         from docker.errors import APIError
+        from requests import RequestException
 
         client: Any = context.docker()
         try:
             found = client.api.inspect_distribution(args.ref)
-        except APIError as error:
-            explained = registry_errors.explain(args.ref, str(error.explanation or error))
+        except (APIError, RequestException) as error:
+            explained = registry_errors.explain(
+                args.ref, str(getattr(error, "explanation", "") or f"timeout ({error})")
+            )
             local = self._local(client, args.ref)
             if local is None or not isinstance(explained, registry_errors.RegistryDown):
                 raise explained from None

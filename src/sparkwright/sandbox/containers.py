@@ -60,12 +60,13 @@ class Container:
     def start(self) -> None:
         """Start it, or Refused as the engine does."""
         port = self._port()
-        if port and _taken(port):
+        if port and (self._world.published.get(port, self) is not self or _taken(port)):
             said = "driver failed programming external connectivity on endpoint"
             raise Refused(500, f"{said} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
         self._asked_to_stop, self.restarts = False, 0
+        self._world.published[port] = self
         self._launch()
-        self._thread = threading.Thread(target=self._supervise, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -156,6 +157,12 @@ class Container:
         )
         self.status, self.started_at = "running", _now()
 
+    def _run(self) -> None:
+        """Its life, and then its port is free again."""
+        self._supervise()
+        if self._world.published.get(self._port()) is self:
+            del self._world.published[self._port()]
+
     def _supervise(self) -> None:
         """Run the engine, and again as the policy says, with docker's growing pauses."""
         pause_s = BACKOFF_S
@@ -179,13 +186,16 @@ class Container:
 
 
 class World:
-    """What containers share. fault_since_s: when it was broken. home: the pretend user's folder."""
+    """What containers share.
+
+    fault_since_s: when it was broken. published: ports of running containers. home: the pretend user's folder."""
 
     def __init__(self, pool: Pool, fault: Callable[[], str], fault_since_s: Callable[[], float], home: Path) -> None:
         self.pool = pool
         self.fault = fault
         self.fault_since_s = fault_since_s
         self.home = home
+        self.published: dict[int, Container] = {}
 
     def at_home(self, path: str) -> str:
         """A path of the pretend host as it really stands."""

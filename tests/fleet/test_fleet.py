@@ -1,0 +1,125 @@
+"""Batches as Ansible cuts them, and what a failed host means for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Unreachable
+from sparkwright.fleet import Fleet, Member, batches
+from sparkwright.inventory import Host
+from sparkwright.plan.events import Event, event
+from sparkwright.plan.model import Plan
+from sparkwright.secret import Secret
+
+
+@dataclass
+class PretendLink:
+    """A host that answers as told: an exit code, or "gone"."""
+
+    host: Host
+    ends: int | str
+    asked: list[str]
+
+    def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
+        self.asked.append(self.host.name)
+        if self.ends == "gone":
+            raise Unreachable("unreachable: silent.", where=self.host.name)
+        counts = {"ok": 1, "changed": 0, "failed": int(bool(self.ends)), "skipped": 0, "unreachable": 0}
+        yield event("recap", host=self.host.name, **counts, exit=self.ends, seconds=0.1, msg="")
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Play:
+    name: str = "Test"
+    serial: list[int | str] = field(default_factory=list)
+    max_fail_percentage: float | None = None
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        pass
+
+
+def members(*ends: int | str, asked: list[str] | None = None) -> list[Member]:
+    found = []
+    for n, end in enumerate(ends, 1):
+        host = Host(f"spark{n}", f"spark{n}")
+        found.append(Member(host, link=PretendLink(host, end, asked if asked is not None else [])))
+    return found
+
+
+def run(everyone: list[Member], play: Play) -> Seen:
+    seen = Seen()
+    one = Fleet(everyone, [seen])
+    one.play(
+        play, [member.host for member in everyone], lambda m: Plan(run_id="r", host=m.host.name, play="Test", steps=())
+    )
+    one.close()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("serial", "sizes"),
+    [([], [8]), ([3], [3, 3, 2]), (["25%"], [2, 2, 2, 2]), ([1, "50%"], [1, 4, 3]), (["1%"], [1] * 8), ([20], [8])],
+)
+def test_batches_are_cut_as_ansible_cuts_them(serial: list[int | str], sizes: list[int]) -> None:
+    assert [len(batch) for batch in batches(members(*[0] * 8), serial)] == sizes
+
+
+def test_without_serial_a_failed_host_does_not_stop_the_others() -> None:
+    seen = run(members(0, 1, 0), Play())
+    assert sorted((one["host"], one["exit"]) for one in seen.events if one["event"] == "recap") == [
+        ("spark1", 0),
+        ("spark2", 1),
+        ("spark3", 0),
+    ]
+
+
+def test_a_batch_that_fails_whole_stops_the_play() -> None:
+    asked: list[str] = []
+    run(members(0, 1, 0, asked=asked), Play(serial=[1]))
+    assert asked == ["spark1", "spark2"]
+
+
+@pytest.mark.parametrize(("percentage", "hosts"), [(50.0, 4), (49.0, 2), (0.0, 2)])
+def test_more_failures_than_allowed_stop_after_the_batch(percentage: float, hosts: int) -> None:
+    asked: list[str] = []
+    run(members(0, 1, 0, 0, asked=asked), Play(serial=[2], max_fail_percentage=percentage))
+    assert len(asked) == hosts
+
+
+def test_an_unreachable_host_is_counted_as_such_and_the_others_go_on() -> None:
+    seen = run(members("gone", 0), Play())
+    recaps = {one["host"]: one for one in seen.events if one["event"] == "recap"}
+    assert (recaps["spark1"]["unreachable"], recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 0, 3)
+    assert recaps["spark2"]["exit"] == 0
+
+
+def test_changes_pending_are_no_failure() -> None:
+    asked: list[str] = []
+    run(members(2, 2, asked=asked), Play(serial=[1]))
+    assert asked == ["spark1", "spark2"]
+
+
+def test_two_plays_of_a_host_are_one_recap() -> None:
+    everyone = members(0)
+    seen = Seen()
+    one = Fleet(everyone, [seen])
+    for _ in range(2):
+        one.play(Play(), [everyone[0].host], lambda m: Plan(run_id="r", host=m.host.name, play="Test", steps=()))
+    one.close()
+    recaps = [one for one in seen.events if one["event"] == "recap"]
+    assert [recap["ok"] for recap in recaps] == [2]

@@ -1,0 +1,171 @@
+"""The pretend parts behave as the real ones do: Docker's refusals, Ollama's texts, vLLM's last words and streams."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.errors import APIError
+
+from sparkwright.sandbox import control, hub
+from sparkwright.sandbox.vllm.arguments import Refused, parse
+from sparkwright.sandbox.vllm.config import build
+from tests.remote.sshd import free_port
+
+DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
+MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
+IMAGE = "vllm/vllm-openai:v0.32.0"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[dict[str, str]]:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    folder = Path(tempfile.mkdtemp(prefix="spark-"))
+    yield control.up(folder)
+    control.down(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    patch.undo()
+
+
+@pytest.fixture
+def engine(spark: dict[str, str]) -> Iterator[docker.DockerClient]:
+    client = docker.DockerClient(base_url=spark["DOCKER_HOST"])
+    client.api.pull(*IMAGE.split(":"))
+    client.api.tag(
+        f"{IMAGE.split(':')[0]}@{client.api.inspect_distribution(IMAGE)['Descriptor']['digest']}", *IMAGE.split(":")
+    )
+    yield client
+    for row in client.api.containers(all=True):
+        client.api.remove_container(row["Id"], force=True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    for name in hub.files(MODEL):
+        (folder / name).write_bytes(hub.content(MODEL, name))
+    return folder
+
+
+def create(engine: docker.DockerClient, name: str, model: Path, port: int = 0, **fields: Any) -> str:
+    body = {
+        "Image": IMAGE,
+        "Cmd": ["--model", "/m", "--gpu-memory-utilization", "0.6"],
+        "HostConfig": {
+            "Binds": [f"{model}:/m"],
+            "PortBindings": {"8000/tcp": [{"HostIp": "", "HostPort": str(port or free_port())}]},
+            **fields,
+        },
+    }
+    return str(engine.api.create_container_from_config(body, name)["Id"])
+
+
+def test_a_taken_name_is_refused_at_create_and_at_rename(engine: docker.DockerClient, model: Path) -> None:
+    create(engine, "a", model)
+    create(engine, "b", model)
+    for attempt in (lambda: create(engine, "a", model), lambda: engine.api.rename("b", "a")):
+        with pytest.raises(APIError, match="is already in use by container") as caught:
+            attempt()
+        assert caught.value.status_code == 409
+
+
+def test_a_taken_port_is_refused_and_the_container_stays_behind(engine: docker.DockerClient, model: Path) -> None:
+    port = free_port()
+    for name in ("a", "b"):
+        create(engine, name, model, port)
+    engine.api.start("a")
+    with pytest.raises(APIError, match="port is already allocated"):
+        engine.api.start("b")
+    assert engine.api.inspect_container("b")["State"]["Status"] == "created"
+
+
+def test_memory_is_right_after_a_quick_restart(engine: docker.DockerClient, spark: dict[str, str], model: Path) -> None:
+    import time
+
+    def available() -> float:
+        text = (Path(spark["SPARKWRIGHT_ROOT"]) / "proc/meminfo").read_text()
+        return int(next(line for line in text.splitlines() if line.startswith("MemAvailable")).split()[1]) / 2**20
+
+    deadline_s = time.monotonic() + 10
+    while available() < 90 and time.monotonic() < deadline_s:  # what an earlier test's container held
+        time.sleep(0.02)
+    free = available()
+    create(engine, "a", model)
+    engine.api.start("a")
+    while available() > free - 60 and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert available() == pytest.approx(free - 0.6 * 119.7, abs=1)
+    engine.api.stop("a")
+    while available() < free - 1 and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    engine.api.start("a")
+    while available() > free - 60 and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    time.sleep(0.6)  # longer than a CUDA context lingers: what the first start held must not be given back twice
+    assert available() == pytest.approx(free - 0.6 * 119.7, abs=1)
+
+
+def test_two_commands_at_once_start_one_sandbox(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    folder = Path(tempfile.mkdtemp(prefix="spark-"))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: control.up(folder)["OLLAMA_HOST"], range(4)))
+    control.down(folder)
+    assert len(set(found)) == 1
+
+
+def ask(spark: dict[str, str], path: str, body: Any = None) -> tuple[int, Any]:
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(f"http://{spark['OLLAMA_HOST']}{path}", data=data)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_ollama_answers_as_its_source_says(spark: dict[str, str]) -> None:
+    assert ask(spark, "/api/generate", {"model": "no", "keep_alive": 0}) == (404, {"error": "model 'no' not found"})
+    status, said = ask(spark, "/api/generate", {"model": "qwen3:32b", "keep_alive": 0})
+    assert (status, said["done"], said["done_reason"], said["response"]) == (200, True, "unload", "")
+    again = ask(spark, "/api/generate", {"model": "qwen3:32b", "keep_alive": 0})
+    assert again[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("case", "argv"),
+    [
+        ("err-unknown-arg", ["--model", "/m", "--no-such-flag"]),
+        ("hybrid-chunked-off", ["--model", "/m", "--max-model-len", "2048", "--no-enable-chunked-prefill"]),
+    ],
+)
+def test_the_engine_refuses_in_the_real_ones_words(model: Path, case: str, argv: list[str]) -> None:
+    real = (DATA / case / "server.log").read_text()
+    with pytest.raises(Refused) as caught:
+        build(parse(argv, "0.32.0"), model, "0.32.0")
+    told = [line.partition(" [type=")[0].strip() for line in str(caught.value).splitlines()[-3:]]
+    assert any(line in real for line in told if "error:" in line or "Assertion failed" in line)
+    assert caught.value.code == json.loads((DATA / case / "result.json").read_text())["exit_code"]
+
+
+def test_a_flag_that_left_the_engine_is_known_to_the_older_one_only() -> None:
+    assert parse(["--calculate-kv-scales"], "0.19.2").switch("calculate-kv-scales", False)
+    with pytest.raises(Refused, match="unrecognized arguments: --calculate-kv-scales"):
+        parse(["--calculate-kv-scales"], "0.32.0")
+
+
+def test_a_truncated_file_of_weights_is_a_death(model: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(model, tmp_path / "m"))
+    (copy / "model-00004-of-00014.safetensors").write_bytes(b"short")
+    with pytest.raises(Refused, match="MetadataIncompleteBuffer"):
+        build(parse(["--model", "/m"], "0.32.0"), copy, "0.32.0")
