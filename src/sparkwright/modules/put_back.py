@@ -29,14 +29,17 @@ class Found:
 
 
 class PutBack(StateModule["PutBack.Args", Found]):
-    """The server that was set aside serves again, and the failed one does not come back.
+    """The server that was set aside has its name again, and the failed one does not come back.
 
     The failed container's log and inspect are kept in the run's folder on the host before it is removed. When there is
     none to put back, the failed one is stopped with policy `no` and stays for its log: a crash loop is broken, never fed.
 
     A good server that was not yet set aside is left alone.
 
-    Returns: put_back (whether an old server was started again), incident (the folder of the evidence).
+    It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
+
+    Returns: put_back (whether there is an old server to start again), restart (the policy it had earned, else no), incident
+    (the folder of the evidence).
     """
 
     @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class PutBack(StateModule["PutBack.Args", Found]):
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if found.previous:
-            return [Change("container", f"{args.name}{containers.PREVIOUS} (stopped)", f"{args.name} (running)")]
+            return [Change("container", f"{args.name}{containers.PREVIOUS} (stopped)", f"{args.name} (stopped)")]
         if found.untouched:
             return []
         if found.current and found.current["State"]["Status"] in ("running", "restarting"):
@@ -65,7 +68,9 @@ class PutBack(StateModule["PutBack.Args", Found]):
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         said = "The old server was not touched." if found.untouched else "There was no older server to put back."
-        return {"put_back": bool(found.previous), "msg": said}
+        again = bool(found.previous) and bool(found.remembered.get("running", True))
+        earned = found.previous.get("Id") == found.verified_id
+        return {"put_back": again, "restart": found.remembered.get("policy", "no") if earned else "no", "msg": said}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         client, kept = context.docker(), args.name + containers.PREVIOUS
@@ -77,12 +82,6 @@ class PutBack(StateModule["PutBack.Args", Found]):
         if found.current:
             client.api.remove_container(args.name, force=True)
         client.api.rename(kept, args.name)
-        if not found.remembered.get("running", True):
-            return {"put_back": False, "incident": incident, "msg": "The older server is back, stopped as it was."}
-        client.api.start(args.name)
-        policy = found.remembered.get("policy", "no")
-        if policy != "no" and found.previous["Id"] == (context.state.read("verified") or {}).get("container_id"):
-            containers.set_policy(client, args.name, policy)
         context.state.remove("previous")
         return {"incident": incident, "msg": "The old server is put back."}
 

@@ -26,6 +26,7 @@ NAMES: tuple[str, ...] = (
     "put_back",
     "set_aside",
     "smoke_test",
+    "started",
     "stopped",
     "systemd_unit",
     "template",
