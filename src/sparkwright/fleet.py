@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -146,6 +147,11 @@ class Fleet:
             act(member)
         except SparkwrightError as error:
             self._note(member, failure(member.host.name, error))
+        except Exception as error:
+            said = (
+                f"sparkwright broke: {type(error).__name__}: {error} ({traceback.extract_tb(error.__traceback__)[-1]})"
+            )
+            self._note(member, failure(member.host.name, SparkwrightError(said)))
 
     def _note(self, member: Member, one: Event) -> None:
         """Keep what the next play and the end need. A recap is said once, at the end, over all plays."""

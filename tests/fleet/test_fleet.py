@@ -18,7 +18,7 @@ from sparkwright.secret import Secret
 
 @dataclass
 class PretendLink:
-    """A host that answers as told: an exit code, or "gone"."""
+    """A host that answers as told: an exit code, "gone", or "bug"."""
 
     host: Host
     ends: int | str
@@ -28,6 +28,8 @@ class PretendLink:
         self.asked.append(self.host.name)
         if self.ends == "gone":
             raise Unreachable("unreachable: silent.", where=self.host.name)
+        if self.ends == "bug":
+            raise KeyError("surprise")
         counts = {"ok": 1, "changed": 0, "failed": int(bool(self.ends)), "skipped": 0, "unreachable": 0}
         yield event("recap", host=self.host.name, **counts, exit=self.ends, seconds=0.1, msg="")
 
@@ -123,3 +125,10 @@ def test_two_plays_of_a_host_are_one_recap() -> None:
     one.close()
     recaps = [one for one in seen.events if one["event"] == "recap"]
     assert [recap["ok"] for recap in recaps] == [2]
+
+
+def test_a_surprise_in_a_thread_is_a_failure_and_never_green() -> None:
+    seen = run(members("bug", 0), Play())
+    recaps = {one["host"]: one for one in seen.events if one["event"] == "recap"}
+    assert (recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 1)
+    assert "KeyError: 'surprise'" in recaps["spark1"]["msg"]

@@ -90,3 +90,15 @@ def test_a_folder_laid_by_init_deploys(desk: Desk) -> None:
     assert (new / "hosts/spark1.yml").exists() and (new / "tasks.py").exists()
     again = desk.run("init", str(new))
     assert (again.code, "is there already" in again.err) == (5, True)
+
+
+def test_a_playbook_for_other_hosts_is_refused_not_green(desk: Desk) -> None:
+    (desk.root / "playbooks/other.yml").write_text("- hosts: spark1\n  tasks:\n    - facts:\n")
+    said = desk.run("play", "other", "--host", "sandbox")
+    assert (said.code, "no play of other is for sandbox" in said.err) == (5, True)
+
+
+def test_provision_is_idempotent(desk: Desk) -> None:
+    assert desk.run("provision", "--host", "sandbox", "--json").code == 0
+    again = desk.run("provision", "--host", "sandbox", "--json")
+    assert (again.code, again.recap["changed"]) == (0, 0)

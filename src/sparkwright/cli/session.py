@@ -54,7 +54,10 @@ def run(book: str, pattern: str, given: playbook.Options, *, json: bool) -> list
             _play(project, inventory, fleet, play, given, shown)
     finally:
         fleet.close()
-    return [member.recap["exit"] if member.recap else 0 for member in members]
+    idle = [member.host.name for member in members if member.recap is None]
+    if len(idle) == len(members):
+        raise Refused(f"no play of {book} is for {', '.join(idle)}.", fix="Look at `hosts:` in the playbook.")
+    return [member.recap["exit"] for member in members if member.recap is not None]
 
 
 def ask(pattern: str, header: dict[str, Any], *, json: bool) -> list[int]:
