@@ -63,6 +63,7 @@ def test_the_laptop_can_go_away_and_follow_again(desk: Desk) -> None:
             os.killpg(laptop.pid, signal.SIGKILL)
             break
     laptop.wait()
+    assert "running  Deploy" in desk.run("runs", "--host", "sandbox").out
     said = desk.run("attach", "--host", "sandbox", "--json")
     assert (said.code, said.recap["failed"]) == (0, 0), said.out
     assert desk.serving()

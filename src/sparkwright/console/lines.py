@@ -68,6 +68,13 @@ class Lines:
     def _on_note(self, event: Event) -> None:
         self.write("muted", self._line("", event["host"], event["text"]))
 
+    def _on_run(self, event: Event) -> None:
+        mode = " (check)" if event.get("check") else ""
+        self.write(
+            "",
+            self._line("", event["host"], f"{event['run']}  {event['state']:<8} {event['play']}{mode}  {event['who']}"),
+        )
+
     def _on_raw(self, event: Event) -> None:
         self.write("muted", self._line("", event["host"], event["text"]))
 

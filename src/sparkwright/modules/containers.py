@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
@@ -58,6 +59,13 @@ def last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:
     """The end of a container's log."""
     raw: bytes = client.api.logs(name, tail=count)
     return raw.decode(errors="replace").splitlines()
+
+
+def started_at(container: dict[str, Any]) -> datetime:
+    """When the container's last start began; the beginning of time for one that never started."""
+    text = str(container["State"].get("StartedAt") or "0001-01-01T00:00:00Z")
+    found = datetime.fromisoformat(text[:19])
+    return found if found.year > 1970 else datetime(1970, 1, 2)
 
 
 def who_listens(machine: Machine, client: docker.DockerClient, port: int) -> str:

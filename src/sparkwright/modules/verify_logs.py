@@ -35,7 +35,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         container = containers.inspect(client, args.name)
         if container is None:
             raise Failed(f"there is no container {args.name}.")
-        lines = list(logs.lines_of(client.api.logs(args.name)))
+        lines = list(logs.lines_of(client.api.logs(args.name, since=containers.started_at(container))))
         state = logs.read(lines)
         checks = [_chunked_prefill(args.chunked_prefill, state)]
         checks += [_holds(pattern, lines, wanted=True) for pattern in args.expect_log]

@@ -88,15 +88,6 @@ class WaitReady(Module["WaitReady.Args"]):
         return Result(failed=True, msg=msg, fix="If it is only slow, raise `expect.ready_s`.", data={"evidence": lines})
 
 
-def _since(container: dict[str, Any]) -> datetime | None:
-    text = container["State"].get("StartedAt") or ""
-    try:
-        return datetime.fromisoformat(text[:19] + "+00:00")
-    except ValueError:
-        return None
-
-
 def _age_s(container: dict[str, Any]) -> float:
     """Seconds since the container started."""
-    since = _since(container)
-    return max(0.0, (datetime.now(UTC) - since).total_seconds()) if since else 0.0
+    return max(0.0, (datetime.now(UTC).replace(tzinfo=None) - containers.started_at(container)).total_seconds())
