@@ -27,10 +27,12 @@ class Lab:
             f"IdentityFile {folder}/id\nIdentitiesOnly yes\nIdentityAgent none\nUserKnownHostsFile {self.known_hosts}\n"
         )
         self.write_config("")
+        self.started: list[Sshd] = []
         self.sshd = self.another("one")
 
     def another(self, name: str) -> Sshd:
         one = Sshd(self.folder / name, self.folder / f"home-{name}")
+        self.started.append(one)
         one.start()
         self.trust(one)
         return one
@@ -62,6 +64,5 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
     yield one
-    for config in tmp_path.glob("*/config"):
-        subprocess.run(["pkill", "-KILL", "-f", str(config)], check=False)
-    one.sshd.stop()
+    for sshd in one.started:
+        sshd.stop()

@@ -89,7 +89,5 @@ class Sshd:
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.signal(signal.SIGCONT)
-            for pid in self.sessions():
-                os.kill(pid, signal.SIGKILL)
-            self.process.kill()
+            self.signal(signal.SIGKILL)
             self.process.wait()
