@@ -124,6 +124,89 @@ def test_accept_new_is_the_users_own_choice_and_is_written_down(lab: Lab) -> Non
     assert lab.known_hosts.read_text() == lab.sshd.known_hosts_line()
 
 
+def test_an_accepted_new_key_is_said(lab: Lab) -> None:
+    lab.known_hosts.write_text("# mine, without a newline at the end")
+    lab.write_config("Host 127.0.0.1\n  StrictHostKeyChecking accept-new\n")
+    notes = [one["text"] for one in ask(lab, {"verb": "runs"}) if one["event"] == "note"]
+    assert f"the new key of [127.0.0.1]:{lab.sshd.port} is now in {lab.known_hosts}" in notes[0]
+    assert lab.known_hosts.read_text().splitlines()[1] + "\n" == lab.sshd.known_hosts_line()
+
+
+def test_a_pattern_and_a_key_of_a_strange_kind_are_understood(lab: Lab) -> None:
+    line = lab.sshd.known_hosts_line().replace("[127.0.0.1]", "[127.0.0.*]")
+    lab.known_hosts.write_text(line.replace("ssh-ed25519", "sk-ssh-ed25519@openssh.com") + line)
+    ask(lab, {"verb": "runs"})
+
+
+@pytest.mark.parametrize("strict", ["ask", "accept-new"])
+def test_a_revoked_key_is_refused_even_when_it_is_known(lab: Lab, strict: str) -> None:
+    line = lab.sshd.known_hosts_line()
+    lab.known_hosts.write_text(f"{line}@revoked * {line.split(' ', 1)[1]}")
+    lab.write_config(f"Host 127.0.0.1\n  StrictHostKeyChecking {strict}\n")
+    assert "is revoked in known_hosts: SHA256:" in refusal(lab)
+
+
+def test_a_certificate_authority_is_not_mistaken_for_the_key(lab: Lab) -> None:
+    lab.known_hosts.write_text(f"@cert-authority {lab.sshd.known_hosts_line()}")
+    said = refusal(lab)
+    assert "Certificates of hosts are not checked here." in said
+    assert f"`ssh-keyscan -p {lab.sshd.port} 127.0.0.1 >> {lab.known_hosts}`" in said
+
+
+def test_a_proxy_command_runs_as_ssh_runs_it(lab: Lab) -> None:
+    jump = lab.another("jump")
+    lab.write_config(
+        f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
+        f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyCommand ssh -W %h:%p hop 2>/dev/null\n"
+    )
+    assert ask(lab, plan(say("true")), address="far", port=None)[-1]["exit"] == 0
+    assert "Accepted publickey" in (jump.folder / "log").read_text()
+
+
+def test_a_jump_host_may_have_one_of_its_own(lab: Lab) -> None:
+    near, middle = lab.another("near"), lab.another("middle")
+    lab.write_config(
+        f"Host near\n  HostName 127.0.0.1\n  Port {near.port}\n"
+        f"Host middle\n  HostName 127.0.0.1\n  Port {middle.port}\n  ProxyJump near\n"
+        f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump middle\n"
+    )
+    assert ask(lab, plan(say("true")), address="far", port=None)[-1]["exit"] == 0
+    for jump in (near, middle):
+        assert "Accepted publickey" in (jump.folder / "log").read_text()
+
+
+def test_one_jump_host_for_everyone_is_not_gone_through_to_reach_itself(lab: Lab) -> None:
+    jump = lab.another("jump")
+    lab.write_config(
+        f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
+        f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\nHost *\n  ProxyJump hop\n"
+    )
+    assert ask(lab, plan(say("true")), address="far", port=None)[-1]["exit"] == 0
+
+
+def test_a_key_behind_a_jump_host_is_mended_by_the_alias(lab: Lab) -> None:
+    jump = lab.another("jump")
+    lab.known_hosts.write_text(jump.known_hosts_line())
+    lab.write_config(
+        f"Host hop\n  HostName 127.0.0.1\n  Port {jump.port}\n"
+        f"Host far\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  ProxyJump hop\n"
+    )
+    assert f"`ssh -p {lab.sshd.port} root@far`" in refusal(lab, address="far", port=None)
+
+
+def test_an_encrypted_key_without_an_agent_says_what_to_do(lab: Lab) -> None:
+    words = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret phrase", "-f", str(lab.folder / "id")]
+    subprocess.run(words, check=True, capture_output=True)
+    assert "the key has a passphrase and no agent holds it. Add it to your agent: `ssh-add`." in refusal(lab)
+
+
+def test_a_runner_that_breaks_is_quoted(lab: Lab) -> None:
+    ask(lab, {"verb": "runs"})
+    main = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/lib/sparkwright/runner/main.py"))
+    main.write_text("raise RuntimeError('the disk is odd')\n")
+    assert "its last words: RuntimeError: the disk is odd" in refusal(lab)
+
+
 def test_a_key_the_host_does_not_take_is_named(lab: Lab) -> None:
     (lab.sshd.folder / "authorized_keys").write_text("")
     said = refusal(lab)

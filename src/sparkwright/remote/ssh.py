@@ -10,7 +10,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,10 +24,12 @@ from sparkwright.plan.events import Event, decode, event
 from sparkwright.remote import bootstrap, host_keys, runtime, ssh_config
 from sparkwright.remote.ssh_config import SshTarget
 from sparkwright.secret import Secret
+from sparkwright.shell import join
 
 CONNECT_S = 10.0
 CHANNEL_S = 10.0
 SILENCE_S = 15.0  # the runner says something every 2 s
+UNPACK_S = 120.0
 CHUNK_BYTES = 64 * 1024
 _NO_ANSWER = ("banner", "timeout", "timed out", "no existing session")  # paramiko's words for it
 
@@ -41,11 +43,14 @@ class SshLink:
         self._host = host
         self._closed = False
         self._connection: Future[Connection] = Future()
+        self._notes: list[str] = []
         threading.Thread(target=self._connect, daemon=True).start()
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
         """See `Link.request`. Ships the runtime first where it is absent."""
         transport = self._transport()
+        while self._notes:
+            yield event("note", task="", text=self._notes.pop(0))
         yield from self._ask(transport, header, secrets, may_ship=True)
 
     def close(self) -> None:
@@ -58,8 +63,10 @@ class SshLink:
 
     def _connect(self) -> None:
         try:
-            target = ssh_config.resolve(self._host)
-            self._connection.set_result(_open(target, self._host.name))
+            connection = _open(ssh_config.resolve(self._host), self._host.name, self._notes.append)
+            self._connection.set_result(connection)
+            if self._closed:
+                connection.close()
         except SparkwrightError as error:
             self._connection.set_exception(error)
         except Exception as error:
@@ -100,9 +107,7 @@ class SshLink:
                 yield one
             code = channel.recv_exit_status() if channel.exit_status_ready() else -1
             if code != 0:
-                raise self._lost(
-                    f"the runner ended with {code}; its last words: {said[-200:].decode(errors='replace').strip()!r}"
-                )
+                raise self._lost(f"the runner ended with {code}; {_last_words(channel, said)}")
         finally:
             channel.close()
 
@@ -156,29 +161,40 @@ class SshLink:
                     "progress", task="runtime", done=done, total=len(data), unit="bytes", text="shipping the runtime"
                 )
             channel.shutdown_write()
-            channel.settimeout(120)
+            channel.settimeout(UNPACK_S)
             answer = b"".join(self._lines(channel))
         except OSError as error:
             raise self._lost(f"the runtime could not be sent: {error}") from None
         finally:
             channel.close()
         if b"shipped" not in answer:
-            raise self._lost("the runtime could not be unpacked; is there room in the home folder?")
+            raise self._lost(f"the runtime could not be unpacked in the home folder; {_last_words(channel, answer)}")
 
     def _lost(self, why: str, *, running: bool = False) -> Unreachable:
         fix = f"What runs there goes on: `invoke attach --host {self._host.name}`." if running else ""
         return Unreachable(f"unreachable: {why}.", where=self._host.name, fix=fix)
 
 
-def _open(target: SshTarget, name: str) -> Connection:
+def _last_words(channel: Channel, said: bytes) -> str:
+    """The end of what a command said, its errors first."""
+    errors = channel.recv_stderr(CHUNK_BYTES) if channel.recv_stderr_ready() else b""
+    text = (errors.strip() or said.strip()).decode(errors="replace")
+    return f"its last words: {text.splitlines()[-1][-200:]}" if text else "it said nothing"
+
+
+def _open(target: SshTarget, name: str, say: Callable[[str], None]) -> Connection:
     """A connection, over its jump hosts, with every key checked. Raises Unreachable."""
-    gateway = None
+    gateway: Connection | None = None
     for hop in target.jump:
-        gateway = _one(ssh_config.jump_target(hop), f"{name} (over {hop})", gateway)
-    return _one(target, name, gateway)
+        over, where = ssh_config.jump_target(hop), f"{name} (over {hop})"
+        if gateway is None and over.jump != target.jump:  # equal: `Host *` names the jump host for itself too
+            gateway = _open(over, where, say)
+        else:
+            gateway = _one(over, where, gateway, say)
+    return _one(target, name, gateway, say)
 
 
-def _one(target: SshTarget, name: str, gateway: Connection | None) -> Connection:
+def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable[[str], None]) -> Connection:
     settings: dict[str, Any] = {
         "allow_agent": target.agent,
         "look_for_keys": False,
@@ -189,7 +205,7 @@ def _one(target: SshTarget, name: str, gateway: Connection | None) -> Connection
     }
     try:
         if target.proxy_command:
-            settings["sock"] = paramiko.ProxyCommand(target.proxy_command)
+            settings["sock"] = paramiko.ProxyCommand(join(["sh", "-c", f"exec {target.proxy}"]))
         elif gateway is None:
             settings["sock"] = _socket(target)
         connection = Connection(
@@ -201,7 +217,7 @@ def _one(target: SshTarget, name: str, gateway: Connection | None) -> Connection
             connect_kwargs=settings,
             config=Config(overrides={"load_ssh_configs": False}),
         )
-        host_keys.prepare(connection.client, target)
+        host_keys.prepare(connection.client, target, say)
         connection.open()
     except SparkwrightError as error:
         error.where = error.where or name
@@ -231,7 +247,7 @@ def _refusal(error: Exception, target: SshTarget, name: str) -> Unreachable:
         return Unreachable("unreachable: the key has a passphrase and no agent holds it.", where=name, fix=fix)
     if isinstance(error, paramiko.AuthenticationException):
         tried = ", ".join(str(path) for path in target.identity_files) or "no key file"
-        fix = f"Try `ssh -p {target.port} {target.user}@{target.hostname}`."
+        fix = f"Try `{target.by_hand}`."
         return Unreachable(f"unreachable: {where} accepts none of the agent's keys and {tried}.", where=name, fix=fix)
     if isinstance(error, socket.gaierror):
         return Unreachable(

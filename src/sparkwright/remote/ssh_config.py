@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkwright.errors import Refused
 from sparkwright.inventory import Host
+from sparkwright.shell import join
 
 
 @dataclass(frozen=True)
 class SshTarget:
     """What ssh would do. jump: the hosts of ProxyJump in their order. check_as: the name the host's key is known under.
 
-    strict: yes, ask, accept-new or no.
+    strict: yes, ask, accept-new or no. address: what the user wrote, an alias perhaps.
     """
 
     hostname: str
@@ -28,12 +30,25 @@ class SshTarget:
     check_as: str = ""
     strict: str = "ask"
     agent: bool = True
+    address: str = ""
 
     @property
     def known_as(self) -> str:
         """The name of its line in known_hosts."""
         name = self.check_as or self.hostname
         return name if self.port == 22 or self.check_as else f"[{name}]:{self.port}"
+
+    @property
+    def by_hand(self) -> str:
+        """The command a person logs in with; ssh finds the jump hosts itself."""
+        port = ["-p", self.port] if self.port != 22 else []
+        return join(["ssh", *port, f"{self.user}@{self.address or self.hostname}"])
+
+    @property
+    def proxy(self) -> str:
+        """ProxyCommand with its tokens filled in; ssh -G prints it as it was written."""
+        tokens = {"h": self.hostname, "n": self.address, "p": str(self.port), "r": self.user, "%": "%"}
+        return re.sub(r"%([hnpr%])", lambda found: tokens[found[1]], self.proxy_command)
 
 
 def resolve(host: Host) -> SshTarget:
@@ -54,7 +69,7 @@ def _resolve(address: str, user: str, port: int) -> SshTarget:
         ) from None
     if said.returncode:
         raise Refused(f"ssh can't read its configuration for {address}: {said.stderr.strip()}")
-    return parse(said.stdout)
+    return replace(parse(said.stdout), address=address)
 
 
 def jump_target(spec: str) -> SshTarget:
