@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,6 +36,15 @@ def ask(lab: Lab, header: dict[str, Any], secrets: dict[str, Secret] | None = No
         return list(link.request(header, secrets or {}))
     finally:
         link.close()
+
+
+def eventually(true: Callable[[], object]) -> bool:
+    deadline_s = time.monotonic() + 10
+    while not true():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def refusal(lab: Lab, **host: Any) -> str:
@@ -243,6 +254,15 @@ def test_a_frozen_session_opens_no_channel_for_ever(lab: Lab) -> None:
         list(link.request({"verb": "runs"}, {}))
     lab.sshd.signal(signal.SIGCONT)
     link.close()
+
+
+def test_a_runner_that_is_never_asked_ends(lab: Lab) -> None:
+    ask(lab, {"verb": "runs"})
+    link = SshLink(lab.host())
+    running = ["pgrep", "-f", str(lab.sshd.home / ".local/share/sparkwright/runtime")]
+    assert eventually(lambda: subprocess.run(running, capture_output=True, check=False).stdout)
+    link.close()
+    assert eventually(lambda: not subprocess.run(running, capture_output=True, check=False).stdout)
 
 
 def test_a_run_survives_its_connection_and_can_be_followed_again(lab: Lab) -> None:

@@ -37,13 +37,17 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it prints tracebacks
 
 
 class SshLink:
-    """host: with connection ssh. Connecting begins at once, in a thread."""
+    """host: with connection ssh. Connecting begins at once, in a thread.
+
+    So does the host's runner: it imports what it needs while the laptop still plans, and waits for the first request.
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._closed = False
         self._connection: Future[Connection] = Future()
         self._notes: list[str] = []
+        self._waiting: Channel | None = None
         threading.Thread(target=self._connect, daemon=True).start()
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
@@ -64,6 +68,8 @@ class SshLink:
     def _connect(self) -> None:
         try:
             connection = _open(ssh_config.resolve(self._host), self._host.name, self._notes.append)
+            if connection.transport is not None:
+                self._waiting = self._exec(connection.transport, bootstrap.start(runtime.content_hash()))
             self._connection.set_result(connection)
             if self._closed:
                 connection.close()
@@ -85,7 +91,8 @@ class SshLink:
     def _ask(
         self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_ship: bool
     ) -> Iterator[Event]:
-        channel = self._exec(transport, bootstrap.start(runtime.content_hash()))
+        channel, self._waiting = self._waiting, None
+        channel = channel or self._exec(transport, bootstrap.start(runtime.content_hash()))
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
         said = b""
         try:

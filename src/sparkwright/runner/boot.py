@@ -1,11 +1,17 @@
 """The first file of a shipped runtime: puts its own folder on the path and answers one request.
 
+What most runs need is imported before the request is read, while the laptop still plans; in this thread, for a runner forks
+and a fork beside an importing thread inherits its locks for ever.
+
 Ends with 75 when the runtime was made for another Python or processor than this host has now.
 """
 
+import importlib
 import platform
 import sys
 from pathlib import Path
+
+AHEAD = ("docker", "sparkwright.runner.play")
 
 tag = Path(sys.argv[1]).read_text().strip()
 if tag != f"{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}":
@@ -15,4 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from sparkwright.runner.main import main
 
+for name in AHEAD:
+    importlib.import_module(name)
+if not sys.stdin.buffer.peek(1):  # type: ignore[union-attr]
+    sys.exit(0)  # nothing is asked after all
 sys.exit(main())
