@@ -45,7 +45,7 @@ class DelayProxy:
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: str, last: list[str]) -> None:
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         sender = asyncio.create_task(self._deliver(queue, sink))
-        while data := await source.read(65536):
+        while data := await _read(source):
             if last[0] != way:
                 self.seen.turns += way == "up"
                 last[0] = way
@@ -58,8 +58,15 @@ class DelayProxy:
         while True:
             due_s, data = await queue.get()
             await asyncio.sleep(max(0.0, due_s - self._loop.time()))
-            if not data:
+            if not data or sink.is_closing():
                 sink.close()
                 return
             sink.write(data)
-            await sink.drain()
+
+
+async def _read(source: asyncio.StreamReader) -> bytes:
+    """What came; nothing when the other side is gone, in whatever way it went."""
+    try:
+        return await source.read(65536)
+    except ConnectionError:
+        return b""

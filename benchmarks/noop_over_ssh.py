@@ -9,12 +9,14 @@ start to its end, and holds the 0.2 s that one proved answer of the server takes
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 TOP = Path(__file__).parent.parent
@@ -25,6 +27,7 @@ from benchmarks.delay_proxy import DelayProxy
 BED = TOP / ".bed"
 RUNS = 5
 SSH_PORT = 22201
+DEPLOY = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy"]
 
 
 def main() -> None:
@@ -37,13 +40,17 @@ def main() -> None:
     for rtt_ms in (0, 20, 40):
         with tempfile.TemporaryDirectory() as folder:
             print(row(Path(folder), rtt_ms))
+    print(f"\n{'hosts':>10} {'deploy':>8} {'of one':>7} {'laptop CPU':>11} {'of one':>7}")
+    with tempfile.TemporaryDirectory() as folder:
+        for line in rows_by_hosts(Path(folder)):
+            print(line)
 
 
 def row(folder: Path, rtt_ms: int) -> str:
     """One line: medians over RUNS, after one run that makes sure there is nothing to do."""
     proxy = DelayProxy(SSH_PORT, rtt_ms / 1000)
     project, env = laid(folder, proxy.port)
-    deploy = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy", "--host", "spark1", "--json"]
+    deploy = [*DEPLOY, "--host", "spark1", "--json"]
     timed(deploy, project, env)
     before = vars(proxy.seen).copy()
     seconds = [timed(deploy, project, env) for _ in range(RUNS)]
@@ -53,6 +60,33 @@ def row(folder: Path, rtt_ms: int) -> str:
         f"{rtt_ms:>7} ms {statistics.median(seconds):>7.2f}s {statistics.median(floor):>8.2f}s {each['connections']:>12.1f} "
         f"{each['turns']:>6.1f} {each['bytes_up'] / 1000:>6.1f} {each['bytes_down'] / 1000:>8.1f}"
     )
+
+
+def rows_by_hosts(folder: Path) -> Iterator[str]:
+    """Lines for 1, 2, 4 ... of the bed's hosts at once. They share the laptop's cores here, so its own CPU time stands beside.
+
+    A bed of eight: `molecule/bed/bed.py up --hosts 8`, then one deploy of all.
+    """
+    names = sorted(path.stem for path in (BED / "project/hosts").glob("spark*.yml"))
+    project, env = laid(folder, SSH_PORT)
+    one: tuple[float, float] | None = None
+    for count in (1, 2, 4, 8, 16):
+        if count > len(names):
+            return
+        words = [*DEPLOY, "--host", ",".join(names[:count]), "--json"]
+        timed(words, project, env)
+        runs = [cpu_timed(words, project, env) for _ in range(RUNS)]
+        now = statistics.median(wall for wall, _ in runs), statistics.median(cpu for _, cpu in runs)
+        one = one or now
+        yield f"{count:>10} {now[0]:>7.2f}s {now[0] / one[0]:>6.1f}x {now[1]:>10.2f}s {now[1] / one[1]:>6.1f}x"
+
+
+def cpu_timed(words: list[str], folder: Path, env: dict[str, str]) -> tuple[float, float]:
+    """Seconds a command takes, and seconds of CPU of it and its children."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall_s = timed(words, folder, env)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def laid(folder: Path, port: int) -> tuple[Path, dict[str, str]]:

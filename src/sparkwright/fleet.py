@@ -59,18 +59,19 @@ class Member:
 class Fleet:
     """Runs plans on members and hands every event to the subscribers, in the caller's thread.
 
-    ask_stop: asked on Ctrl-C with the hosts that still run: True stops them at a safe point, False leaves them.
+    subscribers: may be set after connecting began. ask_stop: asked on Ctrl-C with the hosts that still run: True stops them
+    at a safe point, False leaves them.
     """
 
     def __init__(
         self,
         members: Sequence[Member],
-        subscribers: Iterable[Subscriber],
+        subscribers: Iterable[Subscriber] = (),
         ask_stop: Callable[[str], bool] = lambda hosts: False,
     ) -> None:
         self.members = list(members)
-        self._subscribers = list(subscribers)
-        self._ask_stop = ask_stop
+        self.subscribers = list(subscribers)
+        self.ask_stop = ask_stop
         self._events: queue.Queue[Event | None] = queue.Queue()
 
     def connect(self) -> None:
@@ -115,7 +116,7 @@ class Fleet:
         for member in self.members:
             if member.recap is not None:
                 self._say(member.recap)
-        for subscriber in self._subscribers:
+        for subscriber in self.subscribers:
             subscriber.close()
         for member in self.members:
             if member.link is not None:
@@ -165,7 +166,7 @@ class Fleet:
     def _interrupted(self, running: Sequence[Member]) -> None:
         """Ctrl-C: the runs go on by themselves, so leave them, or ask them to stop."""
         names = ",".join(member.host.name for member in running)
-        if self._ask_stop(names):
+        if self.ask_stop(names):
             for member in running:
                 threading.Thread(target=list, args=(member.open().request({"verb": "stop"}, {}),), daemon=True).start()
             return
@@ -174,7 +175,7 @@ class Fleet:
         raise Inconclusive(f"left running on {names}.", fix=f"Follow it again with `invoke attach --host {names}`.")
 
     def _say(self, one: Event) -> None:
-        for subscriber in self._subscribers:
+        for subscriber in self.subscribers:
             subscriber.on(one)
 
 

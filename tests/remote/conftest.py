@@ -44,7 +44,7 @@ class Lab:
     def write_config(self, text: str) -> None:
         """User configuration before the defaults for all hosts."""
         self.config.write_text(f"{text}\nHost *\n" + "".join(f"  {line}\n" for line in self.base.splitlines()))
-        ssh_config._resolve.cache_clear()
+        ssh_config._resolving.cache_clear()
 
     def host(self, **fields: object) -> Host:
         usual = {"name": "spark1", "address": "127.0.0.1", "port": self.sshd.port, "connection": "ssh"}

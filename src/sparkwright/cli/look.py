@@ -26,9 +26,9 @@ def render(context: object, host: str = "", recipe: str = "", debug: bool = Fals
 @reporting
 def hosts(context: object, host: str = "all", debug: bool = False) -> int:
     """List the hosts of the inventory: address, groups, recipe."""
-    from sparkwright.cli import session
+    from sparkwright.cli.hosts import choose
 
-    for one in session.match(host):
+    for one in choose(host).hosts:
         where = one.connection if one.connection != "ssh" else f"ssh {one.address}"
         print(f"{one.name:<16} {where:<32} {','.join(one.groups):<16} {one.recipe or '-'}")
     return 0

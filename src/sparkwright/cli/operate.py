@@ -40,12 +40,17 @@ COMMANDS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
 
 def run_playbook(playbook: str, **given: Any) -> int:
     """Run a playbook on the hosts of a pattern. Returns the exit code: the worst of the hosts'."""
-    from sparkwright.cli import session
-
-    options = session.options(**given)
     if given["list_tasks"]:
-        return session.list_tasks(playbook, options)
-    return worst(session.run(playbook, given["host"], options, json=given["json"]))
+        from sparkwright.cli import session
+
+        return session.list_tasks(playbook, session.options(**given))
+    from sparkwright.cli.hosts import choose
+
+    chosen = choose(given["host"])
+    chosen.fleet.connect()
+    from sparkwright.cli import session  # what plans is imported while the connections open
+
+    return worst(session.run(chosen, playbook, session.options(**given), json=given["json"]))
 
 
 def _command(name: str, playbook: str, always: dict[str, Any], doc: str) -> Task[Any]:

@@ -34,8 +34,9 @@ def runs(context: object, host: str = "", json: bool = False, debug: bool = Fals
 
 def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> int:
     from sparkwright.cli import session
+    from sparkwright.cli.hosts import choose
 
-    return worst(session.ask(pattern, header, json=json))
+    return worst(session.ask(choose(pattern), header, json=json))
 
 
 TASKS = [attach, stop, runs]

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright import lockfile, playbook, recipe
+from sparkwright.cli.hosts import Chosen, choose
 from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.console.lines import Lines
-from sparkwright.console.subscriber import Subscriber
 from sparkwright.console.summary import Served, Summary
 from sparkwright.errors import Refused
 from sparkwright.fleet import Fleet, Member
-from sparkwright.inventory import Host, Inventory
+from sparkwright.inventory import Host
 from sparkwright.plan import expressions
 from sparkwright.plan.model import Plan
 
@@ -35,43 +35,30 @@ def options(**given: Any) -> playbook.Options:
     )
 
 
-def match(pattern: str) -> list[Host]:
-    """The hosts of a pattern in the current project."""
-    return _hosts(Inventory.load(Project.here().root), pattern)
-
-
-def run(book: str, pattern: str, given: playbook.Options, *, json: bool) -> list[int]:
-    """Run a playbook on the hosts of a pattern. Returns each host's exit code."""
-    project = Project.here()
-    inventory = Inventory.load(project.root)
-    hosts = _hosts(inventory, pattern)
-    members = [Member(host) for host in hosts]
-    shown = Shown(project, json=json, diff=given.diff, names=[host.name for host in hosts])
-    fleet = Fleet(members, shown.subscribers, _ask_stop)
-    fleet.connect()
+def run(chosen: Chosen, book: str, given: playbook.Options, *, json: bool) -> list[int]:
+    """Run a playbook on the chosen hosts. Returns each host's exit code."""
+    project, fleet = chosen.project, chosen.fleet
+    shown = Shown(chosen, json=json, diff=given.diff)
     try:
         for play in playbook.load(project.playbook(book)).plays:
-            _play(project, inventory, fleet, play, given, shown)
+            _play(chosen, play, given, shown)
     finally:
         fleet.close()
-    idle = [member.host.name for member in members if member.recap is None]
-    if len(idle) == len(members):
+    idle = [member.host.name for member in fleet.members if member.recap is None]
+    if len(idle) == len(fleet.members):
         raise Refused(f"no play of {book} is for {', '.join(idle)}.", fix="Look at `hosts:` in the playbook.")
-    return [member.recap["exit"] for member in members if member.recap is not None]
+    return [member.recap["exit"] for member in fleet.members if member.recap is not None]
 
 
-def ask(pattern: str, header: dict[str, Any], *, json: bool) -> list[int]:
-    """One request to each host of a pattern, shown as it is answered."""
-    project = Project.here()
-    hosts = _hosts(Inventory.load(project.root), pattern)
-    members = [Member(host) for host in hosts]
-    shown = Shown(project, json=json, diff=False, names=[host.name for host in hosts])
-    fleet = Fleet(members, shown.subscribers, _ask_stop)
+def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
+    """One request to each chosen host, shown as it is answered."""
+    fleet = chosen.fleet
+    Shown(chosen, json=json, diff=False)
     try:
-        fleet.each(members, lambda member: fleet.request(member, header))
+        fleet.each(fleet.members, lambda member: fleet.request(member, header))
     finally:
         fleet.close()
-    return [member.recap["exit"] if member.recap else 0 for member in members]
+    return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
 
 
 def list_tasks(book: str, given: playbook.Options) -> int:
@@ -83,8 +70,8 @@ def list_tasks(book: str, given: playbook.Options) -> int:
 
 def docker_run_script(pattern: str, recipe_name: str) -> str:
     """The docker run script of one host, as a deploy leaves it there."""
-    project = Project.here()
-    host = _hosts(Inventory.load(project.root), pattern)[0]
+    chosen = choose(pattern)
+    project, host = chosen.project, chosen.hosts[0]
     wanted = recipe.load(project.root, recipe_name or _recipe_of(host))
     lock = lockfile.load(lock_folder(project, host))
     names = recipe.scope(host, _user(host), wanted, _entries(lock, wanted))
@@ -92,20 +79,21 @@ def docker_run_script(pattern: str, recipe_name: str) -> str:
 
 
 class Shown:
-    """The subscribers of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end."""
+    """Who hears the events of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end."""
 
-    def __init__(self, project: Project, *, json: bool, diff: bool, names: list[str]) -> None:
-        self._project = project
+    def __init__(self, chosen: Chosen, *, json: bool, diff: bool) -> None:
+        self._project = chosen.project
         self._summary: Summary | None = None
+        chosen.fleet.ask_stop = _ask_stop
         if json:
             from sparkwright.console.json_lines import JsonLines
 
-            self.subscribers: list[Subscriber] = [JsonLines()]
+            chosen.fleet.subscribers = [JsonLines()]
             return
         lines = _lines(diff)
-        lines.hosts(names)
+        lines.hosts([host.name for host in chosen.hosts])
         self._summary = Summary(self._snippet, lines.write)
-        self.subscribers = [lines, self._summary]
+        chosen.fleet.subscribers = [lines, self._summary]
 
     def serves(self, one: Served) -> None:
         """Remember what a host is to serve, for the panel."""
@@ -122,14 +110,8 @@ class Shown:
         return str(expressions.render((self._project.root / "templates/client.j2").read_text(), names))
 
 
-def _play(
-    project: Project,
-    inventory: Inventory,
-    fleet: Fleet,
-    play: playbook.Play,
-    given: playbook.Options,
-    shown: Shown,
-) -> None:
+def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown) -> None:
+    project, inventory, fleet = chosen.project, chosen.inventory, chosen.fleet
     locks = {member.host.name: lock_folder(project, member.host) for member in fleet.members}
     pins = {folder: Pins(folder, save=not given.check) for folder in set(locks.values())}
 
@@ -172,12 +154,6 @@ def _served(host: Host, names: Mapping[str, Any]) -> Served:
         url=f"http://{address}:{names['port']}",
         max_model_len=str(flags.get("max-model-len", "")),
     )
-
-
-def _hosts(inventory: Inventory, pattern: str) -> list[Host]:
-    if not pattern:
-        raise Refused("say which host: --host NAME.", fix=f"There are: {', '.join(inventory.names())}.")
-    return inventory.match(pattern)
 
 
 def _recipe_of(host: Host) -> str:

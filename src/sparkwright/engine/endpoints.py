@@ -17,12 +17,12 @@ RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 
 
-def one_token(model: str) -> dict[str, Any]:
-    """The request that proves health: some tokens without thinking, so that the content is not null."""
+def generated(model: str, tokens: int) -> dict[str, Any]:
+    """The request that proves health: a few tokens without thinking, so that the content is not null."""
     return {
         "model": model,
         "messages": [{"role": "user", "content": "Say ok."}],
-        "max_tokens": 8,
+        "max_tokens": tokens,
         "temperature": 0,
         "chat_template_kwargs": {"enable_thinking": False},
     }
@@ -46,6 +46,15 @@ def delta_counts(delta: Mapping[str, Any]) -> bool:
     """Whether a chunk carries generated text of any kind; the first chunk only names the role."""
     kinds = ("content", "reasoning", "reasoning_content", "tool_calls")
     return any(delta.get(kind) for kind in kinds)
+
+
+def spoken(answer: Any) -> tuple[str, str]:
+    """The content and the thinking of a whole answer; reasoning_content was its name before 0.16 or so."""
+    try:
+        message = answer["choices"][0]["message"]
+        return str(message["content"] or ""), str(message.get("reasoning") or message.get("reasoning_content") or "")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return "", ""
 
 
 def counters(metrics_text: str) -> dict[str, float]:

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,12 @@ class Facts(Module["Facts.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         machine = context.machine
         memory = machine.meminfo()
+        with ThreadPoolExecutor(max_workers=3) as at_once:  # each waits for another program
+            gpu, docker, ollama = (
+                at_once.submit(_gpu, machine),
+                at_once.submit(_docker, context),
+                at_once.submit(_ollama, machine),
+            )
         found = {
             "user": getpass.getuser(),
             "home": str(machine.home),
@@ -48,9 +55,9 @@ class Facts(Module["Facts.Args"]):
             "memory_available_bytes": memory["MemAvailable"],
             "swap_bytes": memory.get("SwapTotal", 0),
             "disk_free_bytes": shutil.disk_usage(machine.home).free,
-            "gpu": _gpu(machine),
-            "docker": _docker(context),
-            "ollama": _ollama(machine),
+            "gpu": gpu.result(),
+            "docker": docker.result(),
+            "ollama": ollama.result(),
             "sandbox": machine.sandbox,
         }
         return Result(msg=_sentence(found), data=found)
@@ -92,13 +99,12 @@ def _gpu(machine: Machine) -> dict[str, Any] | None:
 
 def _docker(context: Context) -> dict[str, Any]:
     try:
-        said = context.docker().api.version()
         info = context.docker().api.info()
     except SparkwrightError as error:
         return {"reachable": False, "error": str(error)}
     return {
         "reachable": True,
-        "version": said.get("Version"),
+        "version": info.get("ServerVersion"),
         "storage_driver": info.get("Driver"),
         "root": info.get("DockerRootDir"),
         "error": None,

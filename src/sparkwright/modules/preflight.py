@@ -110,11 +110,11 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     port = int(spec["ports"][0].split(":")[-2])
     try:
         own = containers.inspect(context.docker(), spec["name"])
-        holder = containers.who_listens(context.machine, context.docker(), port)
+        ours = own is not None and own["State"]["Running"] and _publishes(own, port)
+        holder = "" if ours else containers.who_listens(context.machine, context.docker(), port)
     except SparkwrightError:
         return
-    ours = own is not None and own["State"]["Running"] and _publishes(own, port)
-    if holder and not ours:
+    if holder:
         fix = "Stop that, or publish the server elsewhere with `serve_port:` in the host's file."
         yield Finding("port", "bad", f"port {port} is taken by {holder}.", fix)
     else:

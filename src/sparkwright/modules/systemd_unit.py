@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,8 +11,9 @@ from sparkwright.errors import Failed
 from sparkwright.modules import files
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
-PROPERTIES = ("LoadState", "ActiveState", "UnitFileState")
+PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result")
 STARTED = ("active", "activating", "reloading")
+SETTLE_S = 1.0  # a Type=simple unit counts as started before its program is found
 ENABLED = ("enabled", "enabled-runtime", "static", "alias", "generated", "indirect")
 
 
@@ -74,19 +76,36 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
         verbs = {"started": "start", "stopped": "stop", "restarted": "restart"}
         if "state" in fields and args.state in verbs:
             self._ask(args, context, verbs[args.state], args.name)
+            if args.state != "stopped":
+                self._stays_up(args, context)
         return {"active_state": self.read(args, context).properties.get("ActiveState", "unknown")}
+
+    def _stays_up(self, args: Args, context: Context) -> None:
+        deadline_s = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline_s:
+            found = self.read(args, context).properties
+            if found.get("ActiveState") == "failed" or found.get("Result", "success") != "success":
+                who = ["--user"] if args.scope == "user" else []
+                said = context.machine.run(["journalctl", *who, "-u", args.name, "-n", "3", "-o", "cat", "--no-pager"])
+                last = " ".join(said.out.split())[-300:] or "no last words"
+                raise Failed(f"{args.name} does not stay up: {last}", fix=_journal(args))
+            time.sleep(0.1)
 
     @staticmethod
     def _ask(args: Args, context: Context, *words: str) -> None:
         said = context.machine.run([*_systemctl(args), *words], timeout_s=120)
         if not said.ok:
             denied = "authentication required" in said.err.lower() or "access denied" in said.err.lower()
-            fix = "Add `become: true` to the task." if denied else f"On the host: `journalctl -u {args.name} -n 20`."
+            fix = "Add `become: true` to the task." if denied else _journal(args)
             raise Failed(f"systemctl {' '.join(words)}: {said.err.strip()[-300:]}", fix=fix)
 
 
 def _systemctl(args: SystemdUnit.Args) -> list[str]:
     return ["systemctl", *(["--user"] if args.scope == "user" else [])]
+
+
+def _journal(args: SystemdUnit.Args) -> str:
+    return f"On the host: `journalctl {'--user ' if args.scope == 'user' else ''}-u {args.name} -n 20`."
 
 
 def _path(args: SystemdUnit.Args, context: Context) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from sparkwright.engine import endpoints
 from sparkwright.modules import http_probe
@@ -18,7 +17,8 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
 
     A status code proves nothing: a wedged engine answers 200, and one that dies on its first request did so before.
 
-    Returns: verdict (ready, loading, wedged, dying, wrong name), version (GET /version), token_s, models.
+    Returns: verdict (ready, loading, wedged, dying, wrong name), version (GET /version), token_s, models, thinks
+    (it thought although asked not to, as gpt-oss does: clients get null content until it ends).
     """
 
     safe_in_check = False
@@ -28,7 +28,8 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         base_url: str = arg("the server, as http://127.0.0.1:8000")
         model: str = arg("the served name; empty: the first that the server names", default="")
         api_key_secret: str = arg("the secret that holds the server's API key", default="VLLM_API_KEY")
-        timeout_s: float = arg("how long a token may take, seconds", default=30.0)
+        tokens: int = arg("how many to generate", default=8)
+        timeout_s: float = arg("how long they may take, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
         secret = context.secrets.get(args.api_key_secret)
@@ -43,16 +44,24 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             return _failed("wrong name", f"the server does not serve {args.model!r}, but {said}.", fix=fix)
         version = (http_probe.ask(args.base_url, endpoints.VERSION, api_key=key).json() or {}).get("version")
         started_s = time.monotonic()
-        body = endpoints.one_token(args.model or (names[0] if names else ""))
+        body = endpoints.generated(args.model or (names[0] if names else ""), args.tokens)
         answer = http_probe.ask(args.base_url, endpoints.CHAT, body=body, api_key=key, timeout_s=args.timeout_s)
         token_s = time.monotonic() - started_s
         if answer.status != 200:
             return self._no_token(args, answer)
-        content = _content(answer.json())
-        if not content:
-            return _failed("no content", "the answer has no content: the model spent its tokens on thinking.")
-        data = {"verdict": "ready", "version": version, "token_s": round(token_s, 3), "models": names}
-        return Result(msg=f"generates: {body['max_tokens']} tokens in {token_s:.2f} s", data=data)
+        content, thought = endpoints.spoken(answer.json())
+        if not content and not thought:
+            return _failed("no content", "the answer was 200 and holds no text.")
+        data = {
+            "verdict": "ready",
+            "version": version,
+            "token_s": round(token_s, 3),
+            "models": names,
+            "thinks": not content,
+        }
+        words = "1 token" if args.tokens == 1 else f"{args.tokens} tokens"
+        aside = "" if content else ", all of them thinking, though asked not to: content is null until it ends"
+        return Result(msg=f"generates: {words} in {token_s:.2f} s{aside}", data=data)
 
     @staticmethod
     def _no_token(args: Args, answer: http_probe.Answer) -> Result:
@@ -93,10 +102,3 @@ def _names(answer: http_probe.Answer) -> list[str]:
     found = answer.json() if answer.status == 200 else None
     rows = found.get("data") or [] if isinstance(found, dict) else []
     return [str(row["id"]) for row in rows]
-
-
-def _content(answer: Any) -> str:
-    try:
-        return str(answer["choices"][0]["message"]["content"] or "")
-    except (KeyError, IndexError, TypeError):
-        return ""

@@ -23,6 +23,9 @@ class Link(Protocol):
 def open_link(host: Host) -> Link:
     """The link for a host's `connection`. Connecting begins at once, in the background."""
     if host.connection == "ssh":
+        from sparkwright.remote import ssh_config
+
+        ssh_config.begin(host)  # a process of its own, while this one imports
         from sparkwright.remote.ssh import SshLink
 
         return SshLink(host)

@@ -112,6 +112,8 @@ class SshLink:
                     raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
                 said = line
                 yield one
+                if one["event"] == "recap":
+                    return  # the last word; that the runner's process ends after it needs no waiting for
             code = channel.recv_exit_status() if channel.exit_status_ready() else -1
             if code != 0:
                 raise self._lost(f"the runner ended with {code}; {_last_words(channel, said)}")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import re
 import subprocess
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkwright.errors import Refused
 from sparkwright.inventory import Host
 from sparkwright.shell import join
+
+AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,26 @@ class SshTarget:
         return re.sub(r"%([hnpr%])", lambda found: tokens[found[1]], self.proxy_command)
 
 
+def begin(host: Host) -> None:
+    """Start resolving a host in the background; `resolve` then waits for that."""
+    _resolving(host.address, host.user or "", host.port or 0)
+
+
 def resolve(host: Host) -> SshTarget:
     """The target of an inventory host. Raises Refused when ssh can't read its configuration."""
-    return _resolve(host.address, host.user or "", host.port or 0)
+    return _resolving(host.address, host.user or "", host.port or 0).result()
 
 
 @functools.lru_cache(maxsize=512)
+def _resolving(address: str, user: str, port: int) -> Future[SshTarget]:
+    return _pool().submit(_resolve, address, user, port)
+
+
+@functools.lru_cache(maxsize=1)
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="ssh -G")
+
+
 def _resolve(address: str, user: str, port: int) -> SshTarget:
     words = ["ssh", "-G", *(["-l", user] if user else []), *(["-p", str(port)] if port else []), "--", address]
     try:

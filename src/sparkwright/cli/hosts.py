@@ -1,0 +1,30 @@
+"""The first thing a command does: find its hosts and start connecting, before it imports what plans for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwright.cli.project import Project
+from sparkwright.errors import Refused
+from sparkwright.fleet import Fleet, Member
+from sparkwright.inventory import Host, Inventory
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The hosts a command is for, in the project of the current folder."""
+
+    project: Project
+    inventory: Inventory
+    hosts: list[Host]
+    fleet: Fleet
+
+
+def choose(pattern: str) -> Chosen:
+    """The hosts of a pattern; not connected yet. Raises Refused for a pattern that names none."""
+    project = Project.here()
+    inventory = Inventory.load(project.root)
+    if not pattern:
+        raise Refused("say which host: --host NAME.", fix=f"There are: {', '.join(inventory.names())}.")
+    hosts = inventory.match(pattern)
+    return Chosen(project, inventory, hosts, Fleet([Member(host) for host in hosts]))

@@ -1,0 +1,101 @@
+"""systemd units and Debian packages, on a host that boots systemd and has its own apt."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tests.bed.conftest import Lab, Said
+
+pytestmark = pytest.mark.bed
+
+UNIT = "[Service]\nExecStart=/bin/sleep 1000\n[Install]\nWantedBy=multi-user.target\n"
+
+#: a repository of one package, so that nothing outside is asked
+REPOSITORY = r"""
+set -e
+sudo mkdir -p /srv/apt/probe/DEBIAN && cd /srv/apt
+printf 'Package: sparkwright-probe\nVersion: 1.0\nArchitecture: all\nMaintainer: nobody <nobody@localhost>\nDescription: probe\n' |
+  sudo tee probe/DEBIAN/control > /dev/null
+sudo dpkg-deb --build probe probe.deb > /dev/null
+{ cat probe/DEBIAN/control; echo "Filename: ./probe.deb"; echo "Size: $(stat -c %s probe.deb)";
+  echo "SHA256: $(sha256sum probe.deb | cut -d' ' -f1)"; } | sudo tee Packages > /dev/null
+echo 'deb [trusted=yes] file:/srv/apt ./' | sudo tee /etc/apt/sources.list.d/probe.list > /dev/null
+for other in /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources; do
+  if [ -e $other ]; then sudo mv $other $other.aside; fi; done
+sudo apt-get purge -y -q sparkwright-probe > /dev/null 2>&1 || true
+sudo rm -rf /var/lib/apt/lists/*
+echo laid
+"""
+
+
+def play(lab: Lab, *tasks: dict[str, object]) -> Said:
+    path = lab.root / "playbooks/one.yml"
+    path.write_text(yaml.safe_dump([{"name": "One", "hosts": "all", "tasks": list(tasks)}]))
+    return lab.run("play", "one", "--host", "spark1", "--json")
+
+
+def unit(**args: object) -> dict[str, object]:
+    return {"name": "Unit", "systemd_unit": {"name": "probe.service", **args}, "become": True}
+
+
+@pytest.fixture
+def no_unit(lab: Lab) -> Lab:
+    lab.on(
+        "spark1",
+        "sudo systemctl disable --now probe; sudo rm -f /etc/systemd/system/probe.service; sudo systemctl daemon-reload",
+    )
+    return lab
+
+
+def test_a_unit_is_written_enabled_and_started_once(no_unit: Lab) -> None:
+    wanted = unit(content=UNIT, state="started", enabled=True)
+    first = play(no_unit, wanted)
+    assert (first.code, first.recap["changed"]) == (0, 1), first.out
+    assert no_unit.on("spark1", "systemctl is-active probe; systemctl is-enabled probe").split() == [
+        "active",
+        "enabled",
+    ]
+    started = no_unit.on("spark1", "systemctl show -p ExecMainPID --value probe")
+    assert play(no_unit, wanted).recap["changed"] == 0
+    assert no_unit.on("spark1", "systemctl show -p ExecMainPID --value probe") == started
+    stopped = play(no_unit, unit(state="stopped", enabled=False))
+    assert stopped.recap["changed"] == 1
+    assert no_unit.on("spark1", "systemctl is-active probe; systemctl is-enabled probe").split() == [
+        "inactive",
+        "disabled",
+    ]
+
+
+def test_a_unit_that_does_not_come_up_fails_and_names_the_journal(no_unit: Lab) -> None:
+    broken = play(no_unit, unit(content=UNIT.replace("/bin/sleep", "/no/such"), state="started"))
+    assert broken.code == 1
+    assert "journalctl -u probe.service" in broken.out
+
+
+def test_without_become_it_says_so(no_unit: Lab) -> None:
+    asked = {"name": "Unit", "systemd_unit": {"name": "cron.service", "state": "restarted"}}
+    refused = play(no_unit, asked)
+    assert refused.code == 1
+    assert "become: true" in refused.out
+
+
+def test_a_package_is_installed_once_and_removed(lab: Lab) -> None:
+    assert lab.on("spark1", REPOSITORY).endswith("laid")
+    wanted = {"name": "Package", "package": {"name": "sparkwright-probe"}, "become": True}
+    first = play(lab, wanted)
+    assert (first.code, first.recap["changed"]) == (0, 1), first.out
+    assert lab.on("spark1", "dpkg-query -W -f '${db:Status-Status}' sparkwright-probe") == "installed"
+    assert play(lab, wanted).recap["changed"] == 0
+    gone = play(lab, {"name": "Package", "package": {"name": "sparkwright-probe", "state": "absent"}, "become": True})
+    assert gone.recap["changed"] == 1
+    assert lab.on("spark1", "dpkg-query -W -f '${db:Status-Status}' sparkwright-probe") in ("", "not-installed")
+    unknown = play(lab, {"name": "Package", "package": {"name": "no-such-package"}, "become": True})
+    assert unknown.code == 1
+    assert "no-such-package" in unknown.recap["msg"]
+
+
+def test_driver_packages_are_refused(lab: Lab) -> None:
+    refused = play(lab, {"name": "Package", "package": {"name": "nvidia-driver-580"}, "become": True})
+    assert refused.code == 5
+    assert "DGX Dashboard" in refused.out
