@@ -36,7 +36,10 @@ class PlaySource(Protocol):
 
 @dataclass
 class Member:
-    """A host taking part: its link, kept for the command, and what its plays registered and ended with."""
+    """A host taking part: its link, kept for the command, and what its plays registered and ended with.
+
+    engine_version: what a task of its plays learnt from the image; empty when none did.
+    """
 
     host: Host
     secrets: dict[str, Secret] = field(default_factory=dict)
@@ -44,6 +47,7 @@ class Member:
     registered: dict[str, Any] = field(default_factory=dict)
     recap: Event | None = None
     run_id: str = ""
+    engine_version: str = ""
 
     @property
     def failed(self) -> bool:
@@ -113,6 +117,10 @@ class Fleet:
 
     def close(self) -> None:
         """Say how it ended for everyone, and close every connection."""
+        while not self._events.empty():
+            one = self._events.get()
+            if one is not None:
+                self._say(one)
         for member in self.members:
             if member.recap is not None:
                 self._say(member.recap)
@@ -159,6 +167,8 @@ class Fleet:
         if one["event"] == "recap":
             member.recap = added(member.recap, one)
             return
+        if one["event"] == "task_finished":
+            member.engine_version = (one.get("data") or {}).get("engine_version") or member.engine_version
         if one["event"] == "task_finished" and one.get("register"):
             member.registered[one["register"]] = one["registered"]
         self._events.put(one)

@@ -44,6 +44,9 @@ class ModelEntry(Strict):
     """A model, by the commit its branch had."""
 
     commit: str = Field(pattern=r"^[0-9a-f]{40}$")
+    config: dict[str, Any] | None = Field(
+        None, description="of its config.json, what tells its kind: layers, sizes of recurrent states, lengths"
+    )
     files: list[FileEntry]
 
 

@@ -10,12 +10,13 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import look, operate, runs, sandbox
+from sparkwright.cli import lint, look, operate, runs, sandbox
 
 namespace = Collection(
     *operate.TASKS,
     *runs.TASKS,
     *look.TASKS,
+    *lint.TASKS,
     docs=look.docs_collection(),
     sandbox=Collection(*sandbox.TASKS),
 )

@@ -48,6 +48,16 @@ class Pins:
                 "model": self.lock.model(wanted.file.model.id, wanted.file.model.revision),
             }
 
+    def learn_version(self, fleet: Fleet, member: Member, image: str, version: str) -> None:
+        """Keep what an image's engine said of itself. image: REPOSITORY:TAG."""
+        with self._mutex:
+            entry = self.lock.image(image)
+            if entry is None or entry.get("engine_version") == version:
+                return
+            self.lock = self.lock.with_image(image, {**entry, "engine_version": version})
+            self._write()
+            fleet.tell(member, f"spark.lock: {image} holds vLLM {version}.")
+
     def _missing(self, wanted: Recipe) -> list[Task]:
         model = wanted.file.model
         tasks = []
@@ -80,10 +90,15 @@ class Pins:
         if "model" in found:
             self.lock = self.lock.with_model(wanted.file.model.id, wanted.file.model.revision, found["model"])
         if self._save:
-            try:
-                self.lock.save(self._folder)
-            except OSError as error:
-                raise Failed(f"spark.lock can't be written: {error}.") from None
+            self._write()
             fleet.tell(
                 member, f"spark.lock: pinned {', '.join(found)}; commit it, so that the next host gets the same."
             )
+
+    def _write(self) -> None:
+        if not self._save:
+            return
+        try:
+            self.lock.save(self._folder)
+        except OSError as error:
+            raise Failed(f"spark.lock can't be written: {error}.") from None

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright import lockfile, playbook, recipe
+from sparkwright.cli import linting
 from sparkwright.cli.hosts import Chosen, choose
 from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
@@ -127,6 +128,10 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
 
     here = {host.name for host in inventory.match(play.hosts)}
     fleet.play(play, [member.host for member in fleet.members if member.host.name in here], plan_for)
+    for member in fleet.members:
+        if member.engine_version and member.host.recipe:
+            image = recipe.load(project.root, member.host.recipe).image
+            pins[locks[member.host.name]].learn_version(fleet, member, image, member.engine_version)
 
 
 def _names(
@@ -136,8 +141,20 @@ def _names(
     if not play.uses({"recipe", "container", "lock", "base_url"}):
         return recipe.scope(member.host, _user(member.host), None, {})
     wanted = recipe.load(project.root, _recipe_of(member.host))
+    known = _entries(pins.lock, wanted)
+    if play.has_task("lint"):
+        _lint(fleet, member, wanted, known)
     pinned = pins.complete(fleet, member, wanted, run_id) if play.uses({"container", "lock"}) else {}
+    if play.has_task("lint") and pinned != known:
+        _lint(fleet, member, wanted, pinned)
     return recipe.scope(member.host, _user(member.host), wanted, pinned)
+
+
+def _lint(fleet: Fleet, member: Member, wanted: recipe.Recipe, pinned: Mapping[str, Any]) -> None:
+    served = recipe.serving(wanted, pinned)
+    linting.refuse_errors(wanted, served)
+    if served.note:
+        fleet.tell(member, f"chunked prefill: {served.note}.")
 
 
 def _served(host: Host, names: Mapping[str, Any]) -> Served:

@@ -27,3 +27,9 @@ def _is_version(text: str) -> bool:
     except InvalidVersion:
         return False
     return True
+
+
+def version_in(said: str) -> str | None:
+    """The version that `vllm --version` printed, among whatever else its imports print."""
+    words = (line.strip().rpartition(" ")[2] for line in reversed(said.splitlines()))
+    return next((word for word in words if "." in word and _is_version(word)), None)

@@ -17,6 +17,8 @@ from sparkwright.errors import Failed
 from sparkwright.modules.machine import Machine
 from sparkwright.secret import Secret
 
+CONFIG = "config.json"
+
 
 class HubDown(Failed):
     """The hub could not be asked, or a transfer broke off: worth another try."""
@@ -43,6 +45,20 @@ def entry(machine: Machine, model_id: str, revision: str, token: Secret | None) 
             }
         )
     return {"commit": info.sha, "files": sorted(files, key=lambda file: str(file["path"]))}
+
+
+def config(machine: Machine, model_id: str, commit: str, token: Secret | None) -> dict[str, Any]:
+    """A model's config.json at a commit; empty when it is not a JSON object."""
+    import json
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        fetch(machine, model_id, commit, CONFIG, Path(folder), "plain", token)
+        try:
+            found = json.loads((Path(folder) / CONFIG).read_text())
+        except ValueError:
+            return {}
+    return found if isinstance(found, dict) else {}
 
 
 def fetch(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass
+from typing import Any
 
+from sparkwright.engine.architecture import essence
 from sparkwright.modules import hub
 from sparkwright.modules.base import Context, Module, Result, arg
 
@@ -12,7 +14,7 @@ from sparkwright.modules.base import Context, Module, Result, arg
 class LockModel(Module["LockModel.Args"]):
     """Ask the hub what a branch means now: its commit and its files with their hashes. Downloads nothing.
 
-    Returns: commit, files (path, size_bytes, sha256, blob_id).
+    Returns: commit, config (what tells the model's kind, of its config.json), files (path, size_bytes, sha256, blob_id).
 
     Fails: no such model or revision, gated (says where to accept the licence), hub down.
     """
@@ -30,7 +32,13 @@ class LockModel(Module["LockModel.Args"]):
         files = [one for one in found["files"] if _chosen(one["path"], args.allow, args.ignore)]
         total = sum(one["size_bytes"] for one in files)
         msg = f"commit {found['commit'][:12]}, {len(files)} files, {total / 1e9:.2f} GB"
-        return Result(msg=msg, data={"commit": found["commit"], "files": files})
+        token = context.secrets.get(args.token_secret)
+        config = hub.config(context.machine, args.id, found["commit"], token) if _has_config(files) else None
+        return Result(msg=msg, data={"commit": found["commit"], "config": config and essence(config), "files": files})
+
+
+def _has_config(files: list[dict[str, Any]]) -> bool:
+    return any(one["path"] == hub.CONFIG for one in files)
 
 
 def _chosen(path: str, allow: list[str], ignore: list[str]) -> bool:

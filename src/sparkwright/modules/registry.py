@@ -17,6 +17,7 @@ NAMES: tuple[str, ...] = (
     "file",
     "grant_restart",
     "hf_model",
+    "lint",
     "lock_image",
     "lock_model",
     "memory",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,10 @@ class Play:
         """Whether any expression of this play asks for one of these names."""
         return not set(names).isdisjoint(_names(self.file.model_dump()))
 
+    def has_task(self, module: str) -> bool:
+        """Whether any task of this play, in blocks too, runs this module."""
+        return _has_key([*self.file.tasks, *self.file.handlers], module)
+
 
 @dataclass(frozen=True)
 class Playbook:
@@ -86,3 +90,8 @@ def _names(value: Any, key: str = "") -> set[str]:
         return set(expressions.names_in_condition(value) if bare else expressions.names_in(value))
     except expressions.ExpressionError:
         return set()
+
+
+def _has_key(steps: Iterable[Mapping[str, Any]], key: str) -> bool:
+    inner = ("block", "rescue", "always")
+    return any(key in step or any(_has_key(step.get(part) or (), key) for part in inner) for step in steps)

@@ -2,5 +2,17 @@
 
 from sparkwright.recipe.recipe import Recipe, container_spec, load, names, serve_port
 from sparkwright.recipe.scope import RECIPE_NAMES, home_of, scope
+from sparkwright.recipe.serving import Serving, serving
 
-__all__ = ["RECIPE_NAMES", "Recipe", "container_spec", "home_of", "load", "names", "scope", "serve_port"]
+__all__ = [
+    "RECIPE_NAMES",
+    "Recipe",
+    "Serving",
+    "container_spec",
+    "home_of",
+    "load",
+    "names",
+    "scope",
+    "serve_port",
+    "serving",
+]

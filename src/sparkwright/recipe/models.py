@@ -48,10 +48,21 @@ class Expect(Strict):
     tok_per_s: float | None = Field(None, description="decode rate of one stream; below half of it is a failure", gt=0)
     ready_s: int = Field(900, description="how long a start may take, seconds", ge=1)
     chunked_prefill: Literal["any", "enabled", "disabled"] = Field(
-        "any", description="what the engine's own log must say"
+        "any", description="what the engine's own log must say; `disabled` adds the flags for it"
+    )
+    when_impossible: Literal["refuse", "report"] = Field(
+        "refuse",
+        description="when chunked prefill can't be off: refuse, or go on and say so, with the throughput as judge",
     )
     log: list[str] = Field(default_factory=list, description="patterns the start-up log must hold")
     forbid_log: list[str] = Field(default_factory=list, description="patterns it must not hold")
+
+
+class Ascend(Strict):
+    """Ascend-vLLM's own scheduler; rendered into --additional-config."""
+
+    scheduler: bool = Field(True, description="ascend_scheduler_config.enabled: turns chunked prefill off by itself")
+    chunked_prefill: bool = Field(False, description="ascend_scheduler_config.chunked_prefill_enabled: keeps it on")
 
 
 class RecipeFile(Strict):
@@ -59,9 +70,11 @@ class RecipeFile(Strict):
 
     description: str = Field("", description="one line, for people")
     image: str = Field(description="REPOSITORY:TAG; spark.lock pins the digest")
+    platform: Literal["gb10", "ascend"] = Field("gb10", description="whose rules the flags must keep")
     model: Model
     container: Container
     vllm: dict[str, Any] = Field(
         default_factory=dict, description="flags of vllm serve under their own names, in order"
     )
+    ascend: Ascend | None = Field(None, description="for `platform: ascend`")
     expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))

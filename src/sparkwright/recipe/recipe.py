@@ -18,11 +18,11 @@ from sparkwright.userfiles.checked import check, nearest
 
 @dataclass(frozen=True)
 class Recipe:
-    """name: its file's name. file: what stands in it. where: the file, for messages."""
+    """name: its file's name. file: what stands in it. source: the document, for lines in messages."""
 
     name: str
     file: RecipeFile
-    where: str
+    source: document.Document
 
     @property
     def image(self) -> str:
@@ -54,7 +54,9 @@ def load(project: Path, name: str) -> Recipe:
         raise Refused(
             "`vllm.model` is given by `model.mount`.", where=read.where("vllm", flags.MODEL), fix="Leave it out."
         )
-    return Recipe(name, file, document.shown(path))
+    if file.ascend is not None and file.platform != "ascend":
+        raise Refused("`ascend` is for `platform: ascend`.", where=read.where("ascend"), fix="Leave it out.")
+    return Recipe(name, file, read)
 
 
 def serve_port(host: Host, recipe: Recipe) -> int:
@@ -68,8 +70,13 @@ def serve_port(host: Host, recipe: Recipe) -> int:
     )
 
 
-def container_spec(recipe: Recipe, host: Host, home: str, image_entry: Mapping[str, Any] | None) -> ContainerSpec:
-    """What docker run is told for this recipe on this host. Without a lock entry the image is not pinned yet."""
+def container_spec(
+    recipe: Recipe, host: Host, home: str, image_entry: Mapping[str, Any] | None, words: Mapping[str, Any]
+) -> ContainerSpec:
+    """What docker run is told for this recipe on this host. Without a lock entry the image is not pinned yet.
+
+    words: the flags of `vllm serve`, as `serving` decided them.
+    """
     file, box = recipe.file, recipe.file.container
     digest = f"@{image_entry['digest']}" if image_entry else ""
     volumes = [f"{file.model.dir}:{file.model.mount}", *box.volumes]
@@ -86,7 +93,7 @@ def container_spec(recipe: Recipe, host: Host, home: str, image_entry: Mapping[s
         ulimits=dict(box.ulimits),
         labels=dict(box.labels),
         entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else None,
-        command=("--model", file.model.mount, *flags.argv(file.vllm)),
+        command=("--model", file.model.mount, *flags.argv(words)),
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any
 from sparkwright.engine import flags
 from sparkwright.inventory import Host
 from sparkwright.recipe.recipe import Recipe, container_spec, serve_port
+from sparkwright.recipe.serving import serving
 
 #: what `scope` gives beside the host's own variables
 HOST_NAMES = ("host", "home")
-RECIPE_NAMES = ("recipe", "container", "lock", "base_url", "served_name", "port", "memory_utilization")
+RECIPE_NAMES = ("recipe", "container", "engine", "lock", "base_url", "served_name", "port", "memory_utilization")
 
 
 def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,10 +24,12 @@ def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any
     if recipe is None:
         return names
     port = serve_port(host, recipe)
+    served = serving(recipe, pinned)
     return {
         **names,
         "recipe": recipe.to_json(),
-        "container": container_spec(recipe, host, home, pinned.get("image")).to_json(),
+        "container": container_spec(recipe, host, home, pinned.get("image"), served.flags).to_json(),
+        "engine": served.to_json(),
         "lock": {"image": pinned.get("image"), "model": pinned.get("model")},
         "base_url": f"http://127.0.0.1:{port}",
         "served_name": recipe.served_name,

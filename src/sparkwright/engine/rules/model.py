@@ -1,0 +1,71 @@
+"""The model and the engine: whether it can be loaded, and how long it may get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.engine.architecture_support import SUPPORT
+from sparkwright.engine.rules.rule import DENSE, HYBRID, Case, Example, Finding, Way, rule
+from sparkwright.engine.versions import at_least
+
+#: lets a length above the model's own through, at the user's risk. source: the engine's own refusal names it.
+LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+
+
+@rule(
+    "architecture-support",
+    sources=(
+        "vLLM's model registries of 0.11.0, 0.17.1 and 0.33.0",
+        "#34110: Qwen3.5 is in 0.17.0 and later, 0.16.0 lacks it",
+    ),
+    example=Example({}, HYBRID, version="0.16.0"),
+)
+def architecture_support(case: Case) -> Iterator[Finding]:
+    """An engine loads the architectures of its time.
+    A model younger than the engine is refused ("Model architectures [...] are not supported"), and so are a few that later
+    releases dropped.
+    """
+    name = case.architecture.name
+    support = SUPPORT.get(name)
+    if support is None or case.version is None:
+        return
+    if support.since and at_least(case.version, support.since) is False:
+        way = Way(f"take an image with vLLM {support.since} or newer")
+        yield _finding(f"vLLM {case.version} cannot load {name}: it came with {support.since}.", way)
+    elif support.until and at_least(case.version, _after(support.until)):
+        way = Way(f"take an image with vLLM {support.until}, the last that did")
+        yield _finding(f"vLLM {case.version} no longer loads {name}; {support.until} was the last.", way)
+
+
+@rule(
+    "model-length",
+    sources=("vLLM's ModelConfig: derived max_model_len", "0.32.0, a real start: exit 1"),
+    example=Example({"max-model-len": 200000}, DENSE),
+)
+def model_length(case: Case) -> Iterator[Finding]:
+    """max-model-len may not exceed what the model was made for.
+    The engine derives the longest context from the model's config and refuses more, unless the environment variable
+    VLLM_ALLOW_LONG_MAX_MODEL_LEN is set or rope scaling is overridden; positions beyond it give nonsense.
+    """
+    now, most = case.effective, case.architecture.max_position_embeddings
+    if most is None or now.max_model_len is None or now.max_model_len <= most or case.flag("hf-overrides") is not None:
+        return
+    allowed = LONGER_ANYWAY in case.asked.env
+    outcome = "positions beyond it give nonsense" if allowed else f"{case.engine} refuses to start"
+    yield Finding(
+        "warning" if allowed else "error",
+        "model-length",
+        f"max-model-len {now.max_model_len} is more than the model's {most}: {outcome}.",
+        (Way(f"lower max-model-len to {most}", {"max-model-len": most}),),
+        "vLLM's ModelConfig; a real start of 0.32.0",
+        "max-model-len",
+    )
+
+
+def _finding(sentence: str, way: Way) -> Finding:
+    return Finding("error", "architecture-support", sentence, (way,), "vLLM's model registries")
+
+
+def _after(release: str) -> str:
+    major, minor = (int(part) for part in release.split(".")[:2])
+    return f"{major}.{minor + 1}.0"

@@ -1,0 +1,43 @@
+"""vLLM's versions as PEP 440 reads them: releases, NGC's local parts (0.29.0+nv26.09), nightlies (0.16.1rc1.dev42+g1234).
+
+A comparison has three answers. A nightly between two releases may or may not hold what the next release brought: unknown.
+"""
+
+from __future__ import annotations
+
+from packaging.version import InvalidVersion, Version
+
+
+def parse(text: str | None) -> Version | None:
+    """The version a text names; None when it names none (a tag such as `nightly` never does)."""
+    try:
+        return Version(text) if text else None
+    except InvalidVersion:
+        return None
+
+
+def at_least(version: Version | None, since: str) -> bool | None:
+    """Whether an engine of this version holds what the release `since` brought; None when that can't be known.
+
+    A development version is counted on from the tag before it (0.16.1rc1.dev42 was made after 0.16.0, before 0.17.0), so it
+    surely holds what 0.16.0 had and surely not what came after 0.17.
+    """
+    if version is None:
+        return None
+    threshold = Version(since)
+    if not version.is_devrelease:
+        return version.release >= threshold.release
+    major, minor = version.release[:2]
+    have = (major, minor) if version.micro else (major, minor - 1)
+    if threshold.release[:2] <= have and not (version.micro and threshold.release > (major, minor, 0)):
+        return True
+    return None if threshold.release[:2] <= (have[0], have[1] + 1) else False
+
+
+def within(version: Version | None, since: str = "", until: str = "") -> bool | None:
+    """Whether a version lies in [since, until); an empty bound is open. None when that can't be known."""
+    low = at_least(version, since) if since else True
+    high = at_least(version, until) if until else False
+    if low is False or high is True:
+        return False
+    return None if low is None or high is None else True

@@ -1,0 +1,57 @@
+"""The `lint` module."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright.engine import architecture, rules, versions
+from sparkwright.errors import Exit
+from sparkwright.modules import engine_image
+from sparkwright.modules.base import Context, Module, Result, arg
+
+
+class Lint(Module["Lint.Args"]):
+    """The flags are ones that this very engine will start with, for this very model. Nothing is changed.
+
+    The laptop has looked already, with what the lock and the tables say; here the image itself says its version and its
+    options, and the model's own config.json is there. An error refuses the run while the old server still serves.
+
+    Returns: engine_version (null when nothing says it), listed (how many options the image named), findings.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        image: str = arg("the image, as repository:tag@digest")
+        flags: dict[str, Any] = arg("the flags of vllm serve, under their own names")
+        model_dir: str = arg("the model's folder on the host", default="")
+        platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
+        env: dict[str, str] = arg("the container's environment", default_factory=dict)
+
+    def run(self, args: Args, context: Context) -> Result:
+        engine = engine_image.ask(context, args.image)
+        if engine is None:
+            return Result(msg="the image is not here yet: not looked at", data={"engine_version": None, "findings": []})
+        asked = rules.Asked(args.flags, args.image, args.platform, args.env)
+        kind = architecture.classify(_config(args, context))
+        found = rules.check(asked, kind, versions.parse(engine.version), engine.listed)
+        rows = [one.to_json() for one in found]
+        data = {"engine_version": engine.version, "listed": len(engine.listed), "findings": rows}
+        bad = [one for one in found if one.severity == "error"]
+        if not bad:
+            warned = sum(one.severity == "warning" for one in found)
+            said = f"vLLM {engine.version or 'of unknown version'}, {kind.sentence}"
+            return Result(msg=f"{said}; {warned} warning{'s' * (warned != 1)}" if warned else said, data=data)
+        ways = "; or ".join(way.text for way in bad[0].ways_out)
+        more = [f"{one.rule}: {one.sentence}" for one in bad[1:]]
+        fix = f"{ways[:1].upper()}{ways[1:]}. Why: `invoke explain {bad[0].rule}`." if ways else ""
+        return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].sentence, fix=fix, data={**data, "evidence": more})
+
+
+def _config(args: Lint.Args, context: Context) -> dict[str, Any]:
+    try:
+        found = json.loads((context.machine.expand(args.model_dir) / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
