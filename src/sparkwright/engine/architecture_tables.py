@@ -1,0 +1,196 @@
+"""What model families are made of, by the names that their config.json uses.
+
+Sources: vLLM's registry and model classes of 0.11.0, 0.17.1, 0.32.0 and 0.33.0 (which class is a hybrid, which is free of
+attention), transformers 5.19.0 (words of layer lists), flash-linear-attention (its own model types).
+"""
+
+from __future__ import annotations
+
+import re
+
+GDN = "Gated DeltaNet"
+KDA = "KDA"
+MAMBA = "Mamba"
+MAMBA2 = "Mamba2"
+SHORT_CONV = "short convolution"
+LIGHTNING = "lightning attention"
+LINEAR = "linear attention"
+RWKV = "RWKV"
+RG_LRU = "RG-LRU"
+GLA = "gated linear attention"
+
+#: explicit layer lists; block_types repeats until the layers are used up (RecurrentGemma)
+LAYER_LISTS = ("layer_types", "layers_block_type", "block_types", "_block_types")
+REPEATING_LISTS = ("block_types", "_block_types")
+
+#: words of a layer list -> the mechanism they name, "" where they leave it open. Transformers 5 writes linear_attention for
+#: what used to be mamba; hybrid is a layer that has both, side by side (Falcon-H1, Zamba2).
+RECURRENT_LAYERS: dict[str, str] = {
+    "linear_attention": "",
+    "recurrent": "",
+    "hybrid": "",
+    "hybrid_sliding": "",
+    "mamba": "",
+    "mamba2": MAMBA2,
+    "conv": SHORT_CONV,
+    "short_conv": SHORT_CONV,
+    "kda": KDA,
+    "gated_deltanet": GDN,
+}
+BOTH_IN_ONE_LAYER = ("hybrid", "hybrid_sliding")
+ATTENTION_LAYERS = frozenset(
+    {
+        "full_attention",
+        "attention",
+        "sliding_attention",
+        "chunked_attention",
+        "indexed_attention",
+        "deepseek_sparse_attention",
+        "qwen_sparse_attention",
+        "compressed_sparse_attention",
+        "heavily_compressed_attention",
+        "minimax_m3_sparse",
+    }
+)
+OTHER_LAYERS = frozenset({"moe", "mlp"})
+
+#: keys that only a recurrent layer needs -> its mechanism, "" where the key leaves it open; more special ones first.
+#: Either of a tuple's keys alone proves nothing. mamba_ssm_dtype is a hint and no proof, so it is not here.
+RECURRENT_KEYS: dict[tuple[str, ...], str] = {
+    ("linear_conv_kernel_dim",): GDN,
+    ("linear_num_value_heads",): GDN,
+    ("mamba_num_heads",): MAMBA2,
+    ("mamba_n_heads",): MAMBA2,
+    ("mamba_headdim",): MAMBA2,
+    ("ssm_state_size",): MAMBA2,
+    ("mamba_d_state",): MAMBA,
+    ("mamba_d_conv",): MAMBA,
+    ("mamba_expand",): MAMBA,
+    ("ssm_cfg",): MAMBA,
+    ("conv_L_cache",): SHORT_CONV,
+    ("lru_width",): RG_LRU,
+    ("state_size", "conv_kernel"): MAMBA,
+    ("time_step_rank",): MAMBA,
+    ("linear_num_heads",): LINEAR,
+}
+
+#: model_type -> mechanism, for models that keep attention in some layers. Shell patterns, more special ones first.
+HYBRID_TYPES: dict[str, str] = {
+    "qwen3_next*": GDN,
+    "qwen3_5*": GDN,
+    "qwen4_exp*": GDN,
+    "olmo_hybrid*": GDN,
+    "kimi_linear*": KDA,
+    "kimi_k3*": KDA,
+    "glm5_next*": KDA,
+    "nemotron_h*": MAMBA2,
+    "granitemoehybrid": MAMBA2,
+    "bamba": MAMBA2,
+    "falcon_h1*": MAMBA2,
+    "zamba2": MAMBA2,
+    "plamo2": MAMBA2,
+    "zamba": MAMBA,
+    "jamba": MAMBA,
+    "samba": MAMBA,
+    "lfm2*": SHORT_CONV,
+    "lfm3*": SHORT_CONV,
+    "minimax": LIGHTNING,
+    "minimax_text_01": LIGHTNING,
+    "minimax_m1": LIGHTNING,
+    "bailing_hybrid": LIGHTNING,
+    "bailing_moe_linear*": LIGHTNING,
+    "recurrent_gemma": RG_LRU,
+}
+
+#: model_type -> mechanism, for models without any attention
+ATTENTION_FREE_TYPES: dict[str, str] = {
+    "mamba": MAMBA,
+    "falcon_mamba": MAMBA,
+    "mamba2": MAMBA2,
+    "rwkv*": RWKV,
+    "gated_deltanet": GDN,
+    "gla": GLA,
+}
+
+#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases looked at (and, below the line, the
+#: ones of other engines that are built the same way). An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
+HYBRID_ARCHITECTURES: dict[str, str] = {
+    "AliceAIForCausalLM": "",
+    "BailingMoeV2_5ForCausalLM": LIGHTNING,
+    "BailingMoeV3ForCausalLM": KDA,
+    "BailingMoeV3VLForConditionalGeneration": KDA,
+    "BambaForCausalLM": MAMBA2,
+    "ClefFlashForJointSchema": "",
+    "ColBERTLfm2Model": SHORT_CONV,
+    "ColQwen3_5": GDN,
+    "FalconH1ForCausalLM": MAMBA2,
+    "Glm5NextForCausalLM": KDA,
+    "Glm5NextForConditionalGeneration": KDA,
+    "GraniteMoeHybridForCausalLM": MAMBA2,
+    "InternS2MobiusForConditionalGeneration": "",
+    "InternS2PreviewForConditionalGeneration": "",
+    "JambaForCausalLM": MAMBA,
+    "JambaForSequenceClassification": MAMBA,
+    "KimiK3ForConditionalGeneration": KDA,
+    "KimiLinearForCausalLM": KDA,
+    "Lfm2ForCausalLM": SHORT_CONV,
+    "Lfm2MoeForCausalLM": SHORT_CONV,
+    "Lfm2VlForConditionalGeneration": SHORT_CONV,
+    "MiniCPMOcrForConditionalGeneration": "",
+    "MiniCPMV4_6ForConditionalGeneration": "",
+    "MiniCPMV4_7ForConditionalGeneration": "",
+    "MiniMaxForCausalLM": LIGHTNING,
+    "MiniMaxM1ForCausalLM": LIGHTNING,
+    "MiniMaxText01ForCausalLM": LIGHTNING,
+    "NemotronHForCausalLM": MAMBA2,
+    "NemotronHPuzzleForCausalLM": MAMBA2,
+    "NemotronH_Nano_Omni_Reasoning_V3": MAMBA2,
+    "NemotronH_Nano_VL_V2": MAMBA2,
+    "NemotronH_Omni_Reasoning_V3": MAMBA2,
+    "NemotronH_Super_Omni_Reasoning_V3": MAMBA2,
+    "OlmoHybridForCausalLM": GDN,
+    "Plamo2ForCausalLM": MAMBA2,
+    "Qwen3NextForCausalLM": GDN,
+    "Qwen3_5ForCausalLM": GDN,
+    "Qwen3_5ForConditionalGeneration": GDN,
+    "Qwen3_5MoeForCausalLM": GDN,
+    "Qwen3_5MoeForConditionalGeneration": GDN,
+    "Qwen4ExpForCausalLM": GDN,
+    "Qwen4ExpForConditionalGeneration": GDN,
+    "Zamba2ForCausalLM": MAMBA2,
+    # other engines
+    "BailingMoeLinearV2ForCausalLM": LIGHTNING,
+    "MiniMaxVL01ForConditionalGeneration": LIGHTNING,
+    "RecurrentGemmaForCausalLM": RG_LRU,
+    "ZambaForCausalLM": MAMBA,
+}
+
+#: architectures[0] -> mechanism, IsAttentionFree (RWKV: no vLLM has it)
+ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {
+    "FalconMambaForCausalLM": MAMBA,
+    "MambaForCausalLM": MAMBA,
+    "Mamba2ForCausalLM": MAMBA2,
+    "RwkvForCausalLM": RWKV,
+    "Rwkv7ForCausalLM": RWKV,
+}
+
+#: keys that only the config of a draft has: a small model that guesses ahead for another one
+DRAFT_KEYS = ("speculators_model_type", "speculators_config", "dflash_config", "draft_vocab_size")
+
+#: names of drafts; checked against vLLM 0.32.0's speculative decoding models. Eagle2_5_VL is a vision model, no draft.
+DRAFT_NAMES = re.compile(
+    r"MTP|Draft|DSpark|DFlash|Medusa|Speculator|Eagle3|[Pp]-?[Ee]agle|^Eagle(?!2_5)|AssistantModel|^ExtractHiddenStates"
+)
+
+#: keys that hold the longest sequence; of several the smallest counts, but model_max_length beats them all (vLLM 0.32.0)
+LENGTHS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
+LENGTH_THAT_WINS = "model_max_length"

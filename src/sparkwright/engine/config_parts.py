@@ -1,0 +1,78 @@
+"""A model's config.json, taken apart: the parts of it that describe a language model, and typed looks into them.
+
+The file comes from anywhere, so a value of the wrong type counts as one that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: keys under which multimodal wrappers keep the config of their language model
+NESTED = ("text_config", "llm_config", "language_config", "language_model", "thinker_config")
+DEEPEST = 4
+
+#: the spellings of "how many layers", most usual first (n_layer: GPT-2 and the original Mamba; num_layers: ChatGLM)
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+SIZES = (*LAYERS, "hidden_size", "n_embd", "d_model")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One mapping of a config. path: "" for the whole, else as "text_config" or "thinker_config.text_config"."""
+
+    path: str
+    keys: Mapping[str, Any]
+
+    def at(self, key: str) -> str:
+        """The path of one of its keys."""
+        return f"{self.path}.{key}" if self.path else key
+
+    def number(self, *names: str) -> int | None:
+        """The first of these keys that holds a positive whole number."""
+        held = (self.keys.get(name) for name in names)
+        return next((one for one in held if isinstance(one, int) and not isinstance(one, bool) and one > 0), None)
+
+    def items(self, name: str) -> list[Any] | None:
+        """A key's list, None where it holds none."""
+        held = self.keys.get(name)
+        return held if isinstance(held, list) else None
+
+    def mapping(self, name: str) -> Mapping[str, Any] | None:
+        """A key's mapping, None where it holds none."""
+        held = self.keys.get(name)
+        return held if isinstance(held, Mapping) else None
+
+    def word(self, name: str) -> str:
+        """A key's text, "" where it holds none."""
+        held = self.keys.get(name)
+        return held if isinstance(held, str) else ""
+
+    @property
+    def layers(self) -> int | None:
+        return self.number(*LAYERS)
+
+
+def parts(config: Mapping[str, Any]) -> tuple[Part, ...]:
+    """The config and the language models nested in it, the innermost first."""
+    return tuple(reversed(list(_walk(Part("", config), DEEPEST))))
+
+
+def text(config: Mapping[str, Any]) -> Part:
+    """The part that describes the language model: the innermost one that gives sizes, else the whole."""
+    return next((part for part in parts(config) if part.number(*SIZES)), Part("", config))
+
+
+def architecture_name(config: Mapping[str, Any]) -> str:
+    """What the engine looks up: the first of `architectures`, "" where the config names none."""
+    names = Part("", config).items("architectures") or [""]
+    return names[0] if isinstance(names[0], str) else ""
+
+
+def _walk(part: Part, deeper: int) -> Iterator[Part]:
+    yield part
+    for name in NESTED if deeper else ():
+        nested = part.mapping(name)
+        if nested is not None:
+            yield from _walk(Part(part.at(name), nested), deeper - 1)

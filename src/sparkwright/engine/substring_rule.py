@@ -1,0 +1,19 @@
+"""The rule of thumb that goes round for finding recurrent models, kept to say when it would have misled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+SUBSTRINGS = ("mamba", "ssm", "deltanet", "state_space", "recurrent")
+
+
+def by_substrings(config: Mapping[str, Any]) -> bool:
+    """Whether any of the words occurs anywhere in config.json, in a key or a value, nested parts too, in any case.
+
+    This is its most generous variant. Looking at the top-level keys alone, as it is also done, misses Qwen3.5 as well,
+    whose one hit (mamba_ssm_dtype) stands in text_config.
+    """
+    written = json.dumps(config, default=str).lower()
+    return any(word in written for word in SUBSTRINGS)
