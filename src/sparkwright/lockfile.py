@@ -96,7 +96,7 @@ class Lock:
             "images": dict(sorted(self.images.items())),
             "models": dict(sorted(self.models.items())),
         }
-        text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=160)
+        text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=160)
         write_atomically(project / NAME, (head + _one_line_a_file(text)).encode())
 
 
@@ -111,6 +111,18 @@ def load(project: Path) -> Lock:
         images={ref: entry.model_dump(mode="json") for ref, entry in found.images.items()},
         models={key: entry.model_dump(mode="json") for key, entry in found.models.items()},
     )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists of plain values in one line."""
+
+
+def _represent_list(dumper: _Dumper, data: list[Any]) -> yaml.Node:
+    plain = not any(isinstance(one, list | dict) for one in data)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=plain)
+
+
+_Dumper.add_representer(list, _represent_list)
 
 
 def _entry(model: type[Strict], entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -143,18 +143,14 @@ def _names(
     wanted = recipe.load(project.root, _recipe_of(member.host))
     known = _entries(pins.lock, wanted)
     if play.has_task("lint"):
-        _lint(fleet, member, wanted, known)
+        linting.refuse_errors(wanted, recipe.serving(wanted, known))
     pinned = pins.complete(fleet, member, wanted, run_id) if play.uses({"container", "lock"}) else {}
-    if play.has_task("lint") and pinned != known:
-        _lint(fleet, member, wanted, pinned)
+    if play.has_task("lint"):
+        served = recipe.serving(wanted, pinned)
+        linting.refuse_errors(wanted, served)
+        if served.note:
+            fleet.tell(member, f"chunked prefill: {served.note}.")
     return recipe.scope(member.host, _user(member.host), wanted, pinned)
-
-
-def _lint(fleet: Fleet, member: Member, wanted: recipe.Recipe, pinned: Mapping[str, Any]) -> None:
-    served = recipe.serving(wanted, pinned)
-    linting.refuse_errors(wanted, served)
-    if served.note:
-        fleet.tell(member, f"chunked prefill: {served.note}.")
 
 
 def _served(host: Host, names: Mapping[str, Any]) -> Served:

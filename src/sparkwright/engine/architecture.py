@@ -82,7 +82,8 @@ class Architecture:
     name: architectures[0], "" where there is none. model_type: of the whole config. mechanism: what the recurrent layers
     are, "" for none. recurrent_layers, layers: how many, of how many; None where not known. evidence: the one that decided
     first. max_position_embeddings: the longest sequence in tokens, before any scaling of positions, None where the config
-    leaves it to the model's class. text: the part of the config that describes the language model.
+    leaves it to the model's class. text: the part of the config that describes the language model. config: the
+    whole of it.
     """
 
     kind: Kind
@@ -94,6 +95,17 @@ class Architecture:
     evidence: tuple[Evidence, ...] = ()
     max_position_embeddings: int | None = None
     text: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def sentence(self) -> str:
+        """What it is, in half a sentence."""
+        if self.kind == "unknown":
+            return "model of unknown kind"
+        if self.kind == "dense":
+            return f"{self.name or self.model_type} (dense)"
+        of = f"{self.recurrent_layers} of {self.layers} layers" if self.recurrent_layers and self.layers else "layers"
+        return f"{self.name or self.model_type} ({of} recurrent, {self.mechanism or 'mechanism unknown'})"
 
 
 def classify(config: Mapping[str, Any]) -> Architecture:
@@ -112,6 +124,7 @@ def classify(config: Mapping[str, Any]) -> Architecture:
         evidence=(Evidence(found.path, found.seen), *_hints(parts, recurs)),
         max_position_embeddings=_longest(inner),
         text=inner.keys,
+        config=config,
     )
 
 

@@ -10,6 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from packaging.version import Version
+
+from sparkwright.engine.versions import at_least
+
 MODEL = "model"
 SERVED_NAME = "served-model-name"
 MEMORY_UTILIZATION = "gpu-memory-utilization"
@@ -20,6 +24,7 @@ PORT = "port"
 #: The larger one is what must fit.
 DEFAULT_MEMORY_UTILIZATION = 0.92
 DEFAULT_PORT = 8000
+MODEL_FIRST_SINCE = "0.33.0"
 
 #: other names of a flag. source: 0.32.0's help.
 ALIASES = {"device-memory-utilization": MEMORY_UTILIZATION}
@@ -67,6 +72,19 @@ def whole_number(said: Any) -> int | None:
     except ValueError:
         return None
     return number if number > 0 else None
+
+
+def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool) -> tuple[str, ...]:
+    """The words after the image: the model, then the flags. model_by_flag: see `takes_model_by_flag`."""
+    return (*(("--model",) if model_by_flag else ()), model, *argv(flags))
+
+
+def takes_model_by_flag(version: Version | None) -> bool:
+    """Whether `--model PATH` may stand beside --served-model-name; from 0.33 on the model must be the first word.
+
+    True for an unknown version: every release until 0.32 takes it. Source: the refusal of 0.33.0.
+    """
+    return at_least(version, MODEL_FIRST_SINCE) is not True
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:

@@ -40,7 +40,7 @@ class Asked:
     """What a recipe asks of the engine.
 
     flags: of `vllm serve`, under their own names. image: REPOSITORY:TAG. mamba_blocks: how many Mamba cache blocks the last
-    start had memory for, if a log said so.
+    start had memory for, if a log said so. model_by_flag: the model is given as --model, not as the first word.
     """
 
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -48,6 +48,7 @@ class Asked:
     platform: Platform = "gb10"
     env: Mapping[str, str] = field(default_factory=dict)
     mamba_blocks: int | None = None
+    model_by_flag: bool = False
 
     def flag(self, name: str) -> Any:
         """A flag's value under any of its spellings; None when it is not given."""

@@ -27,26 +27,32 @@ class Lint(Module["Lint.Args"]):
         flags: dict[str, Any] = arg("the flags of vllm serve, under their own names")
         model_dir: str = arg("the model's folder on the host", default="")
         platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
+        model_by_flag: bool = arg("the command gives the model as --model", default=False)
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
 
     def run(self, args: Args, context: Context) -> Result:
         engine = engine_image.ask(context, args.image)
         if engine is None:
             return Result(msg="the image is not here yet: not looked at", data={"engine_version": None, "findings": []})
-        asked = rules.Asked(args.flags, args.image, args.platform, args.env)
+        asked = rules.Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag)
         kind = architecture.classify(_config(args, context))
         found = rules.check(asked, kind, versions.parse(engine.version), engine.listed)
         rows = [one.to_json() for one in found]
         data = {"engine_version": engine.version, "listed": len(engine.listed), "findings": rows}
         bad = [one for one in found if one.severity == "error"]
         if not bad:
-            warned = sum(one.severity == "warning" for one in found)
             said = f"vLLM {engine.version or 'of unknown version'}, {kind.sentence}"
-            return Result(msg=f"{said}; {warned} warning{'s' * (warned != 1)}" if warned else said, data=data)
+            return Result(msg="; ".join([said, *_warnings(found)]), data=data)
         ways = "; or ".join(way.text for way in bad[0].ways_out)
         more = [f"{one.rule}: {one.sentence}" for one in bad[1:]]
         fix = f"{ways[:1].upper()}{ways[1:]}. Why: `invoke explain {bad[0].rule}`." if ways else ""
         return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].sentence, fix=fix, data={**data, "evidence": more})
+
+
+def _warnings(found: list[rules.Finding]) -> list[str]:
+    warned = [one.sentence.rstrip(".") for one in found if one.severity == "warning"]
+    count = "1 warning" if len(warned) == 1 else f"{len(warned)} warnings, first"
+    return [f"{count}: {warned[0]}"] if warned else []
 
 
 def _config(args: Lint.Args, context: Context) -> dict[str, Any]:

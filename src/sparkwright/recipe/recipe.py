@@ -71,11 +71,11 @@ def serve_port(host: Host, recipe: Recipe) -> int:
 
 
 def container_spec(
-    recipe: Recipe, host: Host, home: str, image_entry: Mapping[str, Any] | None, words: Mapping[str, Any]
+    recipe: Recipe, host: Host, home: str, image_entry: Mapping[str, Any] | None, command: tuple[str, ...]
 ) -> ContainerSpec:
     """What docker run is told for this recipe on this host. Without a lock entry the image is not pinned yet.
 
-    words: the flags of `vllm serve`, as `serving` decided them.
+    command: the words after the image.
     """
     file, box = recipe.file, recipe.file.container
     digest = f"@{image_entry['digest']}" if image_entry else ""
@@ -93,7 +93,7 @@ def container_spec(
         ulimits=dict(box.ulimits),
         labels=dict(box.labels),
         entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else None,
-        command=("--model", file.model.mount, *flags.argv(words)),
+        command=command,
     )
 
 

@@ -25,10 +25,11 @@ def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any
         return names
     port = serve_port(host, recipe)
     served = serving(recipe, pinned)
+    command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
     return {
         **names,
         "recipe": recipe.to_json(),
-        "container": container_spec(recipe, host, home, pinned.get("image"), served.flags).to_json(),
+        "container": container_spec(recipe, host, home, pinned.get("image"), command).to_json(),
         "engine": served.to_json(),
         "lock": {"image": pinned.get("image"), "model": pinned.get("model")},
         "base_url": f"http://127.0.0.1:{port}",

@@ -9,6 +9,7 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engine import ascend, expectation, rules, versions
+from sparkwright.engine import flags as flag_words
 from sparkwright.engine.architecture import Architecture, classify
 from sparkwright.engine.rules import Finding
 from sparkwright.recipe.recipe import Recipe
@@ -32,12 +33,18 @@ class Serving:
     def errors(self) -> list[Finding]:
         return [one for one in self.findings if one.severity == "error"]
 
+    @property
+    def model_by_flag(self) -> bool:
+        """See `flags.takes_model_by_flag`."""
+        return flag_words.takes_model_by_flag(self.version)
+
     def to_json(self) -> dict[str, Any]:
         """As playbooks see it, under the name `engine`."""
         return {
             "flags": dict(self.flags),
             "chunked_prefill": self.expected,
             "note": self.note,
+            "model_by_flag": self.model_by_flag,
             "version": str(self.version) if self.version else None,
         }
 

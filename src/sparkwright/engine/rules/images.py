@@ -40,7 +40,7 @@ def cuda13(case: Case) -> Iterator[Finding]:
     yield Finding(
         "error",
         "cuda13-image",
-        f"{case.asked.image} is built with CUDA 12.9, which has no code for a GB10 (sm_121).",
+        f"{_ref(case)} is built with CUDA 12.9, which has no code for a GB10 (sm_121).",
         (Way(f"take vllm/vllm-openai:{other}, or a release from 0.20 on"),),
         "vLLM #39878",
     )
@@ -60,7 +60,7 @@ def frozen_nightly(case: Case) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "frozen-nightly",
-            f"{case.asked.image} has not moved since April 2026: it is an old build, not a nightly.",
+            f"{_ref(case)} has not moved since April 2026: it is an old build, not a nightly.",
             (Way("take a release with CUDA 13: vllm/vllm-openai:v0.32.0, say"),),
             "vLLM's image pipeline",
         )
@@ -80,10 +80,14 @@ def moving_tag(case: Case) -> Iterator[Finding]:
         yield Finding(
             "info",
             "moving-tag",
-            f"{case.asked.image} moves: spark.lock pins what it means now, and the registry may not keep that.",
+            f"{_ref(case)} moves: spark.lock pins what it means now, and the registry may not keep that.",
             (Way("take a release's tag"),),
             "vLLM's image pipeline",
         )
+
+
+def _ref(case: Case) -> str:
+    return case.asked.image.partition("@")[0]
 
 
 def _tag(case: Case) -> str:

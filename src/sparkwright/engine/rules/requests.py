@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from sparkwright.engine import flags
 from sparkwright.engine.rules.rule import Case, Example, Finding, Way, graded, rule
 
 THINKING_SWITCH = "default-chat-template-kwargs"
@@ -33,6 +34,27 @@ def tool_calls(case: Case) -> Iterator[Finding]:
         way = Way("name the model's parser, or drop the switch", {"enable-auto-tool-choice": None})
         said = f"enable-auto-tool-choice without tool-call-parser: {case.engine} refuses to start."
         yield Finding("error", "tool-calls", said, (way,), "a real start of 0.32.0", "enable-auto-tool-choice")
+
+
+@rule(
+    "model-comes-first",
+    sources=('source of 0.33.0: "model should be provided as the first positional argument"',),
+    example=Example({"served-model-name": "m"}, version="0.33.0", model_by_flag=True),
+)
+def model_comes_first(case: Case) -> Iterator[Finding]:
+    """From 0.33 on the model is the first word of the command, not --model.
+    --served-model-name beside --model is refused then. sparkwright writes the command for the version that spark.lock holds; only a
+    first deploy, before the image was asked, can get it wrong.
+    """
+    if (
+        not case.asked.model_by_flag
+        or case.flag("served-model-name") is None
+        or not case.within(flags.MODEL_FIRST_SINCE)
+    ):
+        return
+    said = f"{case.engine} wants the model as the first word, and the command was written before its version was known"
+    way = Way("deploy again: spark.lock knows the version now")
+    yield Finding("error", "model-comes-first", f"{said}.", (way,), "source of 0.33.0", "served-model-name")
 
 
 @rule(

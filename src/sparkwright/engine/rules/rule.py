@@ -88,10 +88,13 @@ class Example:
     image: str = ""
     platform: Literal["gb10", "ascend"] = "gb10"
     mamba_blocks: int | None = None
+    model_by_flag: bool = False
 
     def case(self) -> Case:
         """The same as a Case."""
-        asked = Asked(self.flags, self.image, self.platform, mamba_blocks=self.mamba_blocks)
+        asked = Asked(
+            self.flags, self.image, self.platform, mamba_blocks=self.mamba_blocks, model_by_flag=self.model_by_flag
+        )
         return Case(asked, classify(self.model), versions.parse(self.version))
 
 
