@@ -136,11 +136,15 @@ def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
 def _by_anchors(name: str, version: Version | None) -> Existence | None:
     """From the two releases whose options are known whole; silent about versions before the first of them."""
     older, newer = (name in known_flags.KNOWN[one] for one in (known_flags.OLDER, known_flags.NEWER))
-    if name in BY_FLAG or (version is not None and at_least(version, known_flags.OLDER) is False):
+    if name in BY_FLAG:
         return None
+    before = version is not None and at_least(version, known_flags.OLDER) is False
     if not older and not newer:
         why = f"no release from {known_flags.OLDER} to {known_flags.NEWER} has it"
-        return Existence(False if version is not None and at_least(version, AFTER) is False else None, why)
+        known = version is not None and not before and at_least(version, AFTER) is False
+        return Existence(False if known else None, why)
+    if before:
+        return None
     if older and newer:
         return Existence(True)
     came = at_least(version, known_flags.NEWER)
