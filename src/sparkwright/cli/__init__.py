@@ -10,13 +10,14 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import look, operate, runs, sandbox
+from sparkwright.cli import look, model, operate, runs, sandbox
 
 namespace = Collection(
     *operate.TASKS,
     *runs.TASKS,
     *look.TASKS,
     docs=look.docs_collection(),
+    model=model.model_collection(),
     sandbox=Collection(*sandbox.TASKS),
 )
 
