@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkwright.engine import architecture_tables as tables
@@ -195,6 +195,7 @@ READ_KEYS = st.sampled_from(tuple(READ))
 
 
 @settings(max_examples=200, deadline=None)
+@example({"auto_map": None})
 @given(st.dictionaries(READ_KEYS | st.just("text_config"), ANYTHING, max_size=8))
 def test_a_config_of_wrong_types_is_classified_all_the_same(held: dict[str, Any]) -> None:
     assert classify(held).kind in ("recurrent", "attention_free", "dense", "unknown")

@@ -117,7 +117,7 @@ def attention_only(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found 
 def nothing(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found:
     """No rule knows it; own code (auto_map) can be anything."""
     name = architecture_name(config)
-    own = next((part.at("auto_map") for part in parts if "auto_map" in part.keys), None)
+    own = next((part.at("auto_map") for part in parts if part.keys.get("auto_map") is not None), None)
     if own:
         return Found("unknown", own, f"the model brings its own code{f' for {name}' if name else ''}")
     return Found("unknown", "architectures", f"{name or 'none named'}: not known, and no key says what its layers are")

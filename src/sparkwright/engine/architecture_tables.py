@@ -117,8 +117,8 @@ ATTENTION_FREE_TYPES: dict[str, str] = {
     "gla": GLA,
 }
 
-#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases looked at (and, below the line, the
-#: ones of other engines that are built the same way). An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
+#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases looked at (and, at the end, the
+#: ones of other engines that are built the same way). "": vLLM says hybrid, and of what is left to the config. An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
 HYBRID_ARCHITECTURES: dict[str, str] = {
     "AliceAIForCausalLM": "",
     "BailingMoeV2_5ForCausalLM": LIGHTNING,
