@@ -21,9 +21,9 @@ READ = (
     "model_type",
     "is_encoder_decoder",
     "auto_map",
-    "hybrid_override_pattern",
-    "attn_type_list",
-    "linear_attn_config",
+    tables.LETTERS,
+    tables.NUMBERS,
+    tables.LINEAR_CONFIG,
     "attn_layer_indices",
     "full_attn_idxs",
     "attn",
@@ -59,7 +59,7 @@ READ = (
 PRESENCE = ("auto_map", "speculators_config", "dflash_config")
 #: of these only some keys count
 WITHIN: dict[str, tuple[str, ...]] = {
-    "linear_attn_config": ("kda_layers", "num_heads", "short_conv_kernel_size"),
+    tables.LINEAR_CONFIG: ("kda_layers", "num_heads", "short_conv_kernel_size"),
     "attn": ("layers",),
     "quantization_config": ("quant_method", "quantization", "kv_cache_scheme", "kv_cache_quant_algo"),
     "quantization": ("kv_cache_scheme", "kv_cache_quant_algo"),

@@ -42,30 +42,34 @@ def draft(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
 
 def layer_list(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
     """An explicit list of what each layer is."""
-    for part in parts:
-        for key in tables.LAYER_LISTS:
-            found = _of_list(part, key)
-            if found:
-                return found
-    return None
+    found = (_of_list(part, key) for part in parts for key in tables.LAYER_LISTS)
+    return next((one for one in found if one), None)
 
 
-def patterns(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
-    """Lists in other spellings: a letter or a number a layer, or the numbers of the layers."""
+def layer_letters(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
+    """Nemotron-H's spelling: a letter a layer, M for Mamba2."""
+    part = next((part for part in parts if "M" in part.word(tables.LETTERS)), None)
+    if part is None:
+        return None
+    letters = part.word(tables.LETTERS)
+    count, layers = letters.count("M"), part.layers or len(letters)
+    return Found("recurrent", part.at(tables.LETTERS), f"M in {count} of {layers}", tables.MAMBA2, count, layers)
+
+
+def layer_numbers(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
+    """MiniMax's spelling: a number a layer, 0 for lightning attention."""
+    part = next((part for part in parts if 0 in (part.items(tables.NUMBERS) or ())), None)
+    if part is None:
+        return None
+    numbers = part.items(tables.NUMBERS) or []
+    seen = f"0 (linear) in {numbers.count(0)} of {len(numbers)}"
+    return Found("recurrent", part.at(tables.NUMBERS), seen, tables.LIGHTNING, numbers.count(0), len(numbers))
+
+
+def linear_attention(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
+    """Kimi's spelling: the numbers of the KDA layers, or at least their sizes."""
     for part in parts:
-        letters = part.word("hybrid_override_pattern")
-        if "M" in letters:
-            count = letters.count("M")
-            seen = f"M in {count} of {len(letters)}"
-            return Found(
-                "recurrent", part.at("hybrid_override_pattern"), seen, tables.MAMBA2, count, part.layers or len(letters)
-            )
-        types = part.items("attn_type_list") or []
-        if 0 in types:
-            count = types.count(0)
-            seen = f"0 (linear) in {count} of {len(types)}"
-            return Found("recurrent", part.at("attn_type_list"), seen, tables.LIGHTNING, count, len(types))
-        linear = Part(part.at("linear_attn_config"), part.mapping("linear_attn_config") or {})
+        linear = Part(part.at(tables.LINEAR_CONFIG), part.mapping(tables.LINEAR_CONFIG) or {})
         kda = linear.items("kda_layers")
         if kda:
             return Found("recurrent", linear.at("kda_layers"), f"{len(kda)} layers", tables.KDA, len(kda), part.layers)
@@ -113,14 +117,24 @@ def attention_only(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found 
 def nothing(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found:
     """No rule knows it; own code (auto_map) can be anything."""
     name = architecture_name(config)
-    own = next((part.at("auto_map") for part in parts if "auto_map" in part.keys), None)
+    own = next((part.at("auto_map") for part in parts if part.keys.get("auto_map") is not None), None)
     if own:
         return Found("unknown", own, f"the model brings its own code{f' for {name}' if name else ''}")
     return Found("unknown", "architectures", f"{name or 'none named'}: not known, and no key says what its layers are")
 
 
 Rule = Callable[[Mapping[str, Any], tuple[Part, ...]], Found | None]
-RULES: tuple[Rule, ...] = (draft, layer_list, patterns, keys, names, attention_only, nothing)
+RULES: tuple[Rule, ...] = (
+    draft,
+    layer_list,
+    layer_letters,
+    layer_numbers,
+    linear_attention,
+    keys,
+    names,
+    attention_only,
+    nothing,
+)
 
 
 def mechanism(config: Mapping[str, Any], parts: tuple[Part, ...], found: Found) -> str:

@@ -135,8 +135,8 @@ def in_words(name: str) -> str:
     if known.until:
         return f"up to {known.until}, not since"
     if known.since:
-        older = f"; {known.lacking} does not" if known.lacking else "; older ones were not looked at"
-        return f"{known.since} and newer{older}"
+        older = f"none up to {known.lacking}" if known.lacking else "older ones were not looked at"
+        return f"{known.since} and newer; {older}"
     return f"none up to {known.lacking}"
 
 

@@ -23,6 +23,11 @@ GLA = "gated linear attention"
 LAYER_LISTS = ("layer_types", "layers_block_type", "block_types", "_block_types")
 REPEATING_LISTS = ("block_types", "_block_types")
 
+#: other spellings: Nemotron-H's string, MiniMax's list of 0 and 1, Kimi's mapping
+LETTERS = "hybrid_override_pattern"
+NUMBERS = "attn_type_list"
+LINEAR_CONFIG = "linear_attn_config"
+
 #: words of a layer list -> the mechanism they name, "" where they leave it open. Transformers 5 writes linear_attention for
 #: what used to be mamba; hybrid is a layer that has both, side by side (Falcon-H1, Zamba2).
 RECURRENT_LAYERS: dict[str, str] = {
@@ -112,8 +117,8 @@ ATTENTION_FREE_TYPES: dict[str, str] = {
     "gla": GLA,
 }
 
-#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases looked at (and, below the line, the
-#: ones of other engines that are built the same way). An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
+#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases looked at (and, at the end, the
+#: ones of other engines that are built the same way). "": vLLM says hybrid, and of what is left to the config. An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
 HYBRID_ARCHITECTURES: dict[str, str] = {
     "AliceAIForCausalLM": "",
     "BailingMoeV2_5ForCausalLM": LIGHTNING,

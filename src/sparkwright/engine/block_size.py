@@ -1,9 +1,8 @@
 """How many tokens a block of a hybrid's KV cache holds: one block must be as large as one recurrent layer's whole state.
 
-A prediction for one GPU, without KV cache of the tokens of a draft unless asked; the engine's log line "Setting attention block
-size to N tokens" is the authority. Source: vLLM 0.32.0 (the hybrid alignment of its platform interface, mamba_utils, and
-what models/config makes of "auto"), the same from 0.11 on. Checked against logs: Qwen3-Next, Qwen3.5, Nemotron 3
-Nano, Granite 4.0 H on CUDA, tiny Qwen3-Next and Jamba on a CPU.
+A prediction for one GPU; the engine's log line "Setting attention block size to N tokens" is the authority. Source: vLLM 0.32.0
+(the hybrid alignment of its platform interface, mamba_utils, and what models/config makes of "auto"). Checked against logs:
+Qwen3-Next (0.13), Qwen3.5, Nemotron 3 Nano (0.16 to 0.19), Granite 4.0 H (0.19) on CUDA, tiny Qwen3-Next and Jamba on a CPU (0.32.0).
 """
 
 from __future__ import annotations

@@ -1,0 +1,118 @@
+"""Where a model's config.json is read from: a folder, a file, or the hub. One small request; no weights, no client library."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from sparkwright.errors import Refused, SparkwrightError, Unreachable
+
+HUB = "https://huggingface.co"
+ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+TIMEOUT_S = 10
+MOST_BYTES = 16 * 1024 * 1024
+
+
+def read(source: str, revision: str = "main") -> Mapping[str, Any]:
+    """A model's config: source is a folder that holds config.json, such a file, or a hub id (then revision counts).
+
+    The hub is HF_ENDPOINT, else huggingface.co; HF_TOKEN goes with the request. Raises Refused when there is no such config or
+    it may not be read, Unreachable when the hub does not answer within 10 s.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        path = path / "config.json"
+    if path.is_file():
+        return parse(_bytes(path), str(path))
+    if not ID.fullmatch(source) or Path(source).is_dir():
+        raise Refused(
+            f"there is no {path}.", fix="Give a folder with a config.json, such a file, or a hub id (org/name)."
+        )
+    return parse(_fetch(source, revision), source)
+
+
+def parse(raw: bytes, where: str) -> Mapping[str, Any]:
+    """The config in these bytes. Raises Refused when they hold none."""
+    try:
+        config = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"this is no JSON: {error}.", where=where) from error
+    if not isinstance(config, dict):
+        raise Refused("a model's config is a JSON object, this is something else.", where=where)
+    return config
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Refused(f"it cannot be read: {error.strerror}.", where=str(path)) from error
+
+
+def _fetch(model: str, revision: str) -> bytes:
+    hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
+    if not hub.startswith(("https://", "http://")):
+        raise Refused(f"HF_ENDPOINT is {hub!r}, which is no http address.")
+    url = f"{hub}/{model}/resolve/{urllib.parse.quote(revision, safe='')}/config.json"
+    request = urllib.request.Request(url)
+    token = os.environ.get("HF_TOKEN", "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise Refused("HF_TOKEN holds characters that no token has.")
+    if token:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.build_opener(_TokenStaysHome).open(request, timeout=TIMEOUT_S) as answer:
+            raw: bytes = answer.read(MOST_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise _refusal(error.code, hub, model, revision, bool(token)) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        said = getattr(reason, "strerror", None) or reason
+        raise Unreachable(f"{hub} does not answer: {said}.", fix="A folder on disk works without it.") from error
+    if len(raw) > MOST_BYTES:
+        raise Refused(f"its config.json is over {MOST_BYTES // 1024**2} MB: that is no config.", where=model)
+    return raw
+
+
+def _refusal(code: int, hub: str, model: str, revision: str, token: bool) -> SparkwrightError:
+    if code in (401, 403):
+        fix = "Is HF_TOKEN's account allowed to read it?" if token else "If you may read it, set HF_TOKEN."
+        said = f"the hub does not show {model} ({code}): it is gated, private, or does not exist."
+        return Refused(said, fix=f"Access is asked for at {hub}/{model}. {fix}")
+    if code == 404:
+        said = f"the hub has no config.json of {model} at {revision!r}, and there is no such folder here."
+        return Refused(said, fix="Look at the id's spelling and the revision.")
+    return Unreachable(f"{hub} answers {code} for {model}.", fix="Try again later, or give a folder on disk.")
+
+
+class _TokenStaysHome(urllib.request.HTTPRedirectHandler):
+    """Takes the token along when the hub sends on to itself (a renamed model), and nowhere else."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        further = super().redirect_request(req, fp, code, msg, headers, newurl)
+        token = req.unredirected_hdrs.get("Authorization")
+        if further is not None and token and _origin(newurl) == _origin(req.full_url):
+            further.add_unredirected_header("Authorization", token)
+        return further
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.netloc
