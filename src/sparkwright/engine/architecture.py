@@ -95,7 +95,7 @@ class Architecture:
     evidence: tuple[Evidence, ...] = ()
     max_position_embeddings: int | None = None
     text: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def sentence(self) -> str:
