@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engine.architecture_support import SUPPORT
+from sparkwright.engine.architecture_support import SUPPORT, in_words, loads
 from sparkwright.engine.rules.rule import DENSE, HYBRID, Case, Example, Finding, Way, rule
 from sparkwright.engine.versions import at_least
 
@@ -26,15 +26,14 @@ def architecture_support(case: Case) -> Iterator[Finding]:
     releases dropped.
     """
     name = case.architecture.name
-    support = SUPPORT.get(name)
-    if support is None or case.version is None:
+    if case.version is None or loads(name, str(case.version)) is not False:
         return
-    if support.since and at_least(case.version, support.since) is False:
-        way = Way(f"take an image with vLLM {support.since} or newer")
-        yield _finding(f"vLLM {case.version} cannot load {name}: it came with {support.since}.", way)
-    elif support.until and at_least(case.version, _after(support.until)):
-        way = Way(f"take an image with vLLM {support.until}, the last that did")
-        yield _finding(f"vLLM {case.version} no longer loads {name}; {support.until} was the last.", way)
+    known = SUPPORT[name]
+    dropped = known.until is not None and at_least(case.version, known.until)
+    release = known.until if dropped else known.since
+    said = f"vLLM {case.version} {'no longer loads' if dropped else 'cannot load'} {name} ({in_words(name)})."
+    ways = (Way(f"take an image with vLLM {release}{'' if dropped else ' or newer'}"),) if release else ()
+    yield Finding("error", "architecture-support", said, ways, "vLLM's model registries")
 
 
 @rule(
@@ -60,12 +59,3 @@ def model_length(case: Case) -> Iterator[Finding]:
         "vLLM's ModelConfig; a real start of 0.32.0",
         "max-model-len",
     )
-
-
-def _finding(sentence: str, way: Way) -> Finding:
-    return Finding("error", "architecture-support", sentence, (way,), "vLLM's model registries")
-
-
-def _after(release: str) -> str:
-    major, minor = (int(part) for part in release.split(".")[:2])
-    return f"{major}.{minor + 1}.0"
