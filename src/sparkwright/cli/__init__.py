@@ -10,11 +10,12 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import look, operate, runs, sandbox
+from sparkwright.cli import logs, look, operate, runs, sandbox
 
 namespace = Collection(
     *operate.TASKS,
     *runs.TASKS,
+    *logs.TASKS,
     *look.TASKS,
     docs=look.docs_collection(),
     sandbox=Collection(*sandbox.TASKS),
