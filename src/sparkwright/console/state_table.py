@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engine.logs import FIELDS
+from sparkwright.engine.logs import FIELDS, message
 
 #: a longer value pushes its evidence aside
 VALUE_COLUMNS = 28
@@ -13,9 +13,9 @@ VALUE_COLUMNS = 28
 
 def lines(state: Mapping[str, Any], columns: int) -> list[str]:
     """The table. state: an EngineState as JSON. columns: of the terminal; evidence is cut there, a value never is."""
-    rows = [(name, _shown(state[name]), state["evidence"].get(name, "")) for name in FIELDS]
+    rows = [(name, _shown(state[name]), message(state["evidence"].get(name, ""))) for name in FIELDS]
     rows += [(f"stage {name}", f"{seconds:g} s", "") for name, seconds in state["stage_s"].items()]
-    rows += [("warning", "", text) for text in state["warnings"]]
+    rows += [("warning", "", message(text)) for text in state["warnings"]]
     names = max(len(name) for name, _, _ in rows)
     values = max(len(value) for _, value, _ in rows if len(value) <= VALUE_COLUMNS)
     return [_row(f"{name:<{names}}  {value:<{values}}", evidence, columns) for name, value, evidence in rows]

@@ -209,6 +209,7 @@ DEATHS: tuple[Death, ...] = (
     _row("Value error, ", r"Value error, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
     _row("AssertionError: ", r"AssertionError: (.+?)\.?$", "the engine refuses its settings: {0}."),
     _row("EngineDeadError", "", "its engine died while it served a request.", "always"),
+    _row("EngineCore encountered a fatal error", "", "its engine died while it served a request.", "always"),
     _row("EngineCore encountered an issue", "", "its engine died while it served a request.", "always"),
     # what a traceback ends with: logged, it only explains; as the process's own last words, it is the end
     _row(
@@ -220,8 +221,8 @@ DEATHS: tuple[Death, ...] = (
     _row("Exception: ", r"\b(?:ERROR|CRITICAL) \d\d-\d\d .*?\] \s*(?:\w+\.)*(\w*Exception: .+?)\.?$", "{0}.", "never"),
     _row("Error: ", r"^(?:\([^)]*\) )?(?!.*Engine core init)(?:\w+\.)*(\w+Error: .+?)\.?$", "{0}."),
     _row("Exception: ", r"^(?:\([^)]*\) )?(?:\w+\.)*(\w*Exception: .+?)\.?$", "{0}."),
-    _row("Engine core initialization failed", "", "its engine failed to start."),
-    _row("EngineCore failed to start", "", "its engine failed to start."),
+    _row("Engine core initialization failed", "", "its engine failed to start.", "always"),
+    _row("EngineCore failed to start", "", "its engine failed to start.", "always"),
     _row(
         "died unexpectedly",
         r"(?:Engine core|Worker) proc \S+ died unexpectedly",

@@ -45,6 +45,8 @@ BANNERS = (
 ARGUMENTS = line("non-default args: {")
 #: a process that refuses its arguments says nothing before that. real.
 USAGE = line("usage: vllm ", r"^usage: vllm ")
+#: the same, where what comes before is cut off: a server that runs never says it
+ARGPARSE = line("error: ", r"^vllm(?: serve)?: error: ")
 
 # -- settings --------------------------------------------------------------------------------------------------------------
 
@@ -142,11 +144,14 @@ AUTOTUNE_ENDS = line("Autotuning process ends")
 
 #: how many shards of how many are loaded. real.
 SHARDS = line(
-    "Loading safetensors checkpoint shards", r"Loading safetensors checkpoint shards:\s+\d+% Completed \| (\d+)/(\d+)"
+    "Loading safetensors checkpoint shards", r"Loading safetensors checkpoint shards:\s+\d+% Completed \| (\d{1,6})/(\d{1,6})"
 )
 
 #: "11-21 00:07:43" of vLLM's own lines (real); FlashInfer's lines begin with the year
 CLOCK = re.compile(r"\b(?:\d{4}-)?(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{3}))?")
+
+#: who says it, when and where: left out where a line is short
+PREFIX = re.compile(r"^.{0,80}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] ")
 
 # -- what a person should see ----------------------------------------------------------------------------------------------
 
@@ -169,8 +174,9 @@ WARNINGS: tuple[Line, ...] = (
 
 #: it was asked to stop: what it says from here on, errors too, is part of stopping. real.
 STOPPING = line("[shutdown] API server: shutdown triggered")
-#: the same before 0.19 or so (source), where a start that fails says it too: so only for one that was ready
-STOPPING_WHEN_READY = line("Shutting down FastAPI HTTP server")
+#: the same in versions before it (source 0.9 to 0.17) and as uvicorn says it (real). A start that fails and an engine that
+#: died say it too, but after the reason: so only for one that was ready.
+STOPPING_WHEN_READY = line("Shutting down", r"Shutting down FastAPI HTTP server|\bINFO:\s+Shutting down\s*$")
 
 #: lines of these levels are never last words, whatever they quote
 HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d \d\d:")

@@ -163,7 +163,8 @@ class Reader:
         """A start begins with the banner, or with the arguments when they follow none."""
         announces = any(banner.match(line) for banner in log_lines.BANNERS)
         asks = log_lines.ARGUMENTS.match(line)
-        if announces or (asks and not self._announced) or log_lines.USAGE.match(line):
+        refuses = log_lines.USAGE.match(line) or (self.state.stage and log_lines.ARGPARSE.match(line))
+        if announces or (asks and not self._announced) or refuses:
             self._begin()
         if announces or asks:
             self._announced = announces
@@ -248,7 +249,8 @@ class Reader:
             self.state.warnings.append(_shortened(line))
 
     def _keep(self, name: str, value: Any, line: str) -> None:
-        self.state.readings[name] = Reading(value, _shortened(line))
+        if value is not None:
+            self.state.readings[name] = Reading(value, _shortened(line))
 
 
 def read(text: Text) -> EngineState:
@@ -263,19 +265,22 @@ def read(text: Text) -> EngineState:
     return reader.finish()
 
 
+def message(line: str) -> str:
+    """A line without its prefix: what is said, not who says it and when."""
+    return log_lines.PREFIX.sub("", line, count=1)
+
+
 def _truth(text: str) -> bool:
     return text == "True"
 
 
-def _whole(text: str) -> int:
-    return int(text.replace(",", ""))
+def _whole(text: str) -> int | None:
+    digits = text.replace(",", "")
+    return int(digits) if 0 < len(digits) < 20 else None
 
 
 def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:  # "1.2.3"
-        return None
+    return float(text) if text.count(".") < 2 and text != "." else None
 
 
 def _named(text: str) -> str:
