@@ -5,7 +5,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test lint bed bed-down docs bench clean
+.PHONY: demo test lint bed bed-down docs bench bench-logs clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -41,6 +41,9 @@ docs: .venv/.installed
 
 bench: .venv/.installed-test
 	$(BIN)/python benchmarks/noop_over_ssh.py
+
+bench-logs: .venv/.installed
+	$(BIN)/python benchmarks/log_reading.py
 
 clean:
 	rm -rf .venv

@@ -10,11 +10,12 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import lint, look, model, operate, runs, sandbox
+from sparkwright.cli import lint, logs, look, model, operate, runs, sandbox
 
 namespace = Collection(
     *operate.TASKS,
     *runs.TASKS,
+    *logs.TASKS,
     *look.TASKS,
     *lint.TASKS,
     docs=look.docs_collection(),

@@ -17,11 +17,11 @@ from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.console.lines import Lines
 from sparkwright.console.summary import Served, Summary
-from sparkwright.errors import Refused
+from sparkwright.errors import Failed, Refused
 from sparkwright.fleet import Fleet, Member
 from sparkwright.inventory import Host
 from sparkwright.plan import expressions
-from sparkwright.plan.model import Plan
+from sparkwright.plan.model import Plan, Task
 
 
 def options(**given: Any) -> playbook.Options:
@@ -60,6 +60,24 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
     finally:
         fleet.close()
     return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
+
+
+def look(fleet: Fleet, member: Member, module: str, args: dict[str, Any]) -> dict[str, Any]:
+    """Run one module that only looks, and return what it found. Raises Failed with the host's words when it could not."""
+    task = Task(id=module, name=module, module=module, args=args)
+    plan = Plan(run_id=_run_id(), host=member.host.name, play="Look", steps=(task,), exclusive=False)
+    events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
+    done = next((one for one in events if one["event"] == "task_finished" and one["status"] == "ok"), None)
+    if done is None:
+        recap = next((one for one in events if one["event"] == "recap"), {"msg": "the host gave no answer."})
+        raise Failed(recap["msg"])
+    found: dict[str, Any] = done["data"]
+    return found
+
+
+def recipe_of(project: Project, host: Host) -> recipe.Recipe:
+    """The recipe that a host serves. Raises Refused when it has none."""
+    return recipe.load(project.root, _recipe_of(host))
 
 
 def list_tasks(book: str, given: playbook.Options) -> int:

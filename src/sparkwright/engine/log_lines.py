@@ -1,71 +1,182 @@
 """Lines of vLLM's start-up log, with the versions and sources they were read in.
 
-real: a start-up log of vLLM 0.32.0 in tests/data. source: vLLM's source of the versions named. Prefixes such as
-"(EngineCore pid=16) INFO 11-21 00:07:43 [core.py:133]" change with every release and are never matched.
+real: a start-up log of vLLM 0.32.0 in tests/data. source: vLLM's source of the versions named. seen: in logs of GB10 users.
+Prefixes such as "(EngineCore pid=16) INFO 11-21 00:07:43 [core.py:133]" change with every release and are never matched.
+
+A row's needle is a literal that each line its pattern matches must hold. Few lines hold one, so a log is read at the speed of
+a search for them. Needles begin with a capital or a rare sign, which makes that search fast.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-#: where a start begins: `docker logs` strings restarts together. real; 0.9 to 0.33.
-START = re.compile(r"non-default args: \{")
 
-#: the engine's own settings. real; the label was chunked_prefill_enabled until 0.11.0 (source).
-CONFIG_DUMP = re.compile(r"Initializing a V\d LLM engine \(v(?P<version>[^)]+)\) with config: (?P<config>.*)")
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line by its needle and its pattern."""
 
-#: fields of the dump: name -> the labels it had
-DUMP_FIELDS: dict[str, tuple[str, ...]] = {
-    "chunked_prefill": ("enable_chunked_prefill", "chunked_prefill_enabled"),
-    "prefix_caching": ("enable_prefix_caching",),
-    "kv_cache_dtype": ("kv_cache_dtype",),
-    "quantization": ("quantization",),
-    "max_model_len": ("max_seq_len",),
+    needle: str
+    pattern: re.Pattern[str]
+
+    def match(self, line: str) -> re.Match[str] | None:
+        return self.pattern.search(line) if self.needle in line else None
+
+
+def line(needle: str, pattern: str = "") -> Line:
+    """A row; without a pattern the needle is all of it."""
+    return Line(needle, re.compile(pattern or re.escape(needle)))
+
+
+#: lines that tell nothing here and may be a million: access lines (uvicorn), statistics every 10 s, requests with what users
+#: wrote in them (source 0.9 to 0.33)
+NOISE = (" HTTP/1.", "throughput: ", "Received request ")
+
+# -- where a start begins: `docker logs` strings restarts together -------------------------------------------------------
+
+#: the version as the logo says it (real; >= 0.15), or a line of its own (<= 0.14, or without logo; source)
+BANNERS = (
+    line(" version ", r"[█▀▄\ufffd]\s+version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
+    line("LLM API server version ", r"LLM API server version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
+    line("LLM server version ", r"LLM server version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
+)
+#: what was asked for; follows the banner. real; 0.9 to 0.33.
+ARGUMENTS = line("non-default args: {")
+#: a process that refuses its arguments says nothing before that. real.
+USAGE = line("usage: vllm ", r"^usage: vllm ")
+#: the same, where what comes before is cut off: a server that runs never says it
+ARGPARSE = line("error: ", r"^vllm(?: serve)?: error: ")
+
+# -- settings --------------------------------------------------------------------------------------------------------------
+
+#: the engine's own settings. real. A crash repeats them as "Dumping input data for V1 LLM engine": no start, no value.
+CONFIG_DUMP = line(
+    "Initializing a V", r"Initializing a V\d LLM engine \(v(?P<version>[^)]+)\) with config: (?P<config>.*)"
+)
+
+#: fields of the dump. real; chunked_prefill_enabled until 0.11.0, cudagraph_mode in JSON and as numbers until 0.11 (source).
+DUMP_FIELDS: dict[str, re.Pattern[str]] = {
+    "chunked_prefill": re.compile(r"\b(?:enable_chunked_prefill|chunked_prefill_enabled)=(True|False)\b"),
+    "prefix_caching": re.compile(r"\benable_prefix_caching=(True|False)\b"),
+    "kv_cache_dtype": re.compile(r"\bkv_cache_dtype=([^,\s]+),"),
+    "quantization": re.compile(r"\bquantization=([^,\s]+),"),
+    "max_model_len": re.compile(r"\bmax_seq_len=(\d+),"),
+    "cudagraph_mode": re.compile(
+        r"['\"]cudagraph_mode['\"]: ?(?:<CUDAGraphMode\.(?=\w+:))?(\w+(?=[:,])|\[\d, ?\d\])|\benforce_eager=(?P<eager>True),"
+    ),
+}
+#: CUDAGraphMode where it is printed as numbers (source 0.11.0), and eager mode, which is no graphs
+CUDAGRAPH_NUMBERS = {
+    "0": "NONE",
+    "1": "PIECEWISE",
+    "2": "FULL",
+    "[2, 0]": "FULL_DECODE_ONLY",
+    "[2, 1]": "FULL_AND_PIECEWISE",
 }
 
+#: a value in the first group; what is printed later wins, over the dump too. real unless said otherwise.
+VALUES: tuple[tuple[str, Line], ...] = (
+    *(("version", banner) for banner in BANNERS),
+    ("architecture", line("Resolved architecture: ", r"Resolved architecture: (\S+)")),
+    ("mamba_cache_mode", line("Mamba cache mode is set to '", r"Mamba cache mode is set to '(\w+)'")),
+    # source 0.15 to 0.27
+    ("mamba_cache_mode", line("Prefix caching in Mamba cache '", r"Prefix caching in Mamba cache '(\w+)' mode is")),
+    ("mamba_cache_mode", line("Mamba cache 'all' mode: falling", r"falling back to '(\w+)' mode")),
+    ("block_size", line("Setting attention block size to ", r"Setting attention block size to (\d+) tokens")),
+    ("kv_cache_tokens", line("KV cache size: ", r"KV cache size: ([\d,]+) tokens")),
+    (
+        "max_concurrency",
+        line("Maximum concurrency for ", r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"),
+    ),
+    # seen, 0.15 to 0.33; the other spellings: source 0.9 to 0.12
+    ("attention_backend", line("Using ", r"Using (\w+) attention backend")),
+    ("attention_backend", line("Using ", r"Using (Flash ?Attention|FlashInfer|Triton|FlashMLA|[\w ]*?MLA) backend")),
+    ("attention_backend", line("Using AttentionBackendEnum.", r"Using AttentionBackendEnum\.(\w+) backend")),
+    # source 0.11 to 0.33: a mode that the backend can't do is changed after the dump
+    (
+        "cudagraph_mode",
+        line(
+            "CUDAGraphMode.", r"CUDAGraphMode\.\w+ is not supported .*setting cudagraph_mode=(?:CUDAGraphMode\.)?(\w+)"
+        ),
+    ),
+    ("weights_s", line("Loading weights took ", r"Loading weights took ([\d.]+) s")),
+    # source 0.9 to 0.33: "takes" until 0.12 or so
+    ("compile_s", line("torch.compile t", r"torch\.compile (?:takes|took) ([\d.]+) s")),
+    ("graphs_s", line("Graph capturing finished in ", r"Graph capturing finished in ([\d.]+) s")),
+    ("init_s", line("(profile, create kv cache, warmup model) took ", r"warmup model\) took ([\d.]+) s")),
+)
+
 #: printed after the dump, and stronger than it. source 0.11.0, 0.33.0.
-CHUNKED_PREFILL_OFF_LATER = re.compile(
-    r"Disabling chunked prefill(?: for model without KVCache|: model has non-causal)"
+CHUNKED_PREFILL_OFF_LATER = (
+    line("Disabling chunked prefill for model without KVCache"),
+    line("Disabling chunked prefill: model has non-causal"),
 )
 
 #: only when it is on, and not in every version: in the source of 0.17 to 0.33, in no real log of 0.32.0. Silence is no proof.
-CHUNKED_PREFILL_ON = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)")
+CHUNKED_PREFILL_ON = line("Chunked prefill is enabled with max_num_batched_tokens=")
 
-#: a value in the first group. real unless said otherwise.
-VALUES: dict[str, re.Pattern[str]] = {
-    "version": re.compile(r"(?:version |vLLM API server version |vLLM server version )v?(\d+\.\d+\S*?),?(?:\s|$)"),
-    "architecture": re.compile(r"Resolved architecture: (\S+)"),
-    "mamba_cache_mode": re.compile(r"Mamba cache mode is set to '(\w+)'"),
-    "block_size": re.compile(r"Setting attention block size to (\d+) tokens"),
-    "kv_cache_tokens": re.compile(r"KV cache size: ([\d,]+) tokens"),
-    "max_concurrency": re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"),
-    "attention_backend": re.compile(r"Using (\w+) (?:attention )?backend"),
-    "weights_s": re.compile(r"Loading weights took ([\d.]+) s"),
-    "init_s": re.compile(r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s"),
-}
+# -- stages ----------------------------------------------------------------------------------------------------------------
 
-#: stages of a start, in their order: what the line that begins each of them looks like
-STAGES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("arguments", START),
-    ("engine", CONFIG_DUMP),
-    ("weights", re.compile(r"Starting to load model |Loading safetensors checkpoint shards")),
-    ("compile", re.compile(r"Loading weights took|torch\.compile|Dynamo bytecode transform|Capturing CUDA graphs")),
-    ("kv cache", re.compile(r"KV cache size: [\d,]+ tokens")),
-    ("server", re.compile(r"Starting vLLM (?:API )?server ")),
-    ("ready", re.compile(r"Application startup complete\.")),
+#: stages of a start, in their order: what the lines that begin each of them look like
+STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
+    ("arguments", (ARGUMENTS,)),
+    ("engine", (CONFIG_DUMP,)),
+    ("weights", (line("Starting to load model "), line("Loading safetensors checkpoint shards"))),
+    (
+        "compile",
+        (
+            line("Loading weights took"),
+            line("torch.compile t", r"torch\.compile (?:takes|took)"),
+            line("Dynamo bytecode transform"),
+        ),
+    ),
+    ("kv cache", (line("KV cache size: ", r"KV cache size: [\d,]+ tokens"),)),
+    ("autotune", (line("Autotuning process starts"),)),  # FlashInfer's own words; seen
+    ("graphs", (line("Capturing CUDA graphs"), line("Graph capturing finished"))),
+    ("server", (line("Starting vLLM server "), line("Starting vLLM API server "))),
+    ("ready", (line("Application startup complete."),)),
 )
-READY = STAGES[-1][1]
 
-#: it was asked to stop: what it says from here on, errors too, is part of stopping. real.
-STOPPING = re.compile(r"\[shutdown\] API server: shutdown triggered")
+#: FlashInfer tunes its kernels between these. seen.
+AUTOTUNE_STARTS = line("Autotuning process starts")
+AUTOTUNE_ENDS = line("Autotuning process ends")
 
 #: how many shards of how many are loaded. real.
-SHARDS = re.compile(r"Loading safetensors checkpoint shards:\s+\d+% Completed \| (\d+)/(\d+)")
-
-#: warnings a person should see
-WARNINGS: tuple[re.Pattern[str], ...] = (
-    re.compile(r"does not officially support disabling chunked prefill"),
-    re.compile(r"Disabling calculate_kv_scales for hybrid model"),
-    re.compile(r"Triton kernel JIT compilation during inference"),
-    re.compile(r"falling back to 'align' mode"),
+SHARDS = line(
+    "Loading safetensors checkpoint shards", r"Loading safetensors checkpoint shards:\s+\d+% Completed \| (\d{1,6})/(\d{1,6})"
 )
+
+#: "11-21 00:07:43" of vLLM's own lines (real); FlashInfer's lines begin with the year
+CLOCK = re.compile(r"\b(?:\d{4}-)?(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{3}))?")
+
+#: who says it, when and where: left out where a line is short
+PREFIX = re.compile(r"^.{0,80}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] ")
+
+# -- what a person should see ----------------------------------------------------------------------------------------------
+
+WARNINGS: tuple[Line, ...] = (
+    line("This model does not officially support ", r"does not officially support (?:disabling )?chunked prefill"),
+    line("Disabling calculate_kv_scales for hybrid model"),
+    line("Triton kernel JIT compilation during inference"),
+    line("Mamba cache 'all' mode: falling", r"falling back to 'align' mode"),
+    line("--mamba-cache-mode is deprecated"),  # it has no effect from 0.33.0 (source)
+    line("Enforce eager set"),  # real: no torch.compile, no CUDA graphs
+    line("Using default MoE config. Performance might be sub-optimal"),  # source
+    line("Your GPU does not have native support for FP"),  # source: FP8 or FP4 as weight-only
+    line("Encoder-decoder models do not support chunked prefill nor prefix caching"),  # source 0.10 to 0.33
+    line(
+        "Hybrid or mamba-based model detected", r"Hybrid or mamba-based model detected.*disabling"
+    ),  # source 0.10 to 0.14
+)
+
+# -- the end ---------------------------------------------------------------------------------------------------------------
+
+#: it was asked to stop: what it says from here on, errors too, is part of stopping. real.
+STOPPING = line("[shutdown] API server: shutdown triggered")
+#: the same in versions before it (source 0.9 to 0.17) and as uvicorn says it (real). A start that fails and an engine that
+#: died say it too, but after the reason: so only for one that was ready.
+STOPPING_WHEN_READY = line("Shutting down", r"Shutting down FastAPI HTTP server|\bINFO:\s+Shutting down\s*$")
+
+#: lines of these levels are never last words, whatever they quote
+HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d \d\d:")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,19 @@ def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:
             return
         time.sleep(0.1)
     raise Failed(f"container {name} does not stop.", fix=f"On the host: `docker kill {name}`.")
+
+
+def log_of_last_start(client: docker.DockerClient, name: str) -> Iterator[bytes]:
+    """The log of the container's last start, piece by piece. Raises Failed when there is no container or no log to read."""
+    from docker.errors import APIError
+
+    container = inspect(client, name)
+    if container is None:
+        raise Failed(f"there is no container {name}.")
+    try:
+        yield from client.api.logs(name, since=started_at(container), stream=True, follow=False)
+    except APIError as error:
+        raise Failed(f"the log of {name} can't be read: {error.explanation or error}.") from None
 
 
 def last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:

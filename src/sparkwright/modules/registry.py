@@ -12,6 +12,7 @@ NAMES: tuple[str, ...] = (
     "container",
     "directory",
     "docker_image",
+    "engine_log",
     "facts",
     "fail",
     "file",

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 from sparkwright.engine import logs
-from sparkwright.errors import Failed
+from sparkwright.engine.log_text import lines_of
+from sparkwright.errors import Refused
 from sparkwright.modules import containers
 from sparkwright.modules.base import Context, Module, Result, arg
+
+Verdict = Literal["proved", "disproved", "not found"]
+EVIDENCE_CHARS = 300
+SAID = {True: "enabled", False: "disabled", None: "unknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One expectation, what became of it, and the line that shows it."""
+
+    check: str
+    verdict: Verdict
+    evidence: str
 
 
 class VerifyLogs(Module["VerifyLogs.Args"]):
     """What the engine says of itself in the log of its last start is what the recipe expects.
 
     Settings are read from the engine's own config dump, not from the flags that were asked for. Each check is proved,
-    disproved or unknown; a line that is missing proves nothing, and unknown is never green where something was expected.
+    disproved or not found: a line that is missing proves nothing, so what is not found fails unless log_unknown lets it pass.
+    A forbidden pattern that no line holds is proved only when the log holds a start of the engine.
 
-    Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), checks.
+    Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), checks (check, verdict,
+    evidence), version.
     """
 
     safe_in_check = False
@@ -27,51 +43,90 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
     class Args:
         name: str = arg("the container's name")
         chunked_prefill: Literal["any", "enabled", "disabled"] = arg("what must be effective", default="any")
-        expect_log: list[str] = arg("patterns that the log must hold", default_factory=list)
-        forbid_log: list[str] = arg("patterns that it must not hold", default_factory=list)
+        expect_log: list[str] = arg("regular expressions; a line must hold each", default_factory=list)
+        forbid_log: list[str] = arg("regular expressions; no line may hold one", default_factory=list)
+        log_unknown: Literal["fail", "pass"] = arg("what becomes of a check that is not found", default="fail")
 
     def run(self, args: Args, context: Context) -> Result:
-        client = context.docker()
-        container = containers.inspect(client, args.name)
-        if container is None:
-            raise Failed(f"there is no container {args.name}.")
-        lines = list(logs.lines_of(client.api.logs(args.name, since=containers.started_at(container))))
-        state = logs.read(lines)
-        checks = [_chunked_prefill(args.chunked_prefill, state)]
-        checks += [_holds(pattern, lines, wanted=True) for pattern in args.expect_log]
-        checks += [_holds(pattern, lines, wanted=False) for pattern in args.forbid_log]
-        bad = [one for one in checks if one["verdict"] in ("disproved", "not found")]
-        data = {"state": state.to_json(), "checks": checks, "version": state.value("version")}
+        reader, watch = logs.Reader(), Watch([*args.expect_log, *args.forbid_log])
+        for line in lines_of(containers.log_of_last_start(context.docker(), args.name)):
+            if reader.feed(line):
+                watch.forget()
+            watch.feed(line)
+        state = reader.finish()
+        checks = checks_of(args, state, watch.found)
+        data = {
+            "state": state.to_json(),
+            "checks": [asdict(one) for one in checks],
+            "version": state.value("version"),
+        }
+        bad = [one for one in checks if one.verdict in wrong(args.log_unknown)]
         if bad:
-            said = "; ".join(f"{one['check']}: {one['verdict']}" for one in bad)
-            return Result(failed=True, msg=f"{said}.", data={**data, "evidence": [one["evidence"] for one in bad]})
-        return Result(msg=_sentence(state), data=data)
+            said = "; ".join(f"{one.check}: {one.verdict}" for one in bad)
+            return Result(failed=True, msg=f"{said}.", data={**data, "evidence": [one.evidence for one in bad]})
+        open_ones = [f"{one.check}: {one.verdict}" for one in checks if one.verdict == "not found"]
+        return Result(msg="; ".join([_sentence(state), *open_ones]), data=data)
 
 
-def _chunked_prefill(expected: str, state: logs.EngineState) -> dict[str, Any]:
-    value = state.value("chunked_prefill")
-    evidence = state.readings["chunked_prefill"].evidence if value is not None else "no config dump in the log"
-    found = {True: "enabled", False: "disabled", None: "unknown"}[value]
-    if expected == "any":
-        verdict = "proved" if value is not None else "unknown"
-    else:
-        verdict = "proved" if found == expected else "not found" if value is None else "disproved"
-    return {"check": f"chunked prefill {expected}, is {found}", "verdict": verdict, "evidence": evidence}
+class Watch:
+    """The first line that holds each of some patterns. Raises Refused for what is no regular expression."""
+
+    def __init__(self, patterns: list[str]) -> None:
+        self.found: dict[str, str] = {}
+        try:
+            self._all = {pattern: re.compile(pattern) for pattern in patterns}
+        except re.error as error:
+            raise Refused(f"{error.pattern!r} is no regular expression: {error}.") from None
+        self._open = dict(self._all)
+
+    def feed(self, line: str) -> None:
+        """Look at one line."""
+        for text in [text for text, pattern in self._open.items() if pattern.search(line)]:
+            self.found[text] = line[:EVIDENCE_CHARS]
+            del self._open[text]
+
+    def forget(self) -> None:
+        """Another start begins."""
+        self.found.clear()
+        self._open = dict(self._all)
 
 
-def _holds(pattern: str, lines: list[str], *, wanted: bool) -> dict[str, Any]:
-    line = next((line for line in lines if re.search(pattern, line)), None)
-    verdict = "proved" if (line is not None) == wanted else "not found" if wanted else "disproved"
-    name = f"log {'holds' if wanted else 'is without'} {pattern!r}"
-    return {"check": name, "verdict": verdict, "evidence": (line or "no such line")[:300]}
+def wrong(log_unknown: str) -> tuple[Verdict, ...]:
+    """The verdicts that fail."""
+    return ("disproved",) if log_unknown == "pass" else ("disproved", "not found")
+
+
+def checks_of(args: VerifyLogs.Args, state: logs.EngineState, found: dict[str, str]) -> list[Check]:
+    """Every expectation with its verdict. found: the first line of each pattern that has one. Pure."""
+    checks = [] if args.chunked_prefill == "any" else [_chunked_prefill(args.chunked_prefill, state)]
+    checks += [_expected(pattern, found.get(pattern)) for pattern in args.expect_log]
+    return checks + [_forbidden(pattern, found.get(pattern), state) for pattern in args.forbid_log]
+
+
+def _chunked_prefill(expected: str, state: logs.EngineState) -> Check:
+    reading = state.reading("chunked_prefill")
+    is_now = SAID[reading.value]
+    verdict: Verdict = "not found" if reading.value is None else "proved" if is_now == expected else "disproved"
+    name = f"chunked prefill {expected}" + (f", is {is_now}" if verdict == "disproved" else "")
+    return Check(name, verdict, reading.evidence or "no config dump in the log")
+
+
+def _expected(pattern: str, line: str | None) -> Check:
+    name = f"a line holds {pattern!r}"
+    return Check(name, "not found", "no such line") if line is None else Check(name, "proved", line)
+
+
+def _forbidden(pattern: str, line: str | None, state: logs.EngineState) -> Check:
+    name = f"no line holds {pattern!r}"
+    if line is not None:
+        return Check(name, "disproved", line)
+    return Check(name, "proved", "no such line") if state.known else Check(name, "not found", "no start in the log")
 
 
 def _sentence(state: logs.EngineState) -> str:
     def said(name: str, title: str) -> str:
         value = state.value(name)
-        return (
-            f"{title} {'unknown' if value is None else 'on' if value is True else 'off' if value is False else value}"
-        )
+        return f"{title} {'unknown' if value is None else 'on' if value else 'off'}"
 
     tokens = state.value("kv_cache_tokens")
     capacity = f"KV cache {tokens:,} tokens" if tokens else "KV cache unknown"

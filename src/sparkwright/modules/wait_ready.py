@@ -68,7 +68,7 @@ class WaitReady(Module["WaitReady.Args"]):
 
     @staticmethod
     def _state(name: str, context: Context) -> logs.EngineState:
-        return logs.read(containers.last_lines(context.docker(), name, 2000))
+        return logs.read("\n".join(containers.last_lines(context.docker(), name, 2000)))
 
     def _died(self, args: Args, now: dict[str, Any] | None, context: Context) -> Result:
         if now is None:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from sparkwright.userfiles.checked import Strict
+
+
+def _is_pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}.") from None
+    return text
+
+
+Pattern = Annotated[str, AfterValidator(_is_pattern)]
 
 
 class Model(Strict):
@@ -54,8 +66,15 @@ class Expect(Strict):
         "refuse",
         description="when chunked prefill can't be off: refuse, or go on and say so, with the throughput as judge",
     )
-    log: list[str] = Field(default_factory=list, description="patterns the start-up log must hold")
-    forbid_log: list[str] = Field(default_factory=list, description="patterns it must not hold")
+    log: list[Pattern] = Field(
+        default_factory=list, description="regular expressions; a line of the log of its last start must hold each"
+    )
+    forbid_log: list[Pattern] = Field(
+        default_factory=list, description="regular expressions; no line of it may hold one"
+    )
+    log_unknown: Literal["fail", "pass"] = Field(
+        "fail", description="what becomes of an expectation about which the log says nothing"
+    )
 
 
 class Ascend(Strict):

@@ -63,8 +63,8 @@ def serving(
     asked = _asked(recipe, _flags(recipe))
     decided = expectation.decide(asked, architecture, version, expect.chunked_prefill, expect.when_impossible)
     found = rules.check(_asked(recipe, decided.flags), architecture, version)
-    if decided.finding is not None:
-        found.insert(0, decided.finding)
+    found += [decided.finding] if decided.finding is not None else []
+    found.sort(key=lambda finding: rules.SEVERITIES.index(finding.severity))
     return Serving(decided.flags, decided.expected, decided.note, tuple(found), architecture, version)
 
 

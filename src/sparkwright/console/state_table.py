@@ -1,0 +1,36 @@
+"""What an engine says of itself, as lines for a person: field, value, the line of its log that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.engine.logs import FIELDS, message
+
+#: a longer value pushes its evidence aside
+VALUE_COLUMNS = 28
+
+
+def lines(state: Mapping[str, Any], columns: int) -> list[str]:
+    """The table. state: an EngineState as JSON. columns: of the terminal; evidence is cut there, a value never is."""
+    rows = [(name, _shown(state[name]), message(state["evidence"].get(name, ""))) for name in FIELDS]
+    rows += [(f"stage {name}", f"{seconds:g} s", "") for name, seconds in state["stage_s"].items()]
+    rows += [("warning", "", message(text)) for text in state["warnings"]]
+    names = max(len(name) for name, _, _ in rows)
+    values = max(len(value) for _, value, _ in rows if len(value) <= VALUE_COLUMNS)
+    return [_row(f"{name:<{names}}  {value:<{values}}", evidence, columns) for name, value, evidence in rows]
+
+
+def _row(start: str, evidence: str, columns: int) -> str:
+    room = columns - len(start) - 2
+    if not evidence or room < 10:
+        return start.rstrip()
+    return f"{start}  {evidence if len(evidence) <= room else evidence[: room - 1] + '…'}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)

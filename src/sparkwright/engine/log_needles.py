@@ -1,0 +1,61 @@
+"""Finds the few lines of a log that are worth a look, at the speed of a search for literals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+
+class Needles:
+    """Literals of which a line must hold one, and noise of which it must hold none.
+
+    Needles that begin with a capital are looked for in one pass over a line: few places of a log line can begin one. The
+    others would be tried at nearly every place, so each is looked for in a whole block first.
+    """
+
+    def __init__(self, needles: Iterable[str], noise: Sequence[str]) -> None:
+        words = sorted(set(needles))
+        self._noise = (noise[0].encode(), noise[1].encode(), noise[2].encode())
+        self._capital = _one_of(word for word in words if word[0].isupper())
+        self._common = [word.encode() for word in words if not word[0].isupper()]
+
+    def is_noise(self, line: bytes) -> bool:
+        """Whether a line tells nothing, whatever else it holds."""
+        first, second, third = self._noise  # three looks without a loop: this is asked a million times
+        return first in line or second in line or third in line
+
+    def in_line(self, line: bytes) -> bool:
+        """Whether a line may be worth a look."""
+        return bool(self._capital.search(line)) or any(word in line for word in self._common)
+
+    def in_block(self, block: bytes, line_bytes: int) -> tuple[list[tuple[int, bytes]], int]:
+        """The lines of a block that may be worth a look, numbered from 0; and how many lines there are without the noise.
+
+        line_bytes: what a line holds after that is cut off.
+        """
+        first, second, third = self._noise
+        lines = [
+            line[:line_bytes]
+            for line in block.split(b"\n")
+            if line and (not (first in line or second in line or third in line) or len(line) > line_bytes)
+        ]
+        text = b"\n".join(lines)
+        common = [word for word in self._common if word in text]
+        search = self._capital.search
+        found = [
+            (at, line)
+            for at, line in enumerate(lines)
+            if search(line) or (common and any(word in line for word in common))
+        ]
+        return found, len(lines)
+
+
+def _one_of(words: Iterable[str]) -> re.Pattern[bytes]:
+    """One search for many words, grouped by their first sign: most places are ruled out by one look."""
+    groups: dict[str, set[str]] = {}
+    for word in words:
+        groups.setdefault(word[0], set()).add(word[1:])
+    grouped = (
+        re.escape(first) + "(?:" + "|".join(map(re.escape, sorted(ends))) + ")" for first, ends in groups.items()
+    )
+    return re.compile("|".join(grouped).encode())

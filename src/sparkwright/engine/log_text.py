@@ -1,0 +1,71 @@
+"""From the bytes of a log to its lines: whatever is cut, coloured, not UTF-8 or without an end is taken as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Protocol
+
+CHUNK_BYTES = 1 << 20
+#: what is longer is no line of a log; only its beginning is read
+LINE_BYTES = 1 << 16
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class BinaryFile(Protocol):
+    """What a file opened as bytes offers."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+Text = str | bytes | BinaryFile | Iterable[str] | Iterable[bytes]
+
+
+class LineCutter:
+    """Cuts chunks at line ends. A carriage return ends a line too: progress bars are written with it."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def push(self, chunk: bytes) -> bytes:
+        """The whole lines so far, each ended by a newline; what begins another stays for the next chunk."""
+        block = self._rest + chunk
+        end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+        self._rest = block[end : end + LINE_BYTES]
+        return block[:end].replace(b"\r", b"\n")
+
+    def rest(self) -> bytes:
+        """The last line, when nothing ends it."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+
+def chunks_of(text: Text) -> Iterator[bytes]:
+    """A log as chunks of bytes. An iterable gives pieces of the text, cut anywhere: not lines without their ends."""
+    if isinstance(text, str):
+        pieces: Iterable[str | bytes] = (text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES))
+    elif isinstance(text, bytes):
+        pieces = (text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES))
+    elif hasattr(text, "read"):
+        pieces = iter(partial(text.read, CHUNK_BYTES), b"")
+    else:
+        pieces = text
+    for piece in pieces:
+        yield piece.encode(errors="replace") if isinstance(piece, str) else piece
+
+
+def lines_of(text: Text) -> Iterator[str]:
+    """The lines of a log that hold anything, without colour and line ends. Memory stays bounded."""
+    cutter = LineCutter()
+    for chunk in chunks_of(text):
+        yield from map(decode, filter(None, cutter.push(chunk).split(b"\n")))
+    rest = cutter.rest()
+    if rest:
+        yield decode(rest)
+
+
+def decode(line: bytes) -> str:
+    """One line as text, without colour."""
+    text = line[:LINE_BYTES].decode(errors="replace")
+    return ANSI.sub("", text) if "\x1b" in text else text

@@ -1,0 +1,35 @@
+"""The `engine_log` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwright.engine import logs
+from sparkwright.modules import containers
+from sparkwright.modules.base import Context, Module, Result, arg
+
+
+class EngineLog(Module["EngineLog.Args"]):
+    """Read the log of a container's last start: what the engine says of itself, each value with the line that says it.
+
+    It changes nothing. A container that is stopped is read too.
+
+    Returns: state (version, chunked_prefill ..., null for unknown, and evidence), known (whether the log holds a start at
+    all), text (its last lines as they are, with `tail`).
+
+    Fails when there is no such container, or when its logging driver keeps nothing to read.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        tail: int = arg("how many of its last lines to return as well", default=0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        client, reader = context.docker(), logs.Reader()
+        for chunk in containers.log_of_last_start(client, args.name):
+            reader.push(chunk)
+        state = reader.finish()
+        text = "\n".join(containers.last_lines(client, args.name, args.tail)) if args.tail else ""
+        msg = state.died.value or (state.stage if state.known else "its log holds no start of the engine")
+        return Result(msg=msg, data={"state": state.to_json(), "known": state.known, "text": text})
