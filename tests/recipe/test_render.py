@@ -84,6 +84,11 @@ def test_switches_lists_and_nothing_become_what_the_engine_reads() -> None:
         ("image: vllm/vllm-openai:cu130-nightly", "imagee: x", "unknown key `imagee`"),
         ("  name: qwen35\n", "  name: qwen 35\n", "`container.name`"),
         ("vllm:  ", "vllm:\n  model: /elsewhere\n  #", "`vllm.model` is given by `model.mount`"),
+        (
+            "expect:",
+            'expect:\n  forbid_log: ["NET/Socket", "NET/(IB"]',
+            "`expect.forbid_log.1`: 'NET/(IB' is no regular expression",
+        ),
     ],
 )
 def test_a_mistake_in_a_recipe_is_named_with_its_line(

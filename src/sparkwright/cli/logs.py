@@ -33,7 +33,7 @@ def logs(
     """Print the log of the running engine, or with --state what it says of itself. Only its last start counts.
 
     Ends with 0: the log tells of a start (or, without --state, is printed); 1: the engine died; 3: a host is unreachable;
-    4: the log holds no start of an engine, so nothing is known; 5: there is no such file, host or recipe.
+    4: there is no container, or no start of an engine in its log, so nothing is known; 5: no such file, host or recipe.
     """
     if bool(host) == bool(file):
         raise Refused("say whose log: --host NAME or --file PATH.")

@@ -17,7 +17,7 @@ from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.console.lines import Lines
 from sparkwright.console.summary import Served, Summary
-from sparkwright.errors import Failed, Refused
+from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet import Fleet, Member
 from sparkwright.inventory import Host
 from sparkwright.plan import expressions
@@ -63,14 +63,16 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
 
 
 def look(fleet: Fleet, member: Member, module: str, args: dict[str, Any]) -> dict[str, Any]:
-    """Run one module that only looks, and return what it found. Raises Failed with the host's words when it could not."""
+    """Run one module that only looks, and return what it found. Raises Failed with the host's words and exit code."""
     task = Task(id=module, name=module, module=module, args=args)
     plan = Plan(run_id=_run_id(), host=member.host.name, play="Look", steps=(task,), exclusive=False)
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
     done = next((one for one in events if one["event"] == "task_finished" and one["status"] == "ok"), None)
     if done is None:
-        recap = next((one for one in events if one["event"] == "recap"), {"msg": "the host gave no answer."})
-        raise Failed(recap["msg"])
+        recap = next((one for one in events if one["event"] == "recap"), None)
+        error = Failed(recap["msg"] if recap else "the host gave no answer.")
+        error.exit = Exit(recap["exit"]) if recap else Exit.FAILED
+        raise error
     found: dict[str, Any] = done["data"]
     return found
 

@@ -9,6 +9,7 @@ from sparkwright.engine.logs import FIELDS, message
 
 #: a longer value pushes its evidence aside
 VALUE_COLUMNS = 28
+LEAST_EVIDENCE = 10
 
 
 def lines(state: Mapping[str, Any], columns: int) -> list[str]:
@@ -23,9 +24,17 @@ def lines(state: Mapping[str, Any], columns: int) -> list[str]:
 
 def _row(start: str, evidence: str, columns: int) -> str:
     room = columns - len(start) - 2
-    if not evidence or room < 10:
-        return start.rstrip()
-    return f"{start}  {evidence if len(evidence) <= room else evidence[: room - 1] + '…'}"
+    return f"{start}  {_cut(evidence, room)}" if evidence and room >= LEAST_EVIDENCE else start.rstrip()
+
+
+def _cut(evidence: str, room: int) -> str:
+    """The beginning; where an excerpt of a long line stands at the end, that end, which holds the value."""
+    if len(evidence) <= room:
+        return evidence
+    head, dots, excerpt = evidence.partition(" ... ")
+    if dots and len(excerpt) + 2 < room:
+        return f"{head[: room - len(excerpt) - 2]}… {excerpt}"
+    return evidence[: room - 1] + "…"
 
 
 def _shown(value: Any) -> str:

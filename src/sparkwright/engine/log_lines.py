@@ -144,7 +144,8 @@ AUTOTUNE_ENDS = line("Autotuning process ends")
 
 #: how many shards of how many are loaded. real.
 SHARDS = line(
-    "Loading safetensors checkpoint shards", r"Loading safetensors checkpoint shards:\s+\d+% Completed \| (\d{1,6})/(\d{1,6})"
+    "Loading safetensors checkpoint shards",
+    r"Loading safetensors checkpoint shards:\s+\d+% Completed \| (\d{1,6})/(\d{1,6})",
 )
 
 #: "11-21 00:07:43" of vLLM's own lines (real); FlashInfer's lines begin with the year

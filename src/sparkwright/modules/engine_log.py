@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkwright.engine import logs
+from sparkwright.errors import Inconclusive
 from sparkwright.modules import containers
 from sparkwright.modules.base import Context, Module, Result, arg
 
@@ -17,7 +18,7 @@ class EngineLog(Module["EngineLog.Args"]):
     Returns: state (version, chunked_prefill ..., null for unknown, and evidence), known (whether the log holds a start at
     all), text (its last lines as they are, with `tail`).
 
-    Fails when there is no such container, or when its logging driver keeps nothing to read.
+    Inconclusive when there is no such container. Fails when its logging driver keeps nothing to read.
     """
 
     @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class EngineLog(Module["EngineLog.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         client, reader = context.docker(), logs.Reader()
+        if containers.inspect(client, args.name) is None:
+            raise Inconclusive(f"there is no container {args.name}, so nothing is known.")
         for chunk in containers.log_of_last_start(client, args.name):
             reader.push(chunk)
         state = reader.finish()
