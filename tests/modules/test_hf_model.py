@@ -57,7 +57,7 @@ def pinned(context: RecordingContext, model: str = MODEL) -> dict[str, Any]:
 
 
 def fetch(context: RecordingContext, transfer: Any = "plain", **fields: Any) -> Any:
-    found = {**pinned(context), **fields}
+    found = fields if "commit" in fields else {**pinned(context), **fields}
     return HfModel().run(
         HfModel.Args(id=MODEL, commit=found["commit"], files=found["files"], dir="~/m", transfer=transfer), context
     )
@@ -69,8 +69,9 @@ def test_a_model_arrives_whole_and_a_second_time_nothing_is_asked(
 ) -> None:
     first = fetch(context, transfer)
     assert (first.changed, len(first.data["fetched"])) == (True, 19)
+    entry = pinned(context)
     asked = hub[0].asked
-    second = fetch(context, transfer)
+    second = fetch(context, transfer, **entry)
     assert (second.changed, second.data["fetched"]) == (False, [])
     assert hub[0].asked == asked
 
