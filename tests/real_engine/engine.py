@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Engine:
         return json.loads(path.read_text()) if path.exists() else {}
 
 
-def installed(say: Any = lambda text: None) -> Engine:
+def installed(say: Callable[[str], object] = lambda text: None) -> Engine:
     """The engine and its models, made when they are not there. Raises EngineMissing."""
     given = os.environ.get("SPARKWRIGHT_ENGINE")
     engine = Engine(Path(given) if given else ROOT / "venv", ROOT / "models", ROOT / "cache")
@@ -87,7 +87,7 @@ def installed(say: Any = lambda text: None) -> Engine:
     return engine
 
 
-def _install(venv: Path, say: Any) -> None:
+def _install(venv: Path, say: Callable[[str], object]) -> None:
     done = venv / f".sparkwright-{VERSION}"
     if done.exists():
         return
@@ -95,7 +95,7 @@ def _install(venv: Path, say: Any) -> None:
     python = _python()
     say(f"installing {PACKAGE} into {venv}: about 3 minutes, 3.5 GB")
     _quietly([python, "-m", "venv", venv])
-    pip = [venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    pip: tuple[str | Path, ...] = (venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
     _quietly([*pip, "install", PACKAGE])
     say("removing the GPU builds that come with it")
     _quietly([*pip, "uninstall", "--yes", *GPU_BUILDS])

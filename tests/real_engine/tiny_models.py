@@ -111,7 +111,7 @@ def _make_one(target: Path, kind: Kind) -> None:
     half_made = target.with_name(f"{target.name}.part")
     shutil.rmtree(half_made, ignore_errors=True)
     model = family(config).to(torch.bfloat16)
-    with torch.no_grad():  # random weights would choose to say nothing at times: what has no text is never the likeliest
+    with torch.no_grad():  # random weights would end their answer at once: a token without text is never the likeliest
         model.lm_head.weight[: len(SPECIAL)] = 0
         model.lm_head.weight[len(words) :] = 0
     model.save_pretrained(half_made)

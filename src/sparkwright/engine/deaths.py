@@ -14,6 +14,10 @@ DEATHS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"error: argument (\S+?)[:/].*invalid choice: (\S+)"), "the engine refuses {1} for {0}."),
     (re.compile(r"vllm(?: serve)?: error: (.+)"), "the engine refuses its arguments: {0}."),
     (
+        re.compile(r"TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser"),
+        "enable-auto-tool-choice needs a tool-call-parser.",
+    ),
+    (
         re.compile(r"Chunked prefill is required for (mamba cache mode 'align'|Mamba prefix caching)"),
         "prefix caching on this recurrent model needs chunked prefill, which is turned off.",
     ),
@@ -75,6 +79,12 @@ DEATHS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"EngineDeadError|EngineCore encountered an issue"), "its engine died while it served a request."),
     (re.compile(r"AssertionError: (.+)|Assertion failed, (.+?) \[type="), "the engine refuses its settings: {0}{1}"),
     (re.compile(r"Value error, (.+?) \[type="), "the engine refuses its settings: {0}"),
+    (
+        re.compile(
+            r"^(?:\(\w+ pid=\d+\) )?(?:ERROR .*?\] )?(?:\w+\.)*(\w+Error): (?!Engine core initialization failed)(.+)"
+        ),
+        "it failed with {0}: {1}",
+    ),
     (re.compile(r"Engine core initialization failed"), "its engine failed to start."),
 )
 

@@ -123,6 +123,8 @@ class Reader:
             self._keep("chunked_prefill", "False", line)
         elif log_lines.CHUNKED_PREFILL_ON.search(line) and "chunked_prefill" not in self.state.readings:
             self._keep("chunked_prefill", "True", line)
+        if log_lines.PREFIX_CACHING_OFF_LATER.search(line):
+            self._keep("prefix_caching", "False", line)
         if any(pattern.search(line) for pattern in log_lines.WARNINGS):
             self.state.warnings.append(line.strip()[:EVIDENCE_CHARS])
 
