@@ -76,24 +76,32 @@ def run(case: Case, engine: Engine, runs: Path) -> Outcome:
 
 def disagreements(outcome: Outcome, model: str) -> list[str]:
     """Sentences for all that does not agree; none is what is wanted."""
-    said, read = outcome.predicted, outcome.read
-    if outcome.starts != said.starts and said.starts is not None:
-        told = "started" if outcome.starts else f"was refused: {read.died.value}"
-        return [f"predicted that it {'starts' if said.starts else 'is refused'}; it {told}"]
+    sides = {"predicted": outcome.predicted, "expected": outcome.case.expected}
+    wrong = [sentence for side, said in sides.items() for sentence in _against(said, side, outcome)]
+    read = outcome.read
     if not outcome.starts:
-        sentence = said.why.replace("{model}", model)
-        return (
-            [] if read.died.value == sentence else [f"predicted {sentence!r}; the log was read as {read.died.value!r}"]
-        )
-    wrong = [] if read.ready else ["the log was read as not ready"]
+        sentence = outcome.case.expected.why.replace("{model}", model)
+        same = read.died.value == sentence or outcome.case.expected.starts
+        return wrong if same else [*wrong, f"expected {sentence!r}; the log was read as {read.died.value!r}"]
+    wrong += [] if read.ready else ["the log was read as not ready"]
     wrong += [f"the log was read as a death: {read.died.value}"] if read.died.value else []
     for name in SETTINGS:
-        true, asked, seen = outcome.true.get(name), getattr(said, name), read.value(name)
-        if asked is not None and asked != true:
-            wrong.append(f"{name}: predicted {asked}, is {true}")
+        true, seen = outcome.true.get(name), read.value(name)
         if seen != true and (seen is not None or name in ALWAYS_READ):
             wrong.append(f"{name}: read {seen}, is {true}")
     return wrong
+
+
+def _against(said: Prediction, side: str, outcome: Outcome) -> list[str]:
+    if said.starts is None:
+        return []
+    if said.starts != outcome.starts:
+        told = "started" if outcome.starts else f"was refused: {outcome.read.died.value}"
+        return [f"{side} that it {'starts' if said.starts else 'is refused'}; it {told}"]
+    if not outcome.starts:
+        return []
+    pairs = [(name, getattr(said, name), outcome.true.get(name)) for name in SETTINGS]
+    return [f"{name}: {side} {asked}, is {true}" for name, asked, true in pairs if asked is not None and asked != true]
 
 
 def _ask(server: Server, outcome: Outcome, model: str) -> None:

