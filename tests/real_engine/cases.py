@@ -75,6 +75,10 @@ def refused(why: str) -> Prediction:
 
 
 NEEDS_CHUNKS = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
+AMBIGUOUS = (
+    "the engine refuses its arguments: ambiguous option: --max-num could match --max-num-batched-tokens, "
+    "--max-num-scheduled-tokens, --max-num-seqs, --max-num-active-seqs, --max-num-queued-reqs, --max-num-queued-tokens."
+)
 NO_CHUNKS = {"enable-chunked-prefill": False}
 NO_PREFIX = {"enable-prefix-caching": False}
 
@@ -108,7 +112,7 @@ REFUSALS: tuple[Case, ...] = (
         {"disable-log-requests": True},
     ),
     Case("swap-space", "dense", refused("the engine does not know: --swap-space 4."), {"swap-space": 4}),
-    Case("ambiguous-flag", "dense", refused("?"), {"max-num": 4}),
+    Case("ambiguous-flag", "dense", refused(AMBIGUOUS), {"max-num": 4}),
     Case(
         "mamba-cache-all",
         "gated_delta",

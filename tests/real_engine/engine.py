@@ -36,6 +36,7 @@ NEEDED_BYTES = 6 * 10**9  # 3 GB in the end; pip unpacks beside what it download
 
 ROOT = Path(__file__).parents[2] / ".engine"
 STARTS_WITHIN_S = 240.0
+LISTENS_WITHIN_S = 10.0
 STOPS_WITHIN_S = 30.0
 
 #: INFO is vLLM's default, said here because the readings depend on it. Dev mode: /server_info, against which they are held.
@@ -179,19 +180,24 @@ class Server:
         self._pump.start()
 
     def settle(self) -> None:
-        """Wait for "ready" in the log or for the end of the process. Raises TimeoutError."""
+        """Wait for "ready" in the log and an open port, or for the end of the process. Raises TimeoutError."""
         self._health()
         while not self._settled.wait(0.1) and self.process.poll() is None:
             if time.monotonic() - self.started_s > STARTS_WITHIN_S:
                 raise TimeoutError(f"neither ready nor gone after {STARTS_WITHIN_S:g} s; its log is {self.log}")
         if self.process.poll() is None and not self.reader.state.ready:
             self.process.wait(STOPS_WITHIN_S)
+        self._answers()
         self.took_s = time.monotonic() - self.started_s
         self.ready = self.process.poll() is None
-        if self.ready:
-            self._health()
-        else:
+        if not self.ready:
             self._at(f"exited {self.process.returncode}")
+
+    def _answers(self) -> None:
+        """Its log is milliseconds ahead of its port: "Application startup complete." comes before it listens."""
+        deadline_s = time.monotonic() + LISTENS_WITHIN_S
+        while self.process.poll() is None and not self._health() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
 
     def stop(self) -> None:
         """As Docker does: SIGTERM, and SIGKILL to all of them when that is not heard."""
@@ -222,12 +228,14 @@ class Server:
                     self._settled.set()
         self._settled.set()
 
-    def _health(self) -> None:
+    def _health(self) -> bool:
         answer = self.ask("/health")
         self._at(f"http {answer.status}" if answer.status else "ConnectionRefusedError")
+        return answer.status == 200
 
     def _at(self, what: str) -> None:
-        self.transitions.append((round(time.monotonic() - self.started_s, 2), what))
+        if not self.transitions or self.transitions[-1][1] != what:
+            self.transitions.append((round(time.monotonic() - self.started_s, 2), what))
 
 
 @contextlib.contextmanager

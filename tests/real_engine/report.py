@@ -36,7 +36,7 @@ def _head(outcomes: Sequence[Outcome]) -> str:
         "# What was predicted, and what the real engine did\n\n"
         f"Written by `make test-engine` (docs/testing.md); {PACKAGE} with tiny models, started as a recipe's container would be.\n"
         f"{agree} of {len(outcomes)} cases agree; the starts took {minutes:.0f} minutes. Of a server that started, the settings are its own\n"
-        "(`/server_info`), and what `logs.read` made of its log was held against them. A refusal's sentence is what a user is shown.\n"
+        "(`/server_info`), and what `logs.read` made of its log was held against them. Of a refusal: its exit code, and the sentence\nthat a user is shown for it.\n"
     )
 
 
