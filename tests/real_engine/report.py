@@ -41,19 +41,21 @@ def _head(outcomes: Sequence[Outcome]) -> str:
 
 
 def _table(outcomes: Sequence[Outcome], engine: Engine) -> str:
-    rows = ["| case | model | flags | predicted | what the engine did | its own line |", "|---|---|---|---|---|---|"]
+    head = ("case", "model", "flags", "predicted", "what the engine did", "its own line", "s")
+    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for one in outcomes:
         did = f"starts: {_settings(one.true)}" if one.starts else f"refused ({one.exit_code}): {one.read.died.value}"
         wrong = "".join(f"<br>**{sentence}**" for sentence in one.wrong)
-        cells = (
+        said = (
             one.case.name,
             one.case.model,
             f"`{one.case.shown()}`",
             _predicted(one.predicted),
-            f"{did}, {one.took_s:.0f} s{wrong}",
+            did + wrong,
             f"`{_line(one)}`",
         )
-        rows.append(f"| {' | '.join(_neutral(cell, engine).replace('|', chr(92) + '|') for cell in cells)} |")
+        cells = [_neutral(cell, engine).replace("|", "\\|") for cell in said]
+        rows.append(f"| {' | '.join(cells)} | {one.took_s:.0f} |")
     return "\n".join(rows) + "\n"
 
 
@@ -81,7 +83,7 @@ def _settings(values: dict[str, object]) -> str:
 
 
 def _line(one: Outcome) -> str:
-    line = re.sub(r"^\(?\w+ pid=\d+\) ", "", one.evidence())
+    line = re.sub(r"^\(?\w+ pid=\d+\) ", "", one.evidence()).partition(" [type=")[0]
     dumped = re.search(
         r"enable_prefix_caching=\w+, .*?enable_chunked_prefill=\w+",
         (one.folder / "server.log").read_text(errors="replace"),
