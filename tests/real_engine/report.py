@@ -15,9 +15,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "engine-agreement.md"
 KEPT = "## What differed"
 EVIDENCE_CHARS = 150
 WORDS = {
-    "chunked_prefill": "chunks",
-    "prefix_caching": "prefix cache",
-    "mamba_cache_mode": "mamba",
+    "chunked_prefill": "chunked prefill",
+    "prefix_caching": "prefix caching",
+    "mamba_cache_mode": "mamba cache",
     "block_size": "block",
 }
 
