@@ -113,6 +113,9 @@ CHUNKED_PREFILL_OFF_LATER = (
     line("Disabling chunked prefill: model has non-causal"),
 )
 
+#: the same of prefix caching. source 0.32.0.
+PREFIX_CACHING_OFF_LATER = line("Disabling prefix caching: model has non-causal")
+
 #: only when it is on, and not in every version: in the source of 0.17 to 0.33, in no real log of 0.32.0. Silence is no proof.
 CHUNKED_PREFILL_ON = line("Chunked prefill is enabled with max_num_batched_tokens=")
 

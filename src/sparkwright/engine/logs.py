@@ -216,6 +216,8 @@ class Reader:
             self._keep("chunked_prefill", False, line)
         elif log_lines.CHUNKED_PREFILL_ON.match(line) and "chunked_prefill" not in self.state.readings:
             self._keep("chunked_prefill", True, line)
+        if log_lines.PREFIX_CACHING_OFF_LATER.match(line):
+            self._keep("prefix_caching", False, line)
         self._graphs()
         self._tuned(line)
         for row in log_lines.WARNINGS:
@@ -347,6 +349,7 @@ NEEDLES = Needles(
             *(row for _, row in log_lines.VALUES),
             *(row for _, rows in log_lines.STAGES for row in rows),
             *(log_lines.CHUNKED_PREFILL_ON, *log_lines.CHUNKED_PREFILL_OFF_LATER, *log_lines.WARNINGS),
+            log_lines.PREFIX_CACHING_OFF_LATER,
             *(log_lines.AUTOTUNE_STARTS, log_lines.AUTOTUNE_ENDS, log_lines.STOPPING, log_lines.STOPPING_WHEN_READY),
             *(death.line for death in DEATHS),
         )
