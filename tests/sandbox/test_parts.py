@@ -16,11 +16,8 @@ import pytest
 from docker.errors import APIError
 
 from sparkwright.sandbox import control, hub
-from sparkwright.sandbox.vllm.arguments import Refused, parse
-from sparkwright.sandbox.vllm.config import build
 from tests.remote.sshd import free_port
 
-DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
 IMAGE = "vllm/vllm-openai:v0.32.0"
 
@@ -140,32 +137,3 @@ def test_ollama_answers_as_its_source_says(spark: dict[str, str]) -> None:
     assert (status, said["done"], said["done_reason"], said["response"]) == (200, True, "unload", "")
     again = ask(spark, "/api/generate", {"model": "qwen3:32b", "keep_alive": 0})
     assert again[0] == 200
-
-
-@pytest.mark.parametrize(
-    ("case", "argv"),
-    [
-        ("err-unknown-arg", ["--model", "/m", "--no-such-flag"]),
-        ("hybrid-chunked-off", ["--model", "/m", "--max-model-len", "2048", "--no-enable-chunked-prefill"]),
-    ],
-)
-def test_the_engine_refuses_in_the_real_ones_words(model: Path, case: str, argv: list[str]) -> None:
-    real = (DATA / case / "server.log").read_text()
-    with pytest.raises(Refused) as caught:
-        build(parse(argv, "0.32.0"), model, "0.32.0")
-    told = [line.partition(" [type=")[0].strip() for line in str(caught.value).splitlines()[-3:]]
-    assert any(line in real for line in told if "error:" in line or "Assertion failed" in line)
-    assert caught.value.code == json.loads((DATA / case / "result.json").read_text())["exit_code"]
-
-
-def test_a_flag_that_left_the_engine_is_known_to_the_older_one_only() -> None:
-    assert parse(["--calculate-kv-scales"], "0.19.2").switch("calculate-kv-scales", False)
-    with pytest.raises(Refused, match="unrecognized arguments: --calculate-kv-scales"):
-        parse(["--calculate-kv-scales"], "0.32.0")
-
-
-def test_a_truncated_file_of_weights_is_a_death(model: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(model, tmp_path / "m"))
-    (copy / "model-00004-of-00014.safetensors").write_bytes(b"short")
-    with pytest.raises(Refused, match="MetadataIncompleteBuffer"):
-        build(parse(["--model", "/m"], "0.32.0"), copy, "0.32.0")

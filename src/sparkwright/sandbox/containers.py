@@ -14,6 +14,7 @@ from typing import Any
 
 from sparkwright.sandbox.images import TAGS, Images
 from sparkwright.sandbox.memory import Pool
+from sparkwright.sandbox.vllm.cli import Serve, program
 from sparkwright.sandbox.vllm.engine import Engine
 
 BACKOFF_S = 0.1
@@ -77,6 +78,14 @@ class Container:
         if self._thread is not None:
             self._thread.join(timeout=15)
         self.status = "exited" if self.status != "created" else "created"
+
+    def argv(self) -> list[str]:
+        """Entry point and command, its own or the image's; an entry point of its own leaves the image's command out."""
+        inherited = self._images.inspect(self.image)["Config"]
+        entry, words = self.body.get("Entrypoint"), self.body.get("Cmd")
+        if entry:
+            return [*_words(entry), *_words(words)]
+        return [*inherited["Entrypoint"], *_words(words or inherited["Cmd"])]
 
     def inspect(self) -> dict[str, Any]:
         """What the engine says about it."""
@@ -144,10 +153,17 @@ class Container:
                 return Path(self._world.at_home(outside))
         return Path("/nonexistent") / inside.lstrip("/")
 
+    @property
+    def _version(self) -> str:
+        own = dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ())
+        return own.get("VLLM_VERSION") or TAGS[self._images.local[self.image]]
+
     def _launch(self) -> None:
+        asked = program(self.argv(), self._version)
+        assert isinstance(asked, Serve)
         self.engine = Engine(
-            [word for word in self.body.get("Cmd") or [] if word != "serve"],
-            version=TAGS[self._images.local[self.image]],
+            asked.argv,
+            version=self._version,
             log=lambda line: self.logs.append((time.time(), line)),
             folder_of=self._folder,
             listen=("127.0.0.1", self._port()),
@@ -287,6 +303,10 @@ class Containers:
         with self._mutex:
             self.all.pop(one.id, None)
         self.save()
+
+
+def _words(given: Any) -> list[str]:
+    return given.split() if isinstance(given, str) else list(given or ())
 
 
 def _taken(port: int) -> bool:

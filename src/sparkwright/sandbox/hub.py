@@ -17,15 +17,19 @@ from sparkwright.sandbox.web import Handler, Server
 SHARDS = 14
 SHARD_BYTES = 2_500_000
 
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 QWEN35_CONFIG = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",
+    "quantization_config": FP8,
     "text_config": {
         "model_type": "qwen3_5_moe_text",
         "hidden_size": 2048,
         "num_hidden_layers": 40,
         "full_attention_interval": 4,
         "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
         "linear_conv_kernel_dim": 4,
         "linear_key_head_dim": 128,
         "linear_num_key_heads": 16,
@@ -38,9 +42,15 @@ QWEN35_CONFIG = {
 NEXT_CONFIG = {
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",
+    "quantization_config": FP8,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
     "full_attention_interval": 4,
     "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
     "max_position_embeddings": 262144,
 }
 
@@ -174,7 +184,7 @@ def main() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8080)
-    Server(parser.parse_args().port, HubApi, Hub()).serve_forever()
+    Server(parser.parse_args().port, HubApi, Hub()).run()
 
 
 if __name__ == "__main__":

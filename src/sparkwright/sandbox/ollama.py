@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=11434)
     parser.add_argument("--empty", action="store_true", help="nothing loaded")
     given = parser.parse_args()
-    Server(given.port, OllamaApi, Ollama(Pool(None), loaded=not given.empty)).serve_forever()
+    Server(given.port, OllamaApi, Ollama(Pool(None), loaded=not given.empty)).run()
 
 
 if __name__ == "__main__":
