@@ -76,8 +76,8 @@ def installed(say: Callable[[str], object] = lambda text: None) -> Engine:
     """The engine and its models, made when they are not there. Raises EngineMissing."""
     given = os.environ.get("SPARKWRIGHT_ENGINE")
     engine = Engine(Path(given) if given else ROOT / "venv", ROOT / "models", ROOT / "cache")
-    if given and not (engine.venv / "bin" / "vllm").exists():
-        raise EngineMissing(f"SPARKWRIGHT_ENGINE is {given}, and there is no bin/vllm in it.")
+    if given and not any(engine.venv.glob(f"lib/python3.*/site-packages/vllm-{VERSION}*.dist-info")):
+        raise EngineMissing(f"SPARKWRIGHT_ENGINE is {given}, and there is no vLLM {VERSION} in it.")
     if not given:
         _install(engine.venv, say)
     missing = [name for name in tiny_models.KINDS if not (engine.models / name).exists()]

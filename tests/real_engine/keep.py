@@ -19,7 +19,7 @@ MOST_BYTES = 60_000
 #: what names this machine, and what stands for it
 ADDRESS = re.compile(r"(mq_connect_ip=)[\d.]+")
 SCRATCH = re.compile(r"/(?:var/)*tmp/[\w./-]+")
-STDLIB = re.compile(r'(File ")/(?!opt/engine|models)[^"]*?/lib/(python3\.\d+)/')
+STDLIB = re.compile(r"(?<![\w.-])/(?!opt/engine/|models/)[^\s\"']*?/lib/(python3\.\d+)/")
 ROUTES = re.compile(r"^.*Route: /(?!health|v1/models|metrics|v1/chat/completions,).*\n", re.M)
 
 
@@ -35,8 +35,9 @@ def keep(case: str, engine: Engine) -> None:
         clean = neutral(text, engine)
         if len(clean.encode()) > MOST_BYTES:
             sys.exit(f"{case}/{name} has {len(clean)} characters; {MOST_BYTES} are the most.")
-        if re.search(r"/(tmp|work|root|home)/", clean):
-            sys.exit(f"{case}/{name} still names a folder: {re.search(r'.{40}/(tmp|work|root|home)/.{40}', clean)}")
+        folder = re.search(r".{0,40}/(tmp|work|root|home)/.{0,40}", clean)
+        if folder:
+            sys.exit(f"{case}/{name} still names a folder: {folder[0]}")
         texts[name] = clean
     (DATA / case).mkdir(parents=True)
     for name, clean in texts.items():
@@ -49,7 +50,7 @@ def neutral(text: str, engine: Engine) -> str:
         text = text.replace(found, "/models")
     for found in {str(engine.venv), str(engine.venv.resolve())}:
         text = text.replace(found, "/opt/engine")
-    text = STDLIB.sub(r"\1/usr/lib/\2/", text)
+    text = STDLIB.sub(r"/usr/lib/\1/", text)
     text = ADDRESS.sub(r"\g<1>192.0.2.2", text)
     return ROUTES.sub("", SCRATCH.sub("/scratch", text))
 

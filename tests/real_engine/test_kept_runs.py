@@ -49,11 +49,13 @@ def test_a_kept_log_names_no_folder_of_this_machine(tmp_path: Path) -> None:
         f'File "{engine.venv}/lib/python3.11/site-packages/vllm/x.py", line 1\n'
         'File "/root/.pyenv/versions/3.11.7/lib/python3.11/contextlib.py", line 210\n'
         f"model='{engine.models}/dense', mq_connect_ip=10.1.2.3 (local), file:///tmp/vllm_dist_1\n"
+        "/root/.pyenv/versions/3.11.7/lib/python3.11/warnings.py:1: UserWarning\n"
         "INFO Route: /openapi.json, Methods: GET\nINFO Route: /health, Methods: GET\n"
     )
     assert keep.neutral(log, engine) == (
         'File "/opt/engine/lib/python3.11/site-packages/vllm/x.py", line 1\n'
         'File "/usr/lib/python3.11/contextlib.py", line 210\n'
         "model='/models/dense', mq_connect_ip=192.0.2.2 (local), file:///scratch\n"
+        "/usr/lib/python3.11/warnings.py:1: UserWarning\n"
         "INFO Route: /health, Methods: GET\n"
     )
