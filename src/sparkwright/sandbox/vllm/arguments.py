@@ -70,6 +70,7 @@ def parse(argv: Sequence[str], version: str) -> Arguments:
         name, dot, inner = (
             name.partition(".") if name.startswith(("--", "-cc", "-ac", "-sc", "-dc")) else (name, "", "")
         )
+        name = _completed(name, version)
         option = _by_name(version).get(name)
         if option is None or (dot and option.kind != JSON):
             unknown += [word, *_following(words)]
@@ -95,10 +96,22 @@ def _plain(word: str) -> str:
 
 
 def _model(found: Arguments, unknown: list[str], word: str) -> None:
-    if found.tag:
+    if found.tag or "model" in found.values:
         unknown.append(word)
     else:
         found.model, found.tag = word, True
+
+
+def _completed(name: str, version: str) -> str:
+    """The option that this begins, if it begins one only. Raises Refused where it begins several."""
+    known = _by_name(version)
+    if name in known or not name.startswith("--"):
+        return name
+    meant = [option for option in known if option.startswith(name)]
+    if len(meant) > 1:
+        said = f"ambiguous option: {name} could match {', '.join(meant)}"
+        raise Refused(f"{flags.USAGE}\nvllm serve: error: {said}", 2)
+    return meant[0] if meant else name
 
 
 def _following(words: list[str]) -> list[str]:

@@ -113,6 +113,8 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
 
 
 def _prefix_caching(arguments: Arguments, recurrent: bool, architecture: str, now: Release) -> bool:
+    if hybrid.is_attention_free(architecture):
+        return arguments.switch("enable_prefix_caching", False)
     if not recurrent:
         return arguments.switch("enable_prefix_caching", True)
     if now <= PREFIX_FORCED_OFF_UNTIL or (now < ALIGN_SINCE and not hybrid.takes_all_mode(architecture)):

@@ -13,6 +13,7 @@ RECURRENT_KEYS = ("linear_conv_kernel_dim", "mamba_d_state", "ssm_state_size", "
 
 #: classes whose every state can be cached (mamba cache mode "all", 0.15 to 0.27)
 ALL_MODE = ("Bamba", "FalconH1", "FalconMamba", "GraniteMoeHybrid", "Jamba", "Mamba", "NemotronH", "Zamba2")
+ATTENTION_FREE = ("MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM")
 DENSE_BLOCK = 16
 KERNEL_ALIGNMENT = 16  # tokens
 GENERIC_BLOCK = 528  # of a hybrid whose config does not tell its state
@@ -31,6 +32,11 @@ def is_hybrid(config: Mapping[str, Any]) -> bool:
     if layers:
         return not RECURRENT_LAYERS.isdisjoint(layers)
     return any(text.get(key) for key in RECURRENT_KEYS)
+
+
+def is_attention_free(architecture: str) -> bool:
+    """Whether it has no attention at all; its prefix caching stays off unless it is asked for."""
+    return architecture in ATTENTION_FREE
 
 
 def takes_all_mode(architecture: str) -> bool:
