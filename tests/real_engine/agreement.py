@@ -138,7 +138,12 @@ def _measure(server: Server, outcome: Outcome, model: str, context: RecordingCon
     counted, served = sum(one.tokens for one in streams), _generated(server) - before
     if any(one.approximate for one in streams) or abs(served - counted) > SAME_COUNT * served:
         outcome.wrong.append(f"the client counted {counted} tokens, the server {served:.0f}")
-    outcome.figures = f"{smoked.msg}; client {counted} tokens, server {served:.0f}"
+    rate = counted / sum(one.points[-1][0] for one in streams)
+    held = sum((one.ttft_s or 0) > one.points[-1][0] / 2 for one in streams)
+    outcome.figures = (
+        f"{smoked.msg}; client {counted} tokens, server {served:.0f}; {rate:.0f} tok/s from request to last token, "
+        f"{held} of {STREAMS} streams came mostly at once"
+    )
 
 
 def _generated(server: Server) -> float:

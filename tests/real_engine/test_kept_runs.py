@@ -47,9 +47,9 @@ def test_a_kept_log_names_no_folder_of_this_machine(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "venv", tmp_path / "models", tmp_path / "cache")
     log = (
         f'File "{engine.venv}/lib/python3.11/site-packages/vllm/x.py", line 1\n'
-        'File "/root/.pyenv/versions/3.11.7/lib/python3.11/contextlib.py", line 210\n'
+        'File "/srv/python/lib/python3.11/contextlib.py", line 210\n'
         f"model='{engine.models}/dense', mq_connect_ip=10.1.2.3 (local), file:///tmp/vllm_dist_1\n"
-        "/root/.pyenv/versions/3.11.7/lib/python3.11/warnings.py:1: UserWarning\n"
+        "/srv/python/lib/python3.11/warnings.py:1: UserWarning\n"
         "INFO Route: /openapi.json, Methods: GET\nINFO Route: /health, Methods: GET\n"
     )
     assert keep.neutral(log, engine) == (
