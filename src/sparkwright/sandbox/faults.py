@@ -9,6 +9,8 @@ FAULTS: dict[str, str] = {
     "port-taken": "something else listens on the server's port, if that is free, and on the next one",
     "wrong-arch": "the registry's images have no linux/arm64",
     "moved-tag": "the tag means another digest upstream; the pinned one is still there",
+    "moved-model": "the model's main branch means another commit upstream; the pinned one is still there",
+    "stubborn": "the engine does not end on SIGTERM",
     "ollama-busy": "a request keeps Ollama's model in memory",
     "engine-dies": "the engine ends with exit code 0 at the first request",
     "crash-loop": "the engine exits with code 1 shortly after its start, every time",
