@@ -101,5 +101,5 @@ def test_an_engine_that_refuses_a_flag_is_quoted(desk: Desk) -> None:
 
 def test_faults_are_listed_and_a_near_miss_is_named(desk: Desk) -> None:
     listed = desk.run("sandbox.fault")
-    assert listed.out.count("\n") == 11
+    assert listed.out.count("\n") == 13
     assert "Did you mean `wedge`?" in desk.run("sandbox.fault", "wege").err

@@ -78,7 +78,7 @@ class Spark:
         """Bring everything up, say where, and stay until the folder is gone."""
         docker = UnixServer(self.folder / "docker.sock", DockerApi, self)
         ollama = Server(0, OllamaApi, self.ollama)
-        hub = Server(0, HubApi, Hub(lambda: self.fault() == "half-model"))
+        hub = Server(0, HubApi, Hub(lambda: self.fault() == "half-model", lambda: self.fault() == "moved-model"))
         for service in (docker, ollama, hub):
             service.start()
         self.containers.restore()
