@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparkwright.sandbox import control
 from tests.sandbox.conftest import Desk
 
 CHANGE = ("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
@@ -101,5 +102,5 @@ def test_an_engine_that_refuses_a_flag_is_quoted(desk: Desk) -> None:
 
 def test_faults_are_listed_and_a_near_miss_is_named(desk: Desk) -> None:
     listed = desk.run("sandbox.fault")
-    assert listed.out.count("\n") == 13
+    assert listed.out.count("\n") == len(control.FAULTS)
     assert "Did you mean `wedge`?" in desk.run("sandbox.fault", "wege").err

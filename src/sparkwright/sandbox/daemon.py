@@ -15,6 +15,7 @@ from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.images import Images
 from sparkwright.sandbox.memory import GIB, Pool
 from sparkwright.sandbox.ollama import Ollama, OllamaApi
+from sparkwright.sandbox.ollama_models import LARGE, MODELS
 from sparkwright.sandbox.web import Server, UnixServer
 
 DEFAULT_PORT = 18471  # of hosts/sandbox.yml
@@ -56,7 +57,12 @@ class Spark:
         self.images = Images(self.fault, instant=instant)
         world = World(self.pool, self.fault, self.fault_since_s, folder / "home")
         self.containers = Containers(self.images, world, folder / "containers.json")
-        self.ollama = Ollama(self.pool, lambda: self.fault() == "ollama-busy", loaded=not (folder / "used").exists())
+        self.ollama = Ollama(
+            self.pool,
+            lambda: self.fault() == "ollama-busy",
+            lambda: self.fault() == "ollama-returns",
+            loaded=not (folder / "used").exists(),
+        )
         (folder / "used").touch()
         self._squatters: list[socket.socket] = []
 
@@ -128,7 +134,11 @@ class Spark:
             for path in sorted((self.folder / "home").rglob("model-00007-*.safetensors"))[:1]:
                 path.write_bytes(path.read_bytes()[:-1000] + bytes(1000))
         if fault == "ollama-busy":
-            self.ollama.load("qwen3:32b")
+            self.ollama.load(LARGE, slowly=False)
+        if fault == "ollama-loads":
+            threading.Thread(
+                target=self.ollama.load, args=(MODELS["gpt-oss:20b"],), kwargs={"slowly": True}, daemon=True
+            ).start()
 
     def _squat(self, on: bool) -> None:
         """Somebody else listens where the server would: on its port, if that is free, and on the next one."""

@@ -12,6 +12,8 @@ FAULTS: dict[str, str] = {
     "moved-model": "the model's main branch means another commit upstream; the pinned one is still there",
     "stubborn": "the engine does not end on SIGTERM",
     "ollama-busy": "a request keeps Ollama's model in memory",
+    "ollama-loads": "Ollama is loading a second model: what lists or unloads models waits for it",
+    "ollama-returns": "a client loads Ollama's model again right after it was unloaded",
     "engine-dies": "the engine ends with exit code 0 at the first request",
     "crash-loop": "the engine exits with code 1 shortly after its start, every time",
     "no-space": "the disk is full",
