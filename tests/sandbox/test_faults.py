@@ -55,7 +55,7 @@ def test_a_port_taken_by_something_else_is_refused_with_its_name(desk: Desk) -> 
     desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port + 1}")
     done = desk.run("deploy", "--host", "sandbox")
     assert done.code == 5, done.out
-    assert f"port {desk.port + 1} is taken by python" in done.out
+    assert f"port {desk.port + 1} is taken by port-squatter (pid " in done.out
     desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
     assert desk.serving() == before
 
@@ -77,6 +77,15 @@ def test_a_moved_tag_does_not_change_a_locked_host(desk: Desk) -> None:
     assert desk.deploy().code == 0
     before = (desk.sandbox / "spark.lock").read_text()
     desk.run("sandbox.fault", "moved-tag")
+    done = desk.deploy()
+    assert (done.code, done.recap["changed"]) == (0, 0)
+    assert (desk.sandbox / "spark.lock").read_text() == before
+
+
+def test_a_moved_model_does_not_change_a_locked_host(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    before = (desk.sandbox / "spark.lock").read_text()
+    desk.run("sandbox.fault", "moved-model")
     done = desk.deploy()
     assert (done.code, done.recap["changed"]) == (0, 0)
     assert (desk.sandbox / "spark.lock").read_text() == before
