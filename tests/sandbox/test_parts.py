@@ -67,9 +67,9 @@ def create(engine: docker.DockerClient, name: str, model: Path, port: int = 0, *
 
 
 def test_a_taken_name_is_refused_at_create_and_at_rename(engine: docker.DockerClient, model: Path) -> None:
-    create(engine, "a", model)
-    create(engine, "b", model)
-    for attempt in (lambda: create(engine, "a", model), lambda: engine.api.rename("b", "a")):
+    create(engine, "one", model)
+    create(engine, "two", model)
+    for attempt in (lambda: create(engine, "one", model), lambda: engine.api.rename("two", "one")):
         with pytest.raises(APIError, match="is already in use by container") as caught:
             attempt()
         assert caught.value.status_code == 409
@@ -77,12 +77,12 @@ def test_a_taken_name_is_refused_at_create_and_at_rename(engine: docker.DockerCl
 
 def test_a_taken_port_is_refused_and_the_container_stays_behind(engine: docker.DockerClient, model: Path) -> None:
     port = free_port()
-    for name in ("a", "b"):
+    for name in ("one", "two"):
         create(engine, name, model, port)
-    engine.api.start("a")
+    engine.api.start("one")
     with pytest.raises(APIError, match="port is already allocated"):
-        engine.api.start("b")
-    assert engine.api.inspect_container("b")["State"]["Status"] == "created"
+        engine.api.start("two")
+    assert engine.api.inspect_container("two")["State"]["Status"] == "created"
 
 
 def test_memory_is_right_after_a_quick_restart(engine: docker.DockerClient, spark: dict[str, str], model: Path) -> None:
@@ -96,15 +96,15 @@ def test_memory_is_right_after_a_quick_restart(engine: docker.DockerClient, spar
     while available() < 90 and time.monotonic() < deadline_s:  # what an earlier test's container held
         time.sleep(0.02)
     free = available()
-    create(engine, "a", model)
-    engine.api.start("a")
+    create(engine, "one", model)
+    engine.api.start("one")
     while available() > free - 60 and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert available() == pytest.approx(free - 0.6 * 119.7, abs=1)
-    engine.api.stop("a")
+    engine.api.stop("one")
     while available() < free - 1 and time.monotonic() < deadline_s:
         time.sleep(0.02)
-    engine.api.start("a")
+    engine.api.start("one")
     while available() > free - 60 and time.monotonic() < deadline_s:
         time.sleep(0.02)
     time.sleep(0.6)  # longer than a CUDA context lingers: what the first start held must not be given back twice

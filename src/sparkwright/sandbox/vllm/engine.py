@@ -20,6 +20,7 @@ from sparkwright.sandbox.web import Server
 
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
+KILLED, TERMINATED = 137, 143
 
 
 class Engine:
@@ -100,7 +101,7 @@ class Engine:
         rules.after_weights(self.config, self.version)
         self._say(startup.caching(self.config, self.version))
         if self.stopped.is_set():
-            return 143
+            return self._code or TERMINATED
         self.cache = PrefixCache(self.config)
         self.metrics = Metrics(self.config, self.version, self.cache)
         server.start()
@@ -110,9 +111,14 @@ class Engine:
 
     def stop(self) -> None:
         """A graceful stop, as SIGTERM asks for."""
-        if not self.stopped.is_set():
+        if not self.stopped.is_set() and self.fault() != "stubborn":
             self._last_words(startup.stopping(), 0)
             self.stopped.set()
+
+    def kill(self) -> None:
+        """The end by SIGKILL: no last words."""
+        self._code = KILLED
+        self.stopped.set()
 
     def die(self) -> None:
         """End with exit code 0 although it should run, as a real engine did on its first request."""
