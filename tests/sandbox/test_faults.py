@@ -99,13 +99,13 @@ def test_a_first_deploy_that_fails_leaves_no_crash_loop(desk: Desk) -> None:
     assert desk.containers() == ["qwen35 exited"]
 
 
-def test_an_engine_that_refuses_a_flag_is_quoted(desk: Desk) -> None:
+def test_an_engine_that_refuses_a_value_is_quoted(desk: Desk) -> None:
     assert desk.deploy().code == 0
     before = desk.serving()
-    desk.edit("recipes/qwen3.5-35b.yml", "  max-num-seqs: 8", "  max-num-sequences: 8")
+    desk.edit("recipes/qwen3.5-35b.yml", "  kv-cache-dtype: fp8", "  kv-cache-dtype: fp9")
     done = desk.run("deploy", "--host", "sandbox")
     assert done.code == 1
-    assert "the engine does not know: --max-num-sequences 8" in done.out
+    assert "the engine refuses fp9 for --kv-cache-dtype" in done.out
     assert desk.serving() == before
 
 
