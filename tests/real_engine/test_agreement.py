@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,9 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="session")
 def engine(pytestconfig: pytest.Config) -> Engine:
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # ended from outside, it still stops the engine it started
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
 
     def say(text: str) -> None:
