@@ -222,8 +222,7 @@ class Server:
             for raw in self.process.stdout:
                 kept.write(raw)
                 kept.flush()
-                for line in logs.lines_of(raw):
-                    self.reader.feed(line)
+                self.reader.push(raw)
                 if self.reader.state.ready:
                     self._settled.set()
         self._settled.set()
