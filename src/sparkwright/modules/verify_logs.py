@@ -42,6 +42,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
+        note: str = arg("why chunked prefill is on although the recipe would have it off", default="")
         chunked_prefill: Literal["any", "enabled", "disabled"] = arg("what must be effective", default="any")
         expect_log: list[str] = arg("regular expressions; a line must hold each", default_factory=list)
         forbid_log: list[str] = arg("regular expressions; no line may hold one", default_factory=list)
@@ -65,7 +66,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
             said = "; ".join(f"{one.check}: {one.verdict}" for one in bad)
             return Result(failed=True, msg=f"{said}.", data={**data, "evidence": [one.evidence for one in bad]})
         open_ones = [f"{one.check}: {one.verdict}" for one in checks if one.verdict == "not found"]
-        return Result(msg="; ".join([_sentence(state), *open_ones]), data=data)
+        return Result(msg="; ".join([_sentence(state, args.note), *open_ones]), data=data)
 
 
 class Watch:
@@ -123,11 +124,16 @@ def _forbidden(pattern: str, line: str | None, state: logs.EngineState) -> Check
     return Check(name, "proved", "no such line") if state.known else Check(name, "not found", "no start in the log")
 
 
-def _sentence(state: logs.EngineState) -> str:
+def _sentence(state: logs.EngineState, note: str) -> str:
     def said(name: str, title: str) -> str:
         value = state.value(name)
         return f"{title} {'unknown' if value is None else 'on' if value else 'off'}"
 
     tokens = state.value("kv_cache_tokens")
     capacity = f"KV cache {tokens:,} tokens" if tokens else "KV cache unknown"
-    return f"{said('chunked_prefill', 'chunked prefill')}, {said('prefix_caching', 'prefix caching')}, {capacity} (its own log)"
+    chunked = (
+        f"chunked prefill {note}"
+        if note and state.value("chunked_prefill")
+        else said("chunked_prefill", "chunked prefill")
+    )
+    return f"{chunked}, {said('prefix_caching', 'prefix caching')}, {capacity} (its own log)"
