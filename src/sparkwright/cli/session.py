@@ -62,12 +62,19 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
     return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
 
 
-def look(fleet: Fleet, member: Member, module: str, args: dict[str, Any]) -> dict[str, Any]:
-    """Run one module that only looks, and return what it found. Raises Failed with the host's words and exit code."""
+def look(
+    fleet: Fleet, member: Member, module: str, args: dict[str, Any], *, check: bool = False, exclusive: bool = False
+) -> dict[str, Any]:
+    """Run one module and return what it found. Raises Failed with the host's words and exit code.
+
+    check: it only looks. exclusive: it holds the host's lock, as a deploy does.
+    """
     task = Task(id=module, name=module, module=module, args=args)
-    plan = Plan(run_id=new_run_id(), host=member.host.name, play="Look", steps=(task,), exclusive=False)
+    plan = Plan(
+        run_id=new_run_id(), host=member.host.name, play="Look", steps=(task,), check=check, exclusive=exclusive
+    )
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
-    done = next((one for one in events if one["event"] == "task_finished" and one["status"] == "ok"), None)
+    done = next((one for one in events if one["event"] == "task_finished" and one["status"] in ("ok", "changed")), None)
     if done is None:
         recap = next((one for one in events if one["event"] == "recap"), None)
         error = Failed(recap["msg"] if recap else "the host gave no answer.")

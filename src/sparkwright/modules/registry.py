@@ -25,6 +25,7 @@ NAMES: tuple[str, ...] = (
     "ollama_unload",
     "package",
     "preflight",
+    "prune_images",
     "put_back",
     "set_aside",
     "smoke_test",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.sandbox.containers import Container, Refused
+from sparkwright.sandbox.images import image_id
 from sparkwright.sandbox.web import Handler
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class DockerApi(Handler):
                 self.reply(
                     200, {"Name": "sandbox", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker", "NCPU": 20}
                 )
+            case "GET", ["system", "df"]:
+                self.reply(200, {"Images": [self.spark.images.inspect(one) for one in self.spark.images.local]})
+            case "DELETE", ["images", *name]:
+                self._remove_image("/".join(name))
             case "POST", ["images", "create"]:
                 self._pull()
             case "GET", ["distribution", *name, "json"]:
@@ -90,6 +95,17 @@ class DockerApi(Handler):
             raise Refused(404, f"No such image: {reference}")
         self.reply(200, self.spark.images.inspect(digest))
 
+    def _remove_image(self, reference: str) -> None:
+        digest = self.spark.images.find(reference)
+        if digest is None:
+            raise Refused(404, f"No such image: {reference}")
+        users = [one.name for one in self.spark.containers.all.values() if one.inspect()["Image"] == image_id(digest)]
+        if users:
+            raise Refused(409, f"conflict: unable to remove {reference}: container {users[0]} is using it")
+        self.spark.images.remove(digest)
+        self.spark.containers.save()
+        self.reply(200, [{"Deleted": image_id(digest)}])
+
     def _tag(self, reference: str) -> None:
         digest = self.spark.images.find(reference)
         if digest is None:
@@ -110,6 +126,7 @@ class DockerApi(Handler):
                     "Id": one.id,
                     "Names": [f"/{one.name}"],
                     "Image": one.body["Image"],
+                    "ImageID": one.inspect()["Image"],
                     "State": one.status,
                     "Ports": one.ports(),
                 }

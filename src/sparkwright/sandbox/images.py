@@ -87,6 +87,12 @@ class Images:
                     return digest
             return self.tags.get(reference if "@" not in reference else "")
 
+    def remove(self, digest: str) -> None:
+        """Forget a local image and every name it has."""
+        with self._mutex:
+            self.local.pop(digest, None)
+            self.tags = {name: target for name, target in self.tags.items() if target != digest}
+
     def inspect(self, digest: str) -> dict[str, Any]:
         """What the engine says about a local image."""
         tag = self.local[digest]
