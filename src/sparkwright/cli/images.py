@@ -59,6 +59,61 @@ def prune(
     return int(worst(codes))
 
 
+@task(
+    help={
+        "from_": "the host that has the image",
+        "to": "which hosts get it",
+        "image": "repository:tag; what the recipe of the receiving host names if not given",
+        "json": "events as JSON lines",
+        "debug": "show the traceback of an error",
+    }
+)
+@reporting
+def copy(
+    context: object, from_: str = "", to: str = "", image: str = "", json: bool = False, debug: bool = False
+) -> int:
+    """Copy an image from host to host: one compressed ssh stream, compared at the end. No registry is asked."""
+    from sparkwright.cli.hosts import choose
+    from sparkwright.errors import Refused
+
+    if not from_ or not to:
+        raise Refused("say --from HOST and --to HOSTS.")
+    chosen = choose(f"{from_},{to}")
+    sources = chosen.inventory.match(from_)
+    if len(sources) != 1:
+        raise Refused(f"--from {from_} names {len(sources)} hosts.", fix="Name one.")
+    local = [one.name for one in chosen.hosts if one.connection != "ssh"]
+    if local:
+        raise Refused(f"{', '.join(local)}: only hosts over ssh send and take images.")
+    chosen.fleet.connect()
+    from sparkwright.cli import image_copy, session
+
+    session.Shown(chosen, json=json, diff=False)
+    source = next(one for one in chosen.fleet.members if one.host.name == sources[0].name)
+    said: dict[str, str] = {}
+    codes: list[int] = []
+
+    def one(member: Any) -> None:
+        try:
+            said[member.host.name] = image_copy.copy(chosen, chosen.fleet, source, member, image)
+        except SparkwrightError as error:
+            error.where = error.where or member.host.name
+            said[member.host.name] = str(error)
+            codes.append(int(error.exit))
+
+    targets = [member for member in chosen.fleet.members if member is not source]
+    if not targets:
+        raise Refused(f"--to {to} names no other host than {from_}.")
+    try:
+        for member in targets:  # one after the other: they would share the source's network and its engine
+            chosen.fleet.each([member], one)
+    finally:
+        chosen.fleet.close()
+    for text in said.values():
+        print(text, file=sys.stderr if json else sys.stdout)
+    return int(worst(codes))
+
+
 def _prune_args(chosen: Any, member: Any, *, everything: bool) -> dict[str, Any]:
     """The repositories that recipes and lock know, and what the lock pins for any host: another host's rest may be wanted."""
     from sparkwright import lockfile, recipe
@@ -98,4 +153,4 @@ def _agreed(yes: bool, host: str) -> bool:
 
 def images_collection() -> Collection:
     """`invoke images.prune`, `invoke images.copy`."""
-    return Collection(prune)
+    return Collection(prune, copy)

@@ -10,7 +10,7 @@ from sparkwright.engine import image as engine_image
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.modules import registry_errors
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.image_names import Name, known_as, with_content
+from sparkwright.modules.image_names import Name, known_as, name_by_digest, with_content
 from sparkwright.modules.machine import Machine
 from sparkwright.modules.registry_errors import RegistryDown
 
@@ -191,14 +191,6 @@ def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
     if has and wanted not in has:
         fix = "Use a tag with this platform; vllm/vllm-openai has both."
         raise Refused(f"{ref} has no {wanted}, only {', '.join(has)}.", fix=fix)
-
-
-def name_by_digest(api: Any, image: str, name: Name) -> None:
-    """Tag an image that was proved to be this digest, so that the engine keeps knowing it. image: Id or reference."""
-    repository, _, tag = name.proved.rpartition(":")
-    api.tag(image, repository, tag, force=True)
-    if name.tag:
-        api.tag(image, name.repository, name.tag, force=True)
 
 
 def _contents(args: DockerImage.Args, platform: str) -> list[str]:

@@ -84,6 +84,14 @@ def digests_of(image: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys([*remembered, *(f"sha256:{one[1]}" for one in found if one)]))
 
 
+def name_by_digest(api: Any, image: str, name: Name) -> None:
+    """Tag an image that was proved to be this digest, so that the engine keeps knowing it. image: Id or reference."""
+    repository, _, tag = name.proved.rpartition(":")
+    api.tag(image, repository, tag, force=True)
+    if name.tag:
+        api.tag(image, name.repository, name.tag, force=True)
+
+
 def with_content(api: Any, contents: Iterable[str]) -> str:
     """The Id of a local image that is one of these contents; empty when none is.
 
