@@ -32,18 +32,17 @@ def proxy(registry: Registry) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def engine() -> Iterator[Any]:
-    """The API of the Docker Engine here. What a test brought in under a registry on 127.0.0.1 is removed again."""
+def engine(repository: str) -> Iterator[Any]:
+    """The API of the Docker Engine here. What the test brought in under its repository is removed again."""
     import docker
 
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
         pytest.skip("no Docker Engine answers")
     client = docker.DockerClient()
-    before = {image["Id"] for image in client.api.images(all=True)}
     yield client.api
     for image in client.api.images():
         names = [*(image.get("RepoTags") or ()), *(image.get("RepoDigests") or ())]
-        if image["Id"] not in before and any("/test-" in name for name in names):
+        if any(f"/{repository}" in name for name in names):
             client.api.remove_image(image["Id"], force=True)
     client.close()
 
