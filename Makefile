@@ -1,11 +1,12 @@
 # make demo: a whole deploy on a pretend Spark, nothing needed but Python 3.11+
 # make test: everything; what touches ssh and Docker runs where they are
+# make test-engine: predictions and log reading against a real vLLM on this CPU (minutes; 4 GB in .engine/)
 # make bed:  two pretend Sparks over real ssh (root, Docker); `make bed-down` removes them
 
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test lint bed bed-down docs bench bench-logs clean
+.PHONY: demo test test-engine lint bed bed-down docs bench bench-logs clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -23,6 +24,9 @@ demo: .venv/.installed
 
 test: .venv/.installed-test lint
 	$(BIN)/pytest
+
+test-engine: .venv/.installed-test
+	$(BIN)/pytest -m engine -v --tb=short -p no:xdist tests/real_engine
 
 lint: .venv/.installed-test
 	$(BIN)/ruff check src tests molecule benchmarks tasks.py

@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 
 from sparkwright import docs
+from sparkwright.cli.linting import rule_text
+from sparkwright.engine.rules import RULES
 from sparkwright.inventory.models import GroupFile, HostFile, SecretSource
 from sparkwright.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
 from sparkwright.modules import registry
@@ -39,7 +41,16 @@ def pages() -> dict[Path, str]:
     index = [
         f"# Modules\n\nMade from their docstrings; `invoke docs.module NAME` shows the same.\n\n```\n{docs.index()}\n```\n"
     ]
-    return {**found, HERE / "modules" / "README.md": "".join(index)}
+    return {**found, HERE / "modules" / "README.md": "".join(index), HERE / "rules.md": _rules()}
+
+
+def _rules() -> str:
+    parts = [
+        "# Rules\n\nWhat `invoke lint` looks for, and a deploy before it touches a host. `invoke explain RULE` shows the same.\n"
+    ]
+    for name in sorted(RULES):
+        parts.append(f"\n## {name}\n\n```\n{rule_text(RULES[name])}\n```\n")
+    return "".join(parts)
 
 
 if __name__ == "__main__":

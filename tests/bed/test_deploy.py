@@ -97,10 +97,10 @@ def test_provision_puts_the_user_into_the_docker_group_as_root(lab: Lab) -> None
 def test_a_change_that_fails_puts_the_old_server_back(lab: Lab) -> None:
     assert lab.run("deploy", "--host", "spark1").code == 0
     before = container_id(lab)
-    lab.recipe("  max-num-seqs: 8", "  max-num-sequences: 8")
+    lab.recipe("  kv-cache-dtype: fp8", "  kv-cache-dtype: fp9")
     said = lab.run("deploy", "--host", "spark1")
     assert said.code == 1, said.out
-    assert "the engine does not know: --max-num-sequences 8" in said.out
+    assert "the engine refuses fp9 for --kv-cache-dtype" in said.out
     assert "The old server is put back" in said.out
     assert container_id(lab) == before
 
@@ -124,3 +124,36 @@ def test_the_registry_is_not_needed_for_an_image_that_is_there(lab: Lab) -> None
         assert lab.run("deploy", "--host", "spark1", "--json").recap["changed"] == 0
     finally:
         lab.on("spark1", "sudo iptables -D OUTPUT -p tcp --dport 5000 -j REJECT")
+
+
+def test_the_image_itself_says_its_version_and_its_options(bare: Lab) -> None:
+    """No label and no variable names it: `vllm --version` and `vllm serve --help=all` run in throw-away containers."""
+    bare.on("spark1", "rm -rf .local/state/sparkwright/engines")
+    first = bare.run("deploy", "--host", "spark1", "--json")
+    assert first.code == 0, first.out + first.err
+    linted = first.task("Check the flags against this engine and this model")
+    assert linted["data"]["engine_version"] == "0.32.0"
+    assert linted["data"]["listed"] > 300
+    assert "engine_version: 0.32.0" in (bare.root / "spark.lock").read_text()
+    assert bare.on("spark1", "docker ps -aq | wc -l") == "1"
+    before = container_id(bare)
+    bare.recipe("  max-num-seqs: 8", "  max-num-sequences: 8")
+    refused = bare.run("deploy", "--host", "spark1")
+    assert refused.code == 5, refused.out
+    assert "max-num-sequences" in refused.out
+    assert container_id(bare) == before
+
+
+def test_a_deploy_stops_at_a_safe_point_when_it_is_asked_to(bare: Lab) -> None:
+    laptop = bare.start("deploy", "--host", "spark1", "--json")
+    assert laptop.stdout is not None
+    for line in laptop.stdout:
+        if '"name": "Gather facts"' in line:
+            break
+    asked = bare.run("stop", "--host", "spark1")
+    assert asked.code == 0 and "stops at the next safe point" in asked.out
+    out, _ = laptop.communicate(timeout=60)
+    assert laptop.returncode == 1
+    assert "stopped" in json.loads(out.splitlines()[-1])["msg"]
+    assert bare.on("spark1", "docker ps -aq") == ""
+    assert bare.run("deploy", "--host", "spark1").code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,6 +127,16 @@ def test_one_line_without_an_end_is_cut() -> None:
     assert len(reader._cutter._rest) == log_text.LINE_BYTES
     reader.push(b"\nKV cache size: 1,024 tokens\n")
     assert reader.finish().value("kv_cache_tokens") == 1024
+
+
+@pytest.mark.parametrize(
+    "filling", ["] ", "Using ", "a.", "Error: ", "CUDAGraphMode.a is not supported ", "error: argument x"]
+)
+def test_a_long_line_takes_no_long_time(filling: str) -> None:
+    line = "(x) ERROR 11-21 00:00:00 [a] Error: " + filling * (log_text.LINE_BYTES // len(filling)) + "\n"
+    began_s = time.process_time()
+    logs.read(line * 3)
+    assert time.process_time() - began_s < 3, "backtracking"
 
 
 def test_the_quick_way_finds_what_a_look_at_every_line_finds(monkeypatch: pytest.MonkeyPatch) -> None:

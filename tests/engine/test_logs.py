@@ -183,10 +183,10 @@ def test_a_gpu_start_tells_its_backend_graphs_and_seconds() -> None:
         "engine": 10.0,
         "weights": 220.0,
         "compile": 60.0,
-        "kv cache": 5.0,
-        "autotune": 55.0,
+        "kv cache": 5.667,
+        "autotune": 54.333,
         "graphs": 30.0,
-        "server": 1.0,
+        "server": 0.0,
     }
     assert state.warnings == []
 
@@ -208,6 +208,20 @@ def test_a_later_line_wins_over_the_dump() -> None:
         DATA / "llama-eager" / "server.log"
     ).read_text() + "\nINFO Disabling chunked prefill for model without KVCache\n"
     assert logs.read(text).value("chunked_prefill") is False
+    assert (
+        logs.read(text + "INFO Disabling prefix caching: model has non-causal attention layers.").value(
+            "prefix_caching"
+        )
+        is False
+    )
+
+
+def test_an_error_that_nobody_foresaw_is_told_in_its_own_words() -> None:
+    worker = "(Worker pid=7) ERROR 11-21 07:47:10 [multiproc_executor.py:953] AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'"
+    last = "RuntimeError: Engine core initialization failed. See root cause above."
+    told = "AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'."
+    assert logs.read(f"{worker}\n{last}\n").died.value == told
+    assert logs.read(f"{last}\n").died.value == "its engine failed to start."
 
 
 def test_colour_broken_bytes_and_a_cut_log_do_not_hurt() -> None:

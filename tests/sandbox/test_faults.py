@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparkwright.sandbox import control
 from tests.sandbox.conftest import Desk
 
 CHANGE = ("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
@@ -54,7 +55,7 @@ def test_a_port_taken_by_something_else_is_refused_with_its_name(desk: Desk) -> 
     desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port + 1}")
     done = desk.run("deploy", "--host", "sandbox")
     assert done.code == 5, done.out
-    assert f"port {desk.port + 1} is taken by python" in done.out
+    assert f"port {desk.port + 1} is taken by port-squatter (pid " in done.out
     desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
     assert desk.serving() == before
 
@@ -81,6 +82,15 @@ def test_a_moved_tag_does_not_change_a_locked_host(desk: Desk) -> None:
     assert (desk.sandbox / "spark.lock").read_text() == before
 
 
+def test_a_moved_model_does_not_change_a_locked_host(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    before = (desk.sandbox / "spark.lock").read_text()
+    desk.run("sandbox.fault", "moved-model")
+    done = desk.deploy()
+    assert (done.code, done.recap["changed"]) == (0, 0)
+    assert (desk.sandbox / "spark.lock").read_text() == before
+
+
 def test_a_first_deploy_that_fails_leaves_no_crash_loop(desk: Desk) -> None:
     desk.run("sandbox.fault", "crash-loop")
     done = desk.run("deploy", "--host", "sandbox")
@@ -89,17 +99,17 @@ def test_a_first_deploy_that_fails_leaves_no_crash_loop(desk: Desk) -> None:
     assert desk.containers() == ["qwen35 exited"]
 
 
-def test_an_engine_that_refuses_a_flag_is_quoted(desk: Desk) -> None:
+def test_an_engine_that_refuses_a_value_is_quoted(desk: Desk) -> None:
     assert desk.deploy().code == 0
     before = desk.serving()
-    desk.edit("recipes/qwen3.5-35b.yml", "  max-num-seqs: 8", "  max-num-sequences: 8")
+    desk.edit("recipes/qwen3.5-35b.yml", "  kv-cache-dtype: fp8", "  kv-cache-dtype: fp9")
     done = desk.run("deploy", "--host", "sandbox")
     assert done.code == 1
-    assert "the engine does not know: --max-num-sequences 8" in done.out
+    assert "the engine refuses fp9 for --kv-cache-dtype" in done.out
     assert desk.serving() == before
 
 
 def test_faults_are_listed_and_a_near_miss_is_named(desk: Desk) -> None:
     listed = desk.run("sandbox.fault")
-    assert listed.out.count("\n") == 11
+    assert listed.out.count("\n") == len(control.FAULTS)
     assert "Did you mean `wedge`?" in desk.run("sandbox.fault", "wege").err

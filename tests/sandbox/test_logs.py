@@ -32,3 +32,13 @@ def test_an_expectation_that_the_log_does_not_meet_fails_the_deploy_unless_the_r
     passed = desk.deploy()
     assert passed.code == 0, passed.out
     assert "a line holds 'NET/IB': not found" in passed.task("Prove what its log says")["msg"]
+
+
+def test_every_host_gets_its_object_and_the_worst_its_exit_code(desk: Desk) -> None:
+    (desk.root / "hosts/far.yml").write_text("address: 127.0.0.1\nport: 9\nrecipe: qwen3.5-35b\n")
+    done = desk.run("logs", "--host", "far,sandbox", "--state", "--json")
+    by_host = {one["host"]: one for one in map(json.loads, done.out.splitlines())}
+    assert done.code == 3
+    assert set(by_host) == {"far", "sandbox"}
+    assert (by_host["far"]["version"], by_host["far"]["evidence"]) == (None, {})
+    assert "127.0.0.1" in by_host["far"]["error"] or "far" in by_host["far"]["error"]

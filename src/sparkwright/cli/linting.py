@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from sparkwright.recipe import Recipe, Serving
 from sparkwright.userfiles.checked import nearest
 
 WIDTH = 8
+PAGE = 100
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def explain(name: str | None, *, as_json: bool) -> None:
     rule = RULES.get(name)
     if rule is None:
         raise Refused(f"no rule {name!r}.", fix=nearest(name, RULES))
-    print(json.dumps(_rule_json(rule), ensure_ascii=False) if as_json else _rule_text(rule))
+    print(json.dumps(_rule_json(rule), ensure_ascii=False) if as_json else rule_text(rule))
 
 
 def where(wanted: Recipe, finding: Finding) -> str:
@@ -125,11 +127,20 @@ def _config(model: str) -> dict[str, Any]:
     return dict(model_config.read(model))
 
 
-def _rule_text(rule: Rule) -> str:
+def rule_text(rule: Rule) -> str:
+    """A rule with its reason, its sources, and what it says of its example."""
     found = next(iter(rule.look(rule.example.case())))
     flags = yaml.safe_dump({"vllm": dict(rule.example.flags)}, sort_keys=False).rstrip() if rule.example.flags else ""
     engine = f"vLLM {rule.example.version}" if rule.example.version else ""
-    lines = [f"{rule.name}: {rule.title}", "", rule.reason, "", "Read in:", *(f"  * {one}" for one in rule.sources), ""]
+    lines = [
+        f"{rule.name}: {rule.title}",
+        "",
+        *textwrap.wrap(rule.reason, PAGE),
+        "",
+        "Read in:",
+        *(f"  * {one}" for one in rule.sources),
+        "",
+    ]
     lines += [f"Example ({', '.join(part for part in (engine, rule.example.image) if part)}):"]
     lines += [f"  {line}" for line in flags.splitlines()]
     lines += [f"  -> {found.severity}: {found.sentence}", *(f"     way out: {way.text}" for way in found.ways_out)]

@@ -110,11 +110,18 @@ def existence(flag: str, version: Version | None, listed: Collection[str] = ()) 
     name = flag.replace("_", "-").partition(".")[0]
     row = BY_FLAG.get(name)
     if listed:
-        if name in listed or f"no-{name}" in listed:
-            return Existence(True, "the engine lists it")
-        return Existence(False, f"the engine does not list it{_history(row)}", *_instead(name, row))
+        return _by_list(name, row, listed)
     told = _by_rows(name, row, version)
     return told if told.exists is not None else _by_anchors(name, version) or told
+
+
+def _by_list(name: str, row: Row | None, listed: Collection[str]) -> Existence:
+    meant = known_flags.completed(name, listed)
+    if len(meant) == 1 or f"no-{name}" in listed:
+        return Existence(True, "the engine lists it")
+    if meant:
+        return Existence(False, f"it could mean {', '.join(meant)}", meant[0])
+    return Existence(False, f"the engine does not list it{_history(row)}", *_instead(name, row))
 
 
 def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
@@ -135,7 +142,10 @@ def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
 
 def _by_anchors(name: str, version: Version | None) -> Existence | None:
     """From the two releases whose options are known whole; silent about versions before the first of them."""
-    older, newer = (name in known_flags.KNOWN[one] for one in (known_flags.OLDER, known_flags.NEWER))
+    meant = [known_flags.completed(name, known_flags.KNOWN[one]) for one in (known_flags.OLDER, known_flags.NEWER)]
+    older, newer = (len(one) == 1 for one in meant)
+    if len(meant[1]) > 1:
+        return Existence(False, f"it could mean {', '.join(meant[1])}", meant[1][0])
     if name in BY_FLAG:
         return None
     before = version is not None and at_least(version, known_flags.OLDER) is False

@@ -15,18 +15,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line by its needle and its pattern."""
+    """A line by its needle and its pattern. Few patterns are ever needed, so each is compiled when its needle is met."""
 
     needle: str
-    pattern: re.Pattern[str]
+    pattern: str
 
     def match(self, line: str) -> re.Match[str] | None:
-        return self.pattern.search(line) if self.needle in line else None
+        """What the pattern finds in a line, or None."""
+        return re.search(self.pattern, line) if self.needle in line else None
 
 
 def line(needle: str, pattern: str = "") -> Line:
     """A row; without a pattern the needle is all of it."""
-    return Line(needle, re.compile(pattern or re.escape(needle)))
+    return Line(needle, pattern or re.escape(needle))
 
 
 #: lines that tell nothing here and may be a million: access lines (uvicorn), statistics every 10 s, requests with what users
@@ -112,6 +113,9 @@ CHUNKED_PREFILL_OFF_LATER = (
     line("Disabling chunked prefill for model without KVCache"),
     line("Disabling chunked prefill: model has non-causal"),
 )
+
+#: the same of prefix caching. source 0.32.0.
+PREFIX_CACHING_OFF_LATER = line("Disabling prefix caching: model has non-causal")
 
 #: only when it is on, and not in every version: in the source of 0.17 to 0.33, in no real log of 0.32.0. Silence is no proof.
 CHUNKED_PREFILL_ON = line("Chunked prefill is enabled with max_num_batched_tokens=")

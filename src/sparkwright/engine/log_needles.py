@@ -34,16 +34,18 @@ class Needles:
         line_bytes: what a line holds after that is cut off.
         """
         first, second, third = self._noise
-        lines = [
-            line[:line_bytes]
-            for line in block.split(b"\n")
-            if line and (not (first in line or second in line or third in line) or len(line) > line_bytes)
-        ]
+        lines = list(filter(None, block.split(b"\n")))
+        if first in block or second in block or third in block:
+            lines = [
+                line
+                for line in lines
+                if not (first in line or second in line or third in line) or len(line) > line_bytes
+            ]
         text = b"\n".join(lines)
         common = [word for word in self._common if word in text]
         search = self._capital.search
         found = [
-            (at, line)
+            (at, line[:line_bytes])
             for at, line in enumerate(lines)
             if search(line) or (common and any(word in line for word in common))
         ]

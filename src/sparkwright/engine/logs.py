@@ -6,88 +6,24 @@ Only the last start counts; what is printed later wins over the config dump; a m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sparkwright.engine import log_lines
 from sparkwright.engine.deaths import DEATHS, LastWords
+from sparkwright.engine.engine_state import FIELDS, EngineState, Reading
 from sparkwright.engine.log_needles import Needles
 from sparkwright.engine.log_text import LINE_BYTES, LineCutter, Text, chunks_of, decode
+from sparkwright.engine.log_values import clock, seconds_between, value_of
+
+__all__ = ["FIELDS", "EngineState", "Reader", "Reading", "message", "read"]
 
 EVIDENCE_CHARS = 300
+#: what is said stands at the beginning of a line; only the config dump is longer
+LINE_CHARS = 4096
 #: how many mentions of arguments in other lines are looked past
 LOOK_BACK = 20
 STAGE_NAMES = tuple(name for name, _ in log_lines.STAGES)
-
-#: every reading by name, in the order a person asks for them
-FIELDS: tuple[str, ...] = (
-    *("version", "architecture", "chunked_prefill", "prefix_caching", "block_size", "mamba_cache_mode"),
-    *("kv_cache_dtype", "kv_cache_tokens", "max_concurrency", "max_model_len", "attention_backend", "quantization"),
-    *("cuda_graphs", "cudagraph_mode"),
-    *("weights_s", "compile_s", "autotune_s", "graphs_s", "init_s", "ready_s"),
-    *("ready", "stopped", "died"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """value: None when unknown. evidence: the line it was read from."""
-
-    value: Any = None
-    evidence: str = ""
-
-
-UNKNOWN = Reading()
-
-
-@dataclass
-class EngineState:
-    """What the last start of an engine said about itself.
-
-    readings: by name, see FIELDS; the ones that end in _s are seconds. quantization is "none" for a model that has none.
-    stage: of log_lines.STAGES, empty before the first. stage_s: seconds from a stage's first line to the next stage's, where
-    the log tells the time. shards: loaded of all. died: one sentence, or None.
-    """
-
-    readings: dict[str, Reading] = field(default_factory=dict)
-    stage: str = ""
-    stage_s: dict[str, float] = field(default_factory=dict)
-    shards: tuple[int, int] = (0, 0)
-    warnings: list[str] = field(default_factory=list)
-
-    def value(self, name: str) -> Any:
-        """A reading's value, None when unknown."""
-        return self.reading(name).value
-
-    def reading(self, name: str) -> Reading:
-        """A value with its evidence; UNKNOWN when the log does not tell."""
-        return self.readings.get(name, UNKNOWN)
-
-    @property
-    def ready(self) -> bool:
-        """Whether this start said that it was ready; it may have stopped or died since."""
-        return self.value("ready") is True
-
-    @property
-    def died(self) -> Reading:
-        return self.reading("died")
-
-    @property
-    def known(self) -> bool:
-        """Whether the log holds anything of an engine's start."""
-        return bool(self.readings or self.stage)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON: values by name, null for unknown, and the evidence beside them."""
-        return {
-            **{name: self.value(name) for name in FIELDS},
-            "stage": self.stage or None,
-            "stage_s": self.stage_s,
-            "warnings": self.warnings,
-            "evidence": {name: self.readings[name].evidence for name in FIELDS if name in self.readings},
-        }
 
 
 class Reader:
@@ -139,6 +75,8 @@ class Reader:
         self._count = before + lines
 
     def _take(self, line: str) -> None:
+        if log_lines.CONFIG_DUMP.needle not in line:
+            line = line[:LINE_CHARS]
         self._starts(line)
         self._stage(line)
         self._settings(line)
@@ -185,7 +123,7 @@ class Reader:
     def _enter(self, stage: str, now: datetime | None) -> None:
         before = self.state.stage
         if before in self._began and now is not None:
-            self.state.stage_s[before] = _seconds(self._began[before], now)
+            self.state.stage_s[before] = seconds_between(self._began[before], now)
         if now is not None:
             self._began[stage] = now
         self.state.stage = stage
@@ -193,13 +131,13 @@ class Reader:
 
     def _tell_time(self, line: str) -> datetime | None:
         """The time of a line, or of the last one that told it."""
-        self._clock = _clock(line) or self._clock
+        self._clock = clock(line) or self._clock
         return self._clock
 
     def _since_start(self, name: str, line: str) -> None:
         began = self._began.get(STAGE_NAMES[0])
         if began is not None and self._clock is not None:
-            self._keep(name, _seconds(began, self._clock), line)
+            self._keep(name, seconds_between(began, self._clock), line)
 
     # -- settings ------------------------------------------------------------------------------------------------------------
 
@@ -211,11 +149,13 @@ class Reader:
         for name, row in log_lines.VALUES:
             found = row.match(line)
             if found:
-                self._keep(name, TYPES.get(name, str)(found.group(1)), line)
+                self._keep(name, value_of(name, found.group(1)), line)
         if any(row.match(line) for row in log_lines.CHUNKED_PREFILL_OFF_LATER):
             self._keep("chunked_prefill", False, line)
         elif log_lines.CHUNKED_PREFILL_ON.match(line) and "chunked_prefill" not in self.state.readings:
             self._keep("chunked_prefill", True, line)
+        if log_lines.PREFIX_CACHING_OFF_LATER.match(line):
+            self._keep("prefix_caching", False, line)
         self._graphs()
         self._tuned(line)
         for row in log_lines.WARNINGS:
@@ -229,7 +169,7 @@ class Reader:
             found = pattern.search(dump.group("config"))
             if found:
                 value = "0" if found.groupdict().get("eager") else found.group(1)
-                self._keep(name, TYPES.get(name, str)(value.strip("'")), f"{head} ... {found.group().strip(',')}, ...")
+                self._keep(name, value_of(name, value.strip("'")), f"{head} ... {found.group().strip(',')}, ...")
         self._graphs()
 
     def _graphs(self) -> None:
@@ -239,9 +179,9 @@ class Reader:
 
     def _tuned(self, line: str) -> None:
         if log_lines.AUTOTUNE_STARTS.match(line):
-            self._tuning = _clock(line)
+            self._tuning = clock(line)
         elif log_lines.AUTOTUNE_ENDS.match(line) and self._tuning and self._clock:
-            self._keep("autotune_s", _seconds(self._tuning, self._clock), line)
+            self._keep("autotune_s", seconds_between(self._tuning, self._clock), line)
 
     def _warn(self, row: log_lines.Line, line: str) -> None:
         """Each kind once: some come with every request."""
@@ -268,55 +208,6 @@ def read(text: Text) -> EngineState:
 def message(line: str) -> str:
     """A line without its prefix: what is said, not who says it and when."""
     return log_lines.PREFIX.sub("", line, count=1)
-
-
-def _truth(text: str) -> bool:
-    return text == "True"
-
-
-def _whole(text: str) -> int | None:
-    digits = text.replace(",", "")
-    return int(digits) if 0 < len(digits) < 20 else None
-
-
-def _number(text: str) -> float | None:
-    return float(text) if text.count(".") < 2 and text != "." else None
-
-
-def _named(text: str) -> str:
-    return "none" if text == "None" else text
-
-
-def _graph_mode(text: str) -> str:
-    return log_lines.CUDAGRAPH_NUMBERS.get(text.replace(",", ", ").replace(",  ", ", "), text)
-
-
-TYPES: Mapping[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("chunked_prefill", "prefix_caching"), _truth),
-    **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), _whole),
-    **dict.fromkeys(("max_concurrency", "weights_s", "compile_s", "graphs_s", "init_s"), _number),
-    "quantization": _named,
-    "cudagraph_mode": _graph_mode,
-}
-
-
-def _clock(line: str) -> datetime | None:
-    """The time of a line; vLLM's tell no year, so that of a leap year."""
-    found = log_lines.CLOCK.search(line)
-    if found is None:
-        return None
-    month, day, hour, minute, second = (int(part) for part in found.groups()[:5])
-    try:
-        return datetime(2024, month, day, hour, minute, second, int(found.group(6) or 0) * 1000)
-    except ValueError:
-        return None
-
-
-def _seconds(begin: datetime, end: datetime) -> float:
-    """Between two times without a year: a start that ends before it began went on into the next year."""
-    if end < begin - timedelta(days=180):
-        end += timedelta(days=366)
-    return max(0.0, round((end - begin).total_seconds(), 3))
 
 
 def _shortened(line: str) -> str:
@@ -347,6 +238,7 @@ NEEDLES = Needles(
             *(row for _, row in log_lines.VALUES),
             *(row for _, rows in log_lines.STAGES for row in rows),
             *(log_lines.CHUNKED_PREFILL_ON, *log_lines.CHUNKED_PREFILL_OFF_LATER, *log_lines.WARNINGS),
+            log_lines.PREFIX_CACHING_OFF_LATER,
             *(log_lines.AUTOTUNE_STARTS, log_lines.AUTOTUNE_ENDS, log_lines.STOPPING, log_lines.STOPPING_WHEN_READY),
             *(death.line for death in DEATHS),
         )

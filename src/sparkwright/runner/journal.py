@@ -48,8 +48,10 @@ class Journal:
 
     def open(self) -> None:
         """Called by the process that runs: take the `alive` lock, open the events."""
-        self._alive = (self.folder / "alive").open("wb")
+        beside = self.folder / "alive.new"
+        self._alive = beside.open("wb")
         fcntl.flock(self._alive, fcntl.LOCK_EX)
+        beside.replace(self.folder / "alive")  # a follower that finds it finds it locked
         self._events = (self.folder / "events.jsonl").open("ab", buffering=0)
 
     def write(self, one: Event) -> None:

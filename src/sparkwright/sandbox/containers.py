@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 import threading
@@ -14,9 +15,13 @@ from typing import Any
 
 from sparkwright.sandbox.images import TAGS, Images
 from sparkwright.sandbox.memory import Pool
+from sparkwright.sandbox.vllm.cli import Printed, Serve, program
 from sparkwright.sandbox.vllm.engine import Engine
 
 BACKOFF_S = 0.1
+STDOUT, STDERR = 1, 2
+STOP_S = 10  # how long a SIGTERM has, when nobody says
+NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 NEVER = "0001-01-01T00:00:00Z"
 
 
@@ -40,18 +45,19 @@ class Container:
         self.created = _now()
         self.status, self.exit_code, self.restarts = "created", 0, 0
         self.started_at, self.finished_at = NEVER, NEVER
-        self.logs: list[tuple[float, str]] = []
+        self.logs: list[tuple[float, str, int]] = []  # when, what, where
         self.engine: Engine | None = None
+        self._printed = 0  # the exit code of one that only prints
         self._images = images
         self._world = world
-        self._asked_to_stop = False
+        self.asked_to_stop = False
         self._thread: threading.Thread | None = None
-        self._born_s = time.time()
+        self.born_s = time.time()
         self.sick = False
 
     def fault(self) -> str:
         """What is broken for this one: it was hit while it ran, or made after the fault was. A stop cures the first."""
-        return self._world.fault() if self.sick or self._born_s > self._world.fault_since_s() else ""
+        return self._world.fault() if self.sick or self.born_s > self._world.fault_since_s() else ""
 
     @property
     def running(self) -> bool:
@@ -59,24 +65,55 @@ class Container:
 
     def start(self) -> None:
         """Start it, or Refused as the engine does."""
+        if program(self.argv(), self._version) is None:
+            said = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
+            missing = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'
+            raise Refused(400, f"{said} runc create failed: unable to start container process: {missing}")
         port = self._port()
         if port and (self._world.published.get(port, self) is not self or _taken(port)):
             said = "driver failed programming external connectivity on endpoint"
             raise Refused(500, f"{said} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
-        self._asked_to_stop, self.restarts = False, 0
+        self.asked_to_stop, self.restarts = False, 0
         self._world.published[port] = self
         self._launch()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop it; returns when it has ended."""
-        self._asked_to_stop, self.sick = True, False
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """SIGTERM, and SIGKILL when it has not ended in time; returns when it has ended."""
+        self.asked_to_stop = True
         if self.engine is not None:
             self.engine.stop()
         if self._thread is not None:
-            self._thread.join(timeout=15)
-        self.status = "exited" if self.status != "created" else "created"
+            self._thread.join(timeout=timeout_s)
+            if self._thread.is_alive():
+                self.kill()
+        self.sick = False
+
+    def kill(self, signal: str = "SIGKILL") -> None:
+        """Send a signal. SIGKILL returns when it has ended."""
+        self.asked_to_stop = True
+        if self.engine is None:
+            return
+        if signal.upper().removeprefix("SIG") not in ("KILL", "9"):
+            self.engine.stop()
+            return
+        self.engine.kill()
+        if self._thread is not None:
+            self._thread.join(timeout=STOP_S)
+        self.sick = False
+
+    def labels(self) -> dict[str, str]:
+        """Its own and its image's."""
+        return {**self._images.inspect(self.image)["Config"]["Labels"], **(self.body.get("Labels") or {})}
+
+    def argv(self) -> list[str]:
+        """Entry point and command, its own or the image's; an entry point of its own leaves the image's command out."""
+        inherited = self._images.inspect(self.image)["Config"]
+        entry, words = self.body.get("Entrypoint"), self.body.get("Cmd")
+        if entry:
+            return [*_words(entry), *_words(words)]
+        return [*inherited["Entrypoint"], *_words(words or inherited["Cmd"])]
 
     def inspect(self) -> dict[str, Any]:
         """What the engine says about it."""
@@ -85,6 +122,7 @@ class Container:
         names = {pair.partition("=")[0] for pair in own}
         host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
         host.setdefault("ShmSize", 64 * 2**20)
+        host.setdefault("LogConfig", {"Type": "json-file", "Config": {}})
         state = {
             "Status": self.status,
             "Running": self.running,
@@ -105,7 +143,7 @@ class Container:
             "Cmd": self.body.get("Cmd"),
             "Image": self.body["Image"],
             "Entrypoint": self.body.get("Entrypoint") or inherited["Entrypoint"],
-            "Labels": {**inherited["Labels"], **(self.body.get("Labels") or {})},
+            "Labels": self.labels(),
         }
         return {
             "Id": self.id,
@@ -129,7 +167,8 @@ class Container:
 
     def to_json(self) -> dict[str, Any]:
         """What has to survive the daemon."""
-        return {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
+        kept = {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
+        return {**kept, "stopped": self.asked_to_stop}
 
     def _port(self) -> int:
         for rows in (self.body["HostConfig"].get("PortBindings") or {}).values():
@@ -144,41 +183,56 @@ class Container:
                 return Path(self._world.at_home(outside))
         return Path("/nonexistent") / inside.lstrip("/")
 
+    @property
+    def _version(self) -> str:
+        own = dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ())
+        return own.get("VLLM_VERSION") or TAGS[self._images.local[self.image]]
+
     def _launch(self) -> None:
-        self.engine = Engine(
-            [word for word in self.body.get("Cmd") or [] if word != "serve"],
-            version=TAGS[self._images.local[self.image]],
-            log=lambda line: self.logs.append((time.time(), line)),
+        self.status, self.started_at = "running", _now()
+        asked = program(self.argv(), self._version)
+        if isinstance(asked, Printed):
+            where = STDERR if asked.code else STDOUT
+            self.logs += [(time.time(), line, where) for line in asked.text.splitlines()]
+            self._printed = asked.code
+        elif asked is not None:
+            self.engine = self._new_engine(asked)
+
+    def _new_engine(self, asked: Serve) -> Engine:
+        return Engine(
+            asked.argv,
+            version=self._version,
+            log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
             folder_of=self._folder,
             listen=("127.0.0.1", self._port()),
             pool=self._world.pool,
             holder=f"container {self.name}",
             fault=self.fault,
         )
-        self.status, self.started_at = "running", _now()
 
     def _run(self) -> None:
         """Its life, and then its port is free again."""
         self._supervise()
         if self._world.published.get(self._port()) is self:
             del self._world.published[self._port()]
+        if self.body["HostConfig"].get("AutoRemove"):
+            self._world.remove(self)
 
     def _supervise(self) -> None:
         """Run the engine, and again as the policy says, with docker's growing pauses."""
         pause_s = BACKOFF_S
         while True:
-            assert self.engine is not None
             began_s = time.monotonic()
-            self.exit_code = self.engine.run()
+            self.exit_code = self._printed if self.engine is None else self.engine.run()
             self.finished_at = _now()
             again = self.policy in ("always", "unless-stopped") or (self.policy == "on-failure" and self.exit_code)
-            if self._asked_to_stop or not again:
+            if self.asked_to_stop or not again:
                 self.status = "exited"
                 return
             self.status = "restarting"
             pause_s = BACKOFF_S if time.monotonic() - began_s > 10 else min(pause_s * 2, 60)
             time.sleep(pause_s)
-            if self._asked_to_stop:
+            if self.asked_to_stop:
                 self.status = "exited"
                 return
             self.restarts += 1
@@ -196,6 +250,7 @@ class World:
         self.fault_since_s = fault_since_s
         self.home = home
         self.published: dict[int, Container] = {}
+        self.remove: Callable[[Container], None] = _nothing  # of one that is to go when it ends
 
     def at_home(self, path: str) -> str:
         """A path of the pretend host as it really stands."""
@@ -212,6 +267,7 @@ class Containers:
         self._images = images
         self._world = world
         self._file = file
+        world.remove = lambda one: self.remove(one, force=True)
         self._mutex = threading.RLock()
         self.all: dict[str, Container] = {}
 
@@ -225,8 +281,9 @@ class Containers:
         for row in saved["containers"]:
             one = Container(row["name"], row["body"], row["image"], self._images, self._world)
             one.id, one.policy, one.status = row["id"], row["policy"], "exited"
+            one.asked_to_stop = bool(row.get("stopped"))
             self.all[one.id] = one
-            if one.policy in ("always", "unless-stopped"):
+            if one.policy == "always" or (one.policy == "unless-stopped" and not one.asked_to_stop):
                 one.start()
 
     def save(self) -> None:
@@ -248,13 +305,12 @@ class Containers:
 
     def create(self, name: str, body: dict[str, Any]) -> Container:
         """A new one. Refused when the name is taken or the image is not there."""
+        name = name or f"sandbox_{secrets.token_hex(4)}"
+        if not NAME.fullmatch(name):
+            raise Refused(400, f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed")
+        body["HostConfig"] = body.get("HostConfig") or {}
         with self._mutex:
-            taken = next((one for one in self.all.values() if one.name == name), None)
-            if taken is not None:
-                said = f'Conflict. The container name "/{name}" is already in use by container "{taken.id}".'
-                raise Refused(
-                    409, f"{said} You have to remove (or rename) that container to be able to reuse that name."
-                )
+            self._refuse_taken(name)
             image = self._images.find(body["Image"].partition("@")[0] if "@" not in body["Image"] else body["Image"])
             if image is None:
                 raise Refused(404, f"No such image: {body['Image']}")
@@ -276,6 +332,13 @@ class Containers:
             said = f'Conflict. The container name "/{name}" is already in use by container "{taken.id}".'
             raise Refused(409, f"{said} You have to remove (or rename) that container to be able to reuse that name.")
 
+    def prune(self) -> list[str]:
+        """Take away all that does not run. Returns their Ids."""
+        gone = [one for one in self.all.values() if not one.running]
+        for one in gone:
+            self.remove(one, force=False)
+        return [one.id for one in gone]
+
     def remove(self, one: Container, *, force: bool) -> None:
         """Take it away; a running one only by force."""
         if one.running:
@@ -283,10 +346,23 @@ class Containers:
                 raise Refused(
                     409, f"You cannot remove a running container {one.id}. Stop the container before attempting removal"
                 )
-            one.stop()
+            one.kill()
         with self._mutex:
             self.all.pop(one.id, None)
         self.save()
+
+
+def _nothing(one: Container) -> None:
+    del one
+
+
+def _stream_of(line: str) -> int:
+    """Where the engine writes a line: its loggers and its access log to stdout, all else to stderr."""
+    return STDOUT if line.startswith(("(", "INFO:     127.")) else STDERR
+
+
+def _words(given: Any) -> list[str]:
+    return given.split() if isinstance(given, str) else list(given or ())
 
 
 def _taken(port: int) -> bool:

@@ -20,6 +20,7 @@ from sparkwright.sandbox.faults import FAULTS
 __all__ = ["FAULTS", "default_folder", "down", "fault", "status", "up"]
 
 START_S = 15.0
+APPLY_S = 5.0
 
 
 def default_folder() -> Path:
@@ -35,14 +36,14 @@ def default_folder() -> Path:
 def up(folder: Path) -> dict[str, str]:
     """Start the sandbox unless it runs. Returns the environment the host's side needs. Raises Failed."""
     state = _state(folder)
-    if state is not None and _lives(state["pid"]):
+    if state is not None and _lives(folder):
         return dict(state["env"])
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "up.lock").open("w") as lock:  # two commands at once start one sandbox
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = _state(folder)
-        return dict(state["env"]) if state is not None and _lives(state["pid"]) else _start(folder)
+        return dict(state["env"]) if state is not None and _lives(folder) else _start(folder)
 
 
 def _start(folder: Path) -> dict[str, str]:
@@ -63,11 +64,11 @@ def _start(folder: Path) -> dict[str, str]:
 def down(folder: Path) -> None:
     """Stop the sandbox and remove its folder."""
     state = _state(folder)
-    if state is not None and _lives(state["pid"]):
+    if state is not None and _lives(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(state["pid"], signal.SIGTERM)
         deadline_s = time.monotonic() + 5
-        while _lives(state["pid"]) and time.monotonic() < deadline_s:
+        while _lives(folder) and time.monotonic() < deadline_s:
             time.sleep(0.02)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -79,13 +80,23 @@ def fault(folder: Path, name: str | None) -> None:
         path.unlink(missing_ok=True)
     else:
         path.write_text(name)
-    time.sleep(0.2)  # the daemon looks every 50 ms
+    deadline_s = time.monotonic() + APPLY_S
+    while _lives(folder) and _applied(folder) != (name or "") and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+
+
+def _applied(folder: Path) -> str:
+    """What the daemon has broken."""
+    try:
+        return (folder / "applied").read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def status(folder: Path) -> dict[str, Any]:
     """What it is doing."""
     state = _state(folder)
-    if state is None or not _lives(state["pid"]):
+    if state is None or not _lives(folder):
         return {"sandbox": "down"}
     import docker
 
@@ -110,16 +121,16 @@ def _state(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _lives(pid: int) -> bool:
+def _lives(folder: Path) -> bool:
+    """Whether this folder's own daemon is there: it holds a lock for as long as it is."""
     try:
-        return b"sparkwright.sandbox" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        pass
-    try:
-        os.kill(pid, 0)
+        with (folder / "alive").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     except OSError:
         return False
-    return not Path("/proc").is_dir()
+    return False
 
 
 def _short_enough(folder: Path) -> None:

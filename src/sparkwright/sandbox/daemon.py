@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
+from sparkwright.sandbox import squatter
 from sparkwright.sandbox.containers import Containers, World
 from sparkwright.sandbox.docker_api import DockerApi
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.images import Images
 from sparkwright.sandbox.memory import GIB, Pool
 from sparkwright.sandbox.ollama import Ollama, OllamaApi
+from sparkwright.sandbox.ollama_models import LARGE, MODELS
 from sparkwright.sandbox.web import Server, UnixServer
 
+ALIVE = "alive"
 DEFAULT_PORT = 18471  # of hosts/sandbox.yml
 
 NVIDIA_SMI = """#!/bin/sh
@@ -56,9 +61,14 @@ class Spark:
         self.images = Images(self.fault, instant=instant)
         world = World(self.pool, self.fault, self.fault_since_s, folder / "home")
         self.containers = Containers(self.images, world, folder / "containers.json")
-        self.ollama = Ollama(self.pool, lambda: self.fault() == "ollama-busy", loaded=not (folder / "used").exists())
+        self.ollama = Ollama(
+            self.pool,
+            lambda: self.fault() == "ollama-busy",
+            lambda: self.fault() == "ollama-returns",
+            loaded=not (folder / "used").exists(),
+        )
         (folder / "used").touch()
-        self._squatters: list[socket.socket] = []
+        self._squatter: subprocess.Popen[bytes] | None = None
 
     def fault(self) -> str:
         """What is broken now."""
@@ -76,9 +86,11 @@ class Spark:
 
     def serve(self) -> None:
         """Bring everything up, say where, and stay until the folder is gone."""
+        alive = (self.folder / ALIVE).open("w")
+        fcntl.flock(alive, fcntl.LOCK_EX)  # held as long as this process lives: no pid used again can lie about it
         docker = UnixServer(self.folder / "docker.sock", DockerApi, self)
         ollama = Server(0, OllamaApi, self.ollama)
-        hub = Server(0, HubApi, Hub(lambda: self.fault() == "half-model"))
+        hub = Server(0, HubApi, Hub(lambda: self.fault() == "half-model", lambda: self.fault() == "moved-model"))
         for service in (docker, ollama, hub):
             service.start()
         self.containers.restore()
@@ -96,11 +108,13 @@ class Spark:
         beside.write_text(json.dumps({"pid": os.getpid(), "env": env}))
         beside.replace(state)
         last = ""
+        (self.folder / "applied").unlink(missing_ok=True)
         while state.exists():
             now = self.fault()
             if now != last:
                 self._apply(now)
                 last = now
+                (self.folder / "applied").write_text(now)
             time.sleep(0.05)
         for one in list(self.containers.all.values()):
             if one.running:
@@ -128,26 +142,25 @@ class Spark:
             for path in sorted((self.folder / "home").rglob("model-00007-*.safetensors"))[:1]:
                 path.write_bytes(path.read_bytes()[:-1000] + bytes(1000))
         if fault == "ollama-busy":
-            self.ollama.load("qwen3:32b")
+            self.ollama.load(LARGE, slowly=False)
+        if fault == "ollama-loads":
+            threading.Thread(
+                target=self.ollama.load, args=(MODELS["gpt-oss:20b"],), kwargs={"slowly": True}, daemon=True
+            ).start()
 
     def _squat(self, on: bool) -> None:
         """Somebody else listens where the server would: on its port, if that is free, and on the next one."""
-        for listener in self._squatters:
-            listener.close()
-        self._squatters = []
+        if self._squatter is not None:
+            self._squatter.communicate()  # closes its standard input
+            self._squatter = None
         if not on:
             return
         file = self.folder / "serve_port"
         port = int(file.read_text()) if file.exists() else DEFAULT_PORT
-        for number in (port, port + 1):
-            listener = socket.socket()
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(("127.0.0.1", number))
-                listener.listen()
-                self._squatters.append(listener)
-            except OSError:
-                listener.close()
+        words = [sys.executable, "-m", squatter.__name__, str(port), str(port + 1)]
+        self._squatter = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._squatter.stdout is not None
+        self._squatter.stdout.readline()  # it listens
 
     def _lay_files(self) -> None:
         files = {"bin/nvidia-smi": NVIDIA_SMI, "root/etc/dgx-release": DGX_RELEASE, "root/etc/os-release": OS_RELEASE}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import struct
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.sandbox.containers import Container, Refused
+from sparkwright.sandbox import docker_filters, docker_logs
+from sparkwright.sandbox.containers import STOP_S, Container, Refused
+from sparkwright.sandbox.docker_filters import is_true
 from sparkwright.sandbox.images import image_id
 from sparkwright.sandbox.web import Handler
 
@@ -45,25 +45,28 @@ class DockerApi(Handler):
                 self.reply(
                     200, {"Name": "sandbox", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker", "NCPU": 20}
                 )
-            case "GET", ["system", "df"]:
-                self.reply(200, {"Images": [self.spark.images.inspect(one) for one in self.spark.images.local]})
-            case "DELETE", ["images", *name]:
-                self._remove_image("/".join(name))
             case "POST", ["images", "create"]:
                 self._pull()
             case "GET", ["distribution", *name, "json"]:
                 found = self.spark.images.distribution("/".join(name))
                 self._or_unknown(found, "/".join(name))
             case "GET", ["images", "json"]:
-                self.reply(200, [self.spark.images.inspect(digest) for digest in self.spark.images.local])
+                self._list_images()
+            case "POST", ["images", "prune"]:
+                self._prune_images()
             case "GET", ["images", *name, "json"]:
                 self._inspect_image("/".join(name))
             case "POST", ["images", *name, "tag"]:
                 self._tag("/".join(name))
+            case "DELETE", ["images", *name]:
+                self._delete_image("/".join(name))
             case "GET", ["containers", "json"]:
                 self._list()
+            case "POST", ["containers", "prune"]:
+                gone = self.spark.containers.prune()
+                self.reply(200, {"ContainersDeleted": gone, "SpaceReclaimed": 0})
             case "POST", ["containers", "create"]:
-                one = self.spark.containers.create(self.query["name"], self.body())
+                one = self.spark.containers.create(self.query.get("name", ""), self.body())
                 self.reply(201, {"Id": one.id, "Warnings": []})
             case _, ["containers", key, *verb]:
                 self._container(self.spark.containers.find(key), verb[0] if verb else "")
@@ -95,17 +98,6 @@ class DockerApi(Handler):
             raise Refused(404, f"No such image: {reference}")
         self.reply(200, self.spark.images.inspect(digest))
 
-    def _remove_image(self, reference: str) -> None:
-        digest = self.spark.images.find(reference)
-        if digest is None:
-            raise Refused(404, f"No such image: {reference}")
-        users = [one.name for one in self.spark.containers.all.values() if one.inspect()["Image"] == image_id(digest)]
-        if users:
-            raise Refused(409, f"conflict: unable to remove {reference}: container {users[0]} is using it")
-        self.spark.images.remove(digest)
-        self.spark.containers.save()
-        self.reply(200, [{"Deleted": image_id(digest)}])
-
     def _tag(self, reference: str) -> None:
         digest = self.spark.images.find(reference)
         if digest is None:
@@ -114,38 +106,71 @@ class DockerApi(Handler):
         self.spark.containers.save()
         self.reply(201)
 
+    def _list_images(self) -> None:
+        filters = docker_filters.parse(self.query.get("filters", ""))
+        wanted = [self.spark.images.find(one) for one in filters.get("reference", ())]
+        rows = [digest for digest in self.spark.images.local if not filters.get("reference") or digest in wanted]
+        self.reply(200, [self.spark.images.inspect(digest) for digest in rows])
+
+    def _delete_image(self, reference: str) -> None:
+        images, force = self.spark.images, is_true(self.query.get("force"))
+        digest = images.find(reference)
+        if digest is None:
+            raise Refused(404, f"No such image: {reference}")
+        named = [name for name, target in images.tags.items() if target == digest]
+        if reference in named and len(named) > 1:
+            self.reply(200, images.untag(reference))
+            return
+        for one in self.spark.containers.all.values():
+            if one.image == digest and (one.running or not force):
+                how, what = (
+                    ("cannot be forced", "running container")
+                    if one.running
+                    else ("must be forced", "stopped container")
+                )
+                said = f"conflict: unable to delete {docker_id(digest)} ({how}) - image is being used by {what} {one.id[:12]}"
+                raise Refused(409, said)
+        self.reply(200, images.delete(digest))
+        self.spark.containers.save()
+
+    def _prune_images(self) -> None:
+        """Without dangling=false only what has no name at all, and every image here has its digest."""
+        filters = docker_filters.parse(self.query.get("filters", ""))
+        everything = filters.get("dangling", ["true"])[0] in ("false", "0")
+        used = {one.image for one in self.spark.containers.all.values()}
+        unused = [digest for digest in self.spark.images.local if digest not in used] if everything else []
+        freed = sum(self.spark.images.inspect(digest)["Size"] for digest in unused)
+        gone = [row for digest in unused for row in self.spark.images.delete(digest)]
+        self.spark.containers.save()
+        self.reply(200, {"ImagesDeleted": gone or None, "SpaceReclaimed": freed})
+
     # -- containers ----------------------------------------------------------------------------------------------
 
     def _list(self) -> None:
-        everyone = self.query.get("all") in ("1", "true", "True")
-        rows = [one for one in self.spark.containers.all.values() if everyone or one.running]
-        self.reply(
-            200,
-            [
-                {
-                    "Id": one.id,
-                    "Names": [f"/{one.name}"],
-                    "Image": one.body["Image"],
-                    "ImageID": one.inspect()["Image"],
-                    "State": one.status,
-                    "Ports": one.ports(),
-                }
-                for one in rows
-            ],
-        )
+        rows = docker_filters.chosen(list(self.spark.containers.all.values()), self.spark.images, self.query)
+        self.reply(200, [docker_filters.row(one, image_id(one.image)) for one in rows])
 
     def _container(self, one: Container, verb: str) -> None:
         match self.command, verb:
             case "GET", "json":
                 self.reply(200, one.inspect())
             case "GET", "logs":
-                self._logs(one)
+                self.stream(docker_logs.stream(one, self.query), "application/vnd.docker.multiplexed-stream")
             case "POST", "start":
                 self._start(one)
-            case "POST", "stop" | "kill":
+            case "POST", "stop":
                 was_running = one.running
-                one.stop()
-                self.reply(204 if was_running or verb == "kill" else 304)
+                if was_running:
+                    one.stop(self._patience_s())
+                self.spark.containers.save()
+                self.reply(204 if was_running else 304)
+            case "POST", "restart":
+                if one.running:
+                    one.stop(self._patience_s())
+                one.start()
+                self.reply(204)
+            case "POST", "kill":
+                self._kill(one)
             case "POST", "rename":
                 self.spark.containers.rename(one, self.query["name"])
                 self.reply(204)
@@ -154,34 +179,44 @@ class DockerApi(Handler):
                 self.spark.containers.save()
                 self.reply(200, {"Warnings": None})
             case "POST", "wait":
-                while one.running:
-                    time.sleep(0.05)
-                self.reply(200, {"StatusCode": one.exit_code})
+                self._wait(one)
             case "DELETE", "":
-                self.spark.containers.remove(one, force=self.query.get("force") in ("1", "true", "True"))
+                self.spark.containers.remove(one, force=is_true(self.query.get("force")))
                 self.reply(204)
             case _:
                 raise Refused(404, "page not found")
+
+    def _patience_s(self) -> float:
+        """How long a SIGTERM has before SIGKILL."""
+        return float(self.query.get("t") or STOP_S)
 
     def _start(self, one: Container) -> None:
         if one.running:
             self.reply(304)
             return
         one.start()
+        self.spark.containers.save()
         self.reply(204)
 
-    def _logs(self, one: Container) -> None:
-        lines = list(one.logs)
-        tail = self.query.get("tail", "all")
-        since = float(self.query.get("since", 0) or 0)
-        lines = [line for line in lines if line[0] >= since]
-        if tail != "all":
-            lines = lines[-int(tail) :] if int(tail) else []
-        self.stream(_frames(line for _, line in lines), "application/vnd.docker.raw-stream")
+    def _kill(self, one: Container) -> None:
+        if not one.running:
+            raise Refused(409, f"cannot kill container: {one.name}: container {one.id} is not running")
+        one.kill(self.query.get("signal") or "SIGKILL")
+        self.reply(204)
+
+    def _wait(self, one: Container) -> None:
+        """Until it has ended; with condition=removed until it is gone, with next-exit not before it ran."""
+        condition = self.query.get("condition") or "not-running"
+        before = one.finished_at
+        while (
+            one.running
+            or (condition == "next-exit" and one.finished_at == before)
+            or (condition == "removed" and one.id in self.spark.containers.all)
+        ):
+            time.sleep(0.02)
+        self.reply(200, {"StatusCode": one.exit_code})
 
 
-def _frames(lines: Iterator[str]) -> Iterator[bytes]:
-    """Docker's framing: stream number, length, bytes."""
-    for line in lines:
-        data = line.encode() + b"\n"
-        yield struct.pack(">BxxxL", 1, len(data)) + data
+def docker_id(digest: str) -> str:
+    """The short form of an image's Id."""
+    return image_id(digest).removeprefix("sha256:")[:12]

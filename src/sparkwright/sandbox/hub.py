@@ -17,15 +17,19 @@ from sparkwright.sandbox.web import Handler, Server
 SHARDS = 14
 SHARD_BYTES = 2_500_000
 
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 QWEN35_CONFIG = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",
+    "quantization_config": FP8,
     "text_config": {
         "model_type": "qwen3_5_moe_text",
         "hidden_size": 2048,
         "num_hidden_layers": 40,
         "full_attention_interval": 4,
         "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
         "linear_conv_kernel_dim": 4,
         "linear_key_head_dim": 128,
         "linear_num_key_heads": 16,
@@ -38,9 +42,15 @@ QWEN35_CONFIG = {
 NEXT_CONFIG = {
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",
+    "quantization_config": FP8,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
     "full_attention_interval": 4,
     "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
     "max_position_embeddings": 262144,
 }
 
@@ -59,19 +69,25 @@ MODELS: dict[str, dict[str, Any]] = {
 GATED = ("meta-llama/Llama-3.1-8B-Instruct",)
 
 
+STRANGER = "hf_stranger"  # a token whose owner was not granted the gated models
+MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors")  # what the second commit changes
+
+
 @functools.lru_cache(maxsize=64)
-def content(model: str, path: str) -> bytes:
-    """The bytes of a file, always the same."""
+def content(model: str, path: str, *, moved: bool = False) -> bytes:
+    """The bytes of a file, always the same. moved: at the second commit."""
     if path == "config.json":
         return json.dumps(MODELS[model], indent=2).encode()
     if path == "model.safetensors.index.json":
         weights = {f"layers.{n}.weight": _shard(n) for n in range(1, SHARDS + 1)}
         return json.dumps({"metadata": {"total_size": SHARDS * SHARD_BYTES}, "weight_map": weights}).encode()
     if path == "README.md":
-        return f"{model} of the sparkwright sandbox: random bytes, a thousandth of the size.\n".encode()
+        about = f"{model} of the sparkwright sandbox: random bytes, a thousandth of the size.\n"
+        return (about + ("Second commit.\n" if moved else "")).encode()
     if path.startswith("tokenizer"):
         return json.dumps({"sandbox": True}).encode()
-    seed = hashlib.sha256(f"{model}/{path}".encode()).digest()
+    second = " moved" if moved and path in MOVED_PATHS else ""
+    seed = hashlib.sha256(f"{model}/{path}{second}".encode()).digest()
     return hashlib.shake_128(seed).digest(SHARD_BYTES)
 
 
@@ -81,17 +97,26 @@ def files(model: str) -> list[str]:
     return small + [_shard(n) for n in range(1, SHARDS + 1)]
 
 
-def commit(model: str) -> str:
-    """The commit of its main branch."""
-    return hashlib.sha1(f"sandbox {model}".encode()).hexdigest()
+def commit(model: str, *, moved: bool = False) -> str:
+    """A commit of its main branch: the first, or the one after."""
+    return hashlib.sha1(f"sandbox {model}{' moved' if moved else ''}".encode()).hexdigest()
 
 
-def sibling(model: str, path: str) -> dict[str, Any]:
+def sibling(model: str, path: str, *, moved: bool = False) -> dict[str, Any]:
     """What the hub says about a file."""
-    data = content(model, path)
+    data = content(model, path, moved=moved)
     row: dict[str, Any] = {"rfilename": path, "size": len(data), "blobId": _blob(data)}
     if path.endswith(".safetensors"):
         row["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 135}
+    return row
+
+
+def branch(model: str, path: str, *, moved: bool = False) -> dict[str, Any]:
+    """A file as the tree lists it."""
+    about = sibling(model, path, moved=moved)
+    row: dict[str, Any] = {"type": "file", "oid": about["blobId"], "size": about["size"], "path": path}
+    if "lfs" in about:
+        row["lfs"] = {"oid": about["lfs"]["sha256"], "size": about["size"], "pointerSize": 135}
     return row
 
 
@@ -104,77 +129,121 @@ def _blob(data: bytes) -> str:
 
 
 class Hub:
-    """cut: whether every file ends after half its bytes."""
+    """cut: whether every file ends after half its bytes. moved: whether main is at the second commit."""
 
-    def __init__(self, cut: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, cut: Callable[[], bool] = lambda: False, moved: Callable[[], bool] = lambda: False) -> None:
         self.cut = cut
+        self.moved = moved
 
 
 class HubApi(Handler):
-    """The hub over HTTP: model info, HEAD and GET with Range."""
+    """The hub over HTTP: model info, trees, HEAD and GET with Range."""
+
+    @property
+    def hub(self) -> Hub:
+        return self.server.owner  # type: ignore[attr-defined,no-any-return]
 
     def route(self) -> None:
-        if self.parts[:2] == ["api", "models"] and len(self.parts) >= 4:
-            self._info("/".join(self.parts[2:4]), self.parts[5] if len(self.parts) > 5 else "main")
-        elif len(self.parts) > 4 and self.parts[2] == "resolve":
-            self._file("/".join(self.parts[:2]), self.parts[3], "/".join(self.parts[4:]))
-        else:
-            self._error(404, "EntryNotFound")
+        match self.parts:
+            case ["api", "models", owner, name]:
+                self._info(f"{owner}/{name}", "main")
+            case ["api", "models", owner, name, "revision", revision]:
+                self._info(f"{owner}/{name}", revision)
+            case ["api", "models", owner, name, "tree", revision, *folder]:
+                self._tree(f"{owner}/{name}", revision, "/".join(folder))
+            case [owner, name, "resolve", revision, *path] if path:
+                self._file(f"{owner}/{name}", revision, "/".join(path))
+            case _:
+                self._error(404, "EntryNotFound", "Entry not found")
 
-    def _known(self, model: str, revision: str) -> bool:
+    def _known(self, model: str, revision: str) -> bool | None:
+        """Whether a revision is the second commit; None when it was refused."""
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        commits = {commit(model): False, commit(model, moved=True): True, "main": self.hub.moved()}
         if model not in MODELS:
-            self._error(404 if self.headers.get("Authorization") else 401, "RepoNotFound")
-        elif revision not in ("main", commit(model)):
-            self._error(404, "RevisionNotFound")
-        elif model in GATED and not self.headers.get("Authorization"):
-            self._error(401, "GatedRepo")
+            self._error(404 if token else 401, "RepoNotFound", "Repository not found")
+        elif model in GATED and token in ("", STRANGER):
+            who = (
+                "You must have access to it and be authenticated" if not token else "you are not in the authorized list"
+            )
+            self._error(403 if token else 401, "GatedRepo", f"Access to model {model} is restricted: {who}.")
+        elif revision not in commits or (revision == commit(model, moved=True) and not self.hub.moved()):
+            self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         else:
-            return True
-        return False
+            return commits[revision]
+        return None
 
     def _info(self, model: str, revision: str) -> None:
-        if self._known(model, revision):
-            rows = [sibling(model, path) for path in files(model)]
-            info = {"id": model, "sha": commit(model), "private": False, "gated": model in GATED, "sandbox": True}
-            self.reply(200, {**info, "disabled": False, "downloads": 0, "likes": 0, "tags": [], "siblings": rows})
+        moved = self._known(model, revision)
+        if moved is None:
+            return
+        rows = [sibling(model, path, moved=moved) for path in files(model)]
+        info = {
+            "id": model,
+            "sha": commit(model, moved=moved),
+            "private": False,
+            "gated": model in GATED,
+            "sandbox": True,
+        }
+        self.reply(200, {**info, "disabled": False, "downloads": 0, "likes": 0, "tags": [], "siblings": rows})
+
+    def _tree(self, model: str, revision: str, folder: str) -> None:
+        moved = self._known(model, revision)
+        if moved is None:
+            return
+        if folder:  # its files all stand at the top
+            self._error(404, "EntryNotFound", "Entry not found")
+            return
+        self.reply(200, [branch(model, path, moved=moved) for path in files(model)])
 
     def _file(self, model: str, revision: str, path: str) -> None:
-        if not self._known(model, revision):
+        moved = self._known(model, revision)
+        if moved is None:
             return
         if path not in files(model):
-            self._error(404, "EntryNotFound")
+            self._error(404, "EntryNotFound", "Entry not found")
             return
-        data, hub = content(model, path), self.server.owner  # type: ignore[attr-defined]
-        row = sibling(model, path)
-        etag = row["lfs"]["sha256"] if "lfs" in row else row["blobId"]
-        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": commit(model), "Accept-Ranges": "bytes"}
-        first, last = self._range(len(data))
-        part = data[first : last + 1]
+        data = content(model, path, moved=moved)
+        headers = self._about(sibling(model, path, moved=moved), commit(model, moved=moved))
+        span = self._range(len(data))
+        if span is None:
+            self.reply(416, b"", {"Content-Range": f"bytes */{len(data)}"})
+            return
+        part = data[span[0] : span[1] + 1]
         headers["Content-Length"] = str(len(part))
         if "Range" in self.headers:
-            headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
-        if hub.cut() and self.command == "GET" and len(data) > 100_000:
+            headers["Content-Range"] = f"bytes {span[0]}-{span[1]}/{len(data)}"
+        if self.hub.cut() and self.command == "GET" and len(data) > 100_000:
             self.close_connection = True
-            self.reply(206 if "Range" in self.headers else 200, part[: len(part) // 2], headers)
-            return
+            part = part[: len(part) // 2]
         self.reply(206 if "Range" in self.headers else 200, part, headers)
 
-    def _range(self, size: int) -> tuple[int, int]:
+    @staticmethod
+    def _about(row: dict[str, Any], sha: str) -> dict[str, str]:
+        """The headers of a file: its etag is its sha256 when it is stored as LFS, else its blob's Id."""
+        etag = f'"{row["lfs"]["sha256"] if "lfs" in row else row["blobId"]}"'
+        linked = {"X-Linked-Etag": etag, "X-Linked-Size": str(row["size"])} if "lfs" in row else {}
+        return {"ETag": etag, "X-Repo-Commit": sha, "Accept-Ranges": "bytes", **linked}
+
+    def _range(self, size: int) -> tuple[int, int] | None:
+        """The first and the last byte that are asked for; None when there are no such."""
         given = self.headers.get("Range", "")
         if not given.startswith("bytes="):
             return 0, size - 1
         first, _, last = given[6:].partition("-")
-        return int(first), min(int(last), size - 1) if last else size - 1
+        if not first:
+            return max(0, size - int(last)), size - 1
+        return None if int(first) >= size else (int(first), min(int(last), size - 1) if last else size - 1)
 
-    def _error(self, status: int, code: str) -> None:
-        self.reply(status, {"error": code}, {"X-Error-Code": code, "X-Error-Message": f"{code} (sandbox)"})
+    def _error(self, status: int, code: str, said: str) -> None:
+        self.reply(status, {"error": said}, {"X-Error-Code": code, "X-Error-Message": said})
 
 
 def main() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8080)
-    Server(parser.parse_args().port, HubApi, Hub()).serve_forever()
+    Server(parser.parse_args().port, HubApi, Hub()).run()
 
 
 if __name__ == "__main__":

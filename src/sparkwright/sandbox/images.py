@@ -87,11 +87,19 @@ class Images:
                     return digest
             return self.tags.get(reference if "@" not in reference else "")
 
-    def remove(self, digest: str) -> None:
-        """Forget a local image and every name it has."""
+    def untag(self, name: str) -> list[dict[str, str]]:
+        """Take one of its names away."""
         with self._mutex:
-            self.local.pop(digest, None)
-            self.tags = {name: target for name, target in self.tags.items() if target != digest}
+            self.tags.pop(name)
+        return [{"Untagged": name}]
+
+    def delete(self, digest: str) -> list[dict[str, str]]:
+        """Take an image away with all its names."""
+        names = [name for name, target in self.tags.items() if target == digest]
+        rows = [row for name in names for row in self.untag(name)]
+        with self._mutex:
+            del self.local[digest]
+        return [*rows, {"Untagged": f"{REPOSITORY}@{digest}"}, {"Deleted": image_id(digest)}]
 
     def inspect(self, digest: str) -> dict[str, Any]:
         """What the engine says about a local image."""

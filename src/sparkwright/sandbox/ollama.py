@@ -6,112 +6,250 @@ python3 -m sparkwright.sandbox.ollama --port 11434      (the ssh test bed runs i
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import os
+import re
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from sparkwright.sandbox.memory import GIB, Pool
+from sparkwright.sandbox.ollama_models import LARGE, MODELS, Model
 from sparkwright.sandbox.web import Handler, Server
 
-MODEL = "qwen3:32b"
-MODEL_BYTES = 20 * GIB
-UNLOAD_S = 0.6
 VERSION = "0.32.15"
+KEEP_S = 300.0
+FOREVER_S = 1e9
+UNLOAD_S = 0.6  # until the runner's process has ended
+UNLISTED_S = 0.3  # of a load: the model is in no list yet, and an unload of it does nothing
+LOAD_S = 2.0  # of a load: the runner's lock is held, ps and unload wait for it
+RETURNS_S = 0.3
+TOKEN_S = 0.02
+TOKENS = 20
+WORDS = ("One ", "two ", "three ", "four ")
+DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h)")
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Refused(Exception):
+    """An error's status and text."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(said)
+        self.status = status
+
+
+@dataclass
+class Runner:
+    """A loaded model. until_s: when it goes if nobody uses it. uses: requests now. lock: held while it loads or goes."""
+
+    model: Model
+    holder: str
+    until_s: float
+    uses: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Ollama:
-    """pool: where its models' memory comes from. busy: whether a request is using the loaded model."""
+    """pool: where its models' memory comes from. busy: whether a request is using the loaded models.
 
-    def __init__(self, pool: Pool, busy: Callable[[], bool] = lambda: False, *, loaded: bool = True) -> None:
+    returns: whether somebody loads a model again right after it went.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        busy: Callable[[], bool] = lambda: False,
+        returns: Callable[[], bool] = lambda: False,
+        *,
+        loaded: bool = True,
+    ) -> None:
         self._pool = pool
         self._busy = busy
-        self._loaded: dict[str, tuple[float, str]] = {}  # name: until when, the holder of its memory
+        self._returns = returns
+        self._runners: dict[str, Runner] = {}
         self._mutex = threading.Lock()
+        self._loading = threading.Lock()  # one after the other
+        self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
         if loaded:
-            self.load(MODEL)
+            self.load(LARGE, slowly=False)
+        threading.Thread(target=self._expire, daemon=True).start()
 
-    def load(self, name: str) -> None:
-        """Bring a model into memory."""
-        with self._mutex:
-            holder = self._loaded[name][1] if name in self._loaded else f"ollama {name} {secrets.token_hex(4)}"
-            if self._pool.claim(holder, MODEL_BYTES):
-                self._loaded[name] = (time.time() + 300, holder)
+    def load(self, model: Model, keep_s: float | None = None, *, slowly: bool | None = None) -> Runner:
+        """Bring a model into memory, or keep it there. Refused when there is too little."""
+        with self._loading:
+            runner = self._keep(model, keep_s)
+            if runner is not None:
+                return runner
+            takes_time = not self._instant if slowly is None else slowly
+            time.sleep(UNLISTED_S if takes_time else 0)
+            runner = Runner(
+                model,
+                f"ollama {model.name} {secrets.token_hex(4)}",
+                time.time() + (KEEP_S if keep_s is None else keep_s),
+            )
+            if not self._pool.claim(runner.holder, model.held):
+                sizes = f"({model.held / GIB:.1f} GiB) than is available ({self._pool.available / GIB:.1f} GiB)"
+                raise Refused(500, f"model requires more system memory {sizes}")
+            with runner.lock:
+                with self._mutex:
+                    self._runners[model.name] = runner
+                time.sleep(LOAD_S if takes_time else 0)
+            return runner
 
-    def unload(self, name: str) -> None:
-        """Queue its expiry: it goes when nobody uses it any more."""
+    def unload(self, model: Model) -> None:
+        """Queue its expiry: it goes when nobody uses it any more. Waits while it loads; nothing when it is not loaded."""
+        runner = self._runners.get(model.name)
+        if runner is not None:
+            with runner.lock:
+                runner.until_s = time.time()
+
+    def generate(self, model: Model, tokens: int, keep_s: float | None) -> Iterator[str]:
+        """A request: the model is in use until its last word."""
+        runner = self.load(model, keep_s)
         with self._mutex:
-            if name in self._loaded:
-                self._loaded[name] = (time.time(), self._loaded[name][1])
-                threading.Thread(target=self._expire, args=(name,), daemon=True).start()
+            runner.uses += 1
+        try:
+            for n in range(tokens):
+                time.sleep(TOKEN_S)
+                yield WORDS[n % len(WORDS)]
+        finally:
+            with self._mutex:
+                runner.uses -= 1
+                if keep_s == 0:
+                    runner.until_s = time.time()
 
     def rows(self) -> list[dict[str, Any]]:
-        """What /api/ps lists."""
+        """What /api/ps lists, the longest remaining first. Waits for one that loads."""
         with self._mutex:
-            return [self._row(name, until) for name, (until, _) in self._loaded.items()]
+            runners = sorted(self._runners.values(), key=lambda one: -one.until_s)
+        found = []
+        for runner in runners:
+            with runner.lock:
+                found.append(runner.model.row(runner.until_s))
+        return found
 
-    def _expire(self, name: str) -> None:
-        time.sleep(UNLOAD_S)
-        while self._busy():
-            time.sleep(0.05)
+    def _keep(self, model: Model, keep_s: float | None) -> Runner | None:
+        """The runner of a loaded model, for longer now."""
         with self._mutex:
-            found = self._loaded.pop(name, None)
-        if found is not None:
-            self._pool.release(found[1], after_s=0.2)
+            runner = self._runners.get(model.name)
+            if runner is not None:
+                runner.until_s = time.time() + (KEEP_S if keep_s is None else keep_s)
+            return runner
 
-    @staticmethod
-    def _row(name: str, until: float) -> dict[str, Any]:
-        expires = datetime.fromtimestamp(until, UTC).astimezone() if until else datetime.now() + timedelta(minutes=5)
-        details = {"parent_model": "", "format": "gguf", "family": "qwen3", "families": ["qwen3"]}
-        return {
-            "name": name,
-            "model": name,
-            "size": MODEL_BYTES,
-            "digest": "0" * 64,
-            "details": {**details, "parameter_size": "32.8B", "quantization_level": "Q4_K_M"},
-            "expires_at": expires.isoformat(),
-            "size_vram": MODEL_BYTES,
-            "context_length": 262144,
-        }
+    def _expire(self) -> None:
+        """Forever: take what is due and not in use, one after the other."""
+        while True:
+            time.sleep(0.01)
+            due = [one for one in list(self._runners.values()) if one.until_s <= time.time() and not one.uses]
+            if due and not self._busy():
+                self._end(due[0])
+
+    def _end(self, runner: Runner) -> None:
+        with self._loading:  # a request that comes now loads it anew
+            time.sleep(UNLOAD_S)
+            if runner.uses or runner.until_s > time.time():
+                return
+            with self._mutex:
+                self._runners.pop(runner.model.name, None)
+            self._pool.release(runner.holder, after_s=0.2)
+        if self._returns():
+            timer = threading.Timer(RETURNS_S, self.load, (runner.model,))
+            timer.daemon = True
+            timer.start()
 
 
 class OllamaApi(Handler):
     """Ollama over HTTP."""
 
+    @property
+    def ollama(self) -> Ollama:
+        return self.server.owner  # type: ignore[attr-defined,no-any-return]
+
     def route(self) -> None:
-        ollama: Ollama = self.server.owner  # type: ignore[attr-defined]
+        try:
+            self._route()
+        except Refused as refused:
+            self.reply(refused.status, {"error": str(refused)})
+
+    def _route(self) -> None:
         match self.command, self.parts:
             case (("GET" | "HEAD"), []):
                 self.reply(200, b"Ollama is running")
             case "GET", ["api", "version"]:
                 self.reply(200, {"version": VERSION})
             case "GET", ["api", "ps"]:
-                self.reply(200, {"models": ollama.rows()})
+                self.reply(200, {"models": self.ollama.rows()})
             case "GET", ["api", "tags"]:
-                self.reply(200, {"models": [{"name": MODEL, "model": MODEL, "size": MODEL_BYTES, "digest": "0" * 64}]})
-            case "POST", ["api", "generate" | "chat"]:
-                self._generate(ollama)
+                self.reply(200, {"models": [one.tag() for one in MODELS.values()]})
+            case "POST", ["api", "show"]:
+                self.reply(200, self._model(self._asked()).shown())
+            case "POST", ["api", "generate"]:
+                self._answer(self._asked(), "response", "prompt")
+            case "POST", ["api", "chat"]:
+                self._answer(self._asked(), "message", "messages")
             case _:
                 self.reply(404, b"404 page not found")
 
-    def _generate(self, ollama: Ollama) -> None:
+    def _asked(self) -> dict[str, Any]:
         body = self.body()
         if not isinstance(body, dict):
-            self.reply(400, {"error": "missing request body"})
-        elif body.get("model") != MODEL:
-            self.reply(404, {"error": f"model '{body.get('model')}' not found"})
-        elif body.get("keep_alive") in (0, "0") and not body.get("prompt"):
-            ollama.unload(MODEL)
-            self._done("unload")
-        else:
-            ollama.load(MODEL)
-            self._done("load")
+            raise Refused(400, "missing request body")
+        return body
 
-    def _done(self, reason: str) -> None:
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        self.reply(200, {"model": MODEL, "created_at": now, "response": "", "done": True, "done_reason": reason})
+    def _model(self, body: dict[str, Any]) -> Model:
+        name = str(body.get("model") or body.get("name") or "")
+        found = MODELS.get(name if ":" in name else f"{name}:latest")
+        if found is None:
+            raise Refused(404, f"model '{name}' not found")
+        return found
+
+    def _answer(self, body: dict[str, Any], said: str, asked: str) -> None:
+        """said, asked: what the answer and the question are called."""
+        model, keep_s = self._model(body), keep_alive(body.get("keep_alive"))
+
+        def line(text: str, reason: str = "") -> dict[str, Any]:
+            content: Any = text if said == "response" else {"role": "assistant", "content": text}
+            now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+            ended = {"done_reason": reason} if reason else {}
+            return {"model": body["model"], "created_at": now, said: content, "done": bool(reason), **ended}
+
+        if not body.get(asked) and keep_s == 0:
+            self.ollama.unload(model)
+            self.reply(200, line("", "unload"))
+        elif not body.get(asked):
+            self.ollama.load(model, keep_s)
+            self.reply(200, line("", "load"))
+        else:
+            tokens = int((body.get("options") or {}).get("num_predict") or TOKENS)
+            words = self.ollama.generate(model, tokens, keep_s)
+            if body.get("stream", True) is False:
+                self.reply(200, line("".join(words), "stop"))
+                return
+            first = next(words)  # a refusal is an answer of its own, not a piece of a stream
+            rows = itertools.chain([line(first)], map(line, words), [line("", "stop")])
+            self.stream((json.dumps(row).encode() + b"\n" for row in rows), "application/x-ndjson")
+
+
+def keep_alive(given: Any) -> float | None:
+    """Seconds of a number or a Go duration; negative is forever. None when nothing is said. Raises Refused."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float | str):
+        raise Refused(400, f"json: cannot unmarshal into duration: {given!r}")
+    if isinstance(given, str) and given != "0":
+        parts = DURATION.findall(given)
+        if not parts or "".join(number + unit for number, unit in parts) != given:
+            raise Refused(400, f'time: invalid duration "{given}"')
+        seconds = sum(float(number) * UNITS_S[unit] for number, unit in parts)
+    else:
+        seconds = float(given)
+    return FOREVER_S if seconds < 0 else seconds
 
 
 def main() -> None:
@@ -120,7 +258,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=11434)
     parser.add_argument("--empty", action="store_true", help="nothing loaded")
     given = parser.parse_args()
-    Server(given.port, OllamaApi, Ollama(Pool(None), loaded=not given.empty)).serve_forever()
+    Server(given.port, OllamaApi, Ollama(Pool(None), loaded=not given.empty)).run()
 
 
 if __name__ == "__main__":

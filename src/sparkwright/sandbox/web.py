@@ -51,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def reply(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
         """A whole answer: JSON, bytes, or nothing."""
-        data = b"" if payload is None else payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        data = b"" if payload is None else payload if isinstance(payload, bytes) else _json(payload)
         self.send_response(status)
         if payload is not None and not isinstance(payload, bytes):
             self.send_header("Content-Type", "application/json")
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A TCP service on 127.0.0.1 that dies with its process."""
+    """A TCP service that dies with its process. Its port is taken at once and refuses connections until it starts."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -90,7 +90,13 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, port: int, handler: type[Handler], owner: Any, *, host: str = "127.0.0.1") -> None:
         self.owner = owner
-        super().__init__((host, port), handler)
+        self._serving = False
+        super().__init__((host, port), handler, bind_and_activate=False)
+        try:
+            self.server_bind()
+        except OSError:
+            self.server_close()
+            raise
 
     @property
     def port(self) -> int:
@@ -99,7 +105,20 @@ class Server(ThreadingHTTPServer):
 
     def start(self) -> None:
         """Serve in a thread."""
+        self.server_activate()
+        self._serving = True
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def stop(self) -> None:
+        """End it, started or not."""
+        if self._serving:
+            self.shutdown()
+        self.server_close()
+
+    def run(self) -> None:
+        """Serve until killed."""
+        self.server_activate()
+        self.serve_forever()
 
 
 class UnixServer(ThreadingMixIn, UnixStreamServer):
@@ -120,3 +139,8 @@ class UnixServer(ThreadingMixIn, UnixStreamServer):
     def start(self) -> None:
         """Serve in a thread."""
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+
+def _json(payload: Any) -> bytes:
+    """Without spaces, as all of the real services write it."""
+    return json.dumps(payload, separators=(",", ":")).encode()

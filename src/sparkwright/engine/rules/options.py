@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engine import flags
+from sparkwright.engine import flags, known_flags
 from sparkwright.engine.flag_history import existence
 from sparkwright.engine.rules.rule import HYBRID, Case, Example, Finding, Way, graded, rule
 
@@ -47,6 +47,30 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
             f"{written}: {told.why}; {case.engine} {outcome}.",
             (Way(text, change),),
             told.source or "vLLM's options by release",
+            written,
+        )
+
+
+@rule(
+    "switch-with-value",
+    sources=("the help of 0.32.0: these take no value", "0.32.0, a real start: unrecognized arguments: False"),
+    example=Example({"enable-chunked-prefill": "False"}),
+)
+def switch_with_value(case: Case) -> Iterator[Finding]:
+    """A switch takes no value.
+    `enable-chunked-prefill: "False"` becomes `--enable-chunked-prefill False`, and the engine stops at the word it does not
+    know. A switch is true or false in a recipe, without quotes.
+    """
+    for written, said in case.asked.flags.items():
+        if flags.canonical(written) not in known_flags.SWITCHES or said is None or isinstance(said, bool):
+            continue
+        means = str(said).strip().lower() not in ("false", "0", "no", "off", "")
+        yield Finding(
+            "error",
+            "switch-with-value",
+            f"{written}: {said!r} is a value, and this is a switch: {case.engine} refuses to start.",
+            (Way(f"write {written}: {str(means).lower()}", {written: means}),),
+            "the help of 0.32.0",
             written,
         )
 

@@ -29,7 +29,7 @@ def tool_calls(case: Case) -> Iterator[Finding]:
         said = (
             "tool-call-parser without enable-auto-tool-choice: the parser is never used, tool calls come back as text."
         )
-        yield Finding("error", "tool-calls", said, (way,), "vLLM's documentation", "tool-call-parser")
+        yield Finding("warning", "tool-calls", said, (way,), "vLLM's documentation", "tool-call-parser")
     if auto and not parser:
         way = Way("name the model's parser, or drop the switch", {"enable-auto-tool-choice": None})
         said = f"enable-auto-tool-choice without tool-call-parser: {case.engine} refuses to start."

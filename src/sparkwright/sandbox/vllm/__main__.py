@@ -7,20 +7,23 @@ import signal
 import sys
 from pathlib import Path
 
-from sparkwright.sandbox.vllm.engine import Engine
+from sparkwright.sandbox.vllm.cli import Printed, command
 
 FAULT_FILE = Path("/run/sandbox-fault")
+DEFAULT_VERSION = "0.32.0"
 
 
 def main() -> int:
-    """Run one engine in the foreground."""
-    words = [word for word in sys.argv[1:] if word != "serve"]
-    version = os.environ.get("VLLM_VERSION", "0.32.0")
-    if words in (["--version"], ["-v"]):
-        print(version)
-        return 0
+    """Answer at once, or run one engine in the foreground."""
+    version = os.environ.get("VLLM_VERSION", DEFAULT_VERSION)
+    found = command(sys.argv[1:], version)
+    if isinstance(found, Printed):
+        print(found.text, file=sys.stderr if found.code else sys.stdout)
+        return found.code
+    from sparkwright.sandbox.vllm.engine import Engine
+
     engine = Engine(
-        words,
+        found.argv,
         version=version,
         log=lambda line: print(line, flush=True),
         folder_of=Path,

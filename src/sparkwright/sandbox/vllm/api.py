@@ -1,44 +1,37 @@
-"""The HTTP side: health, models, metrics and streams in the shape of version 0.32.0."""
+"""The HTTP side: health, models, metrics, tokens and completions in the shape of version 0.32.0."""
 
 from __future__ import annotations
 
-import itertools
-import json
+import hashlib
 import secrets
-import threading
+import select
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from sparkwright.sandbox.vllm.answers import Answer, Chat, Plain, error
+from sparkwright.sandbox.vllm.generation import Request, generate
+from sparkwright.sandbox.vllm.tokens import MOST_CHARS
 from sparkwright.sandbox.web import Handler
 
 if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
-WORDS = ("The ", "lamp ", "turned ", "above ", "the ", "dark ", "water, ", "and ", "he ", "counted ", "ships. ")
-PREFILL_S = 0.06
-SHARED = 0.75  # each further stream keeps this share of the one before
+OWN_TOKENS = 64  # after which it ends by itself when nobody says how many
+THOUGHT_TOKENS = 200
+LOCKED = ("v1", "v2", "inference")
+PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 
 
-class Counters:
-    """What /metrics shows."""
+class BadRequest(Exception):
+    """What the engine answers instead of serving: a status and an error's fields."""
 
-    def __init__(self) -> None:
-        self.mutex = threading.Lock()
-        self.generated = 0
-        self.running = 0
-
-    def text(self, model: str) -> str:
-        labels = f'{{engine="0",model_name="{model}"}}'
-        rows = (
-            ("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", self.running),
-            ("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", 0),
-            ("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.", self.generated),
-        )
-        return "".join(
-            f"# HELP {name} {what}\n# TYPE {name} {kind}\n{name}{labels} {float(value)}\n"
-            for name, kind, what, value in rows
-        )
+    def __init__(self, status: int, kind: str, param: str | None, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.payload = error(message, kind, param, status)
 
 
 class VllmApi(Handler):
@@ -51,125 +44,202 @@ class VllmApi(Handler):
         return self.server.owner  # type: ignore[attr-defined,no-any-return]
 
     def route(self) -> None:
-        match self.command, self.parts:
-            case "GET", ["health"] | ["ping"]:
-                self._send(200)
-            case "GET", ["metrics"]:
-                self._send(200, self.engine.counters.text(self.engine.config.served_name).encode())
-            case "GET", ["version"]:
-                self._send(200, {"version": self.engine.version})
-            case "GET", ["v1", "models"] if self._allowed():
-                self._send(200, {"object": "list", "data": [self._model()]})
-            case "POST", ["v1", "chat", "completions"] if self._allowed():
-                self._chat()
-            case _, ["v1", *_] if not self._allowed():
-                self._send(401, {"error": "Unauthorized"})
-            case _:
-                self._send(404, {"detail": "Not Found"})
+        routes = self._routes()
+        found = routes.get("/" + "/".join(self.parts))
+        if self.parts[:1] and self.parts[0] in LOCKED and not self._allowed():
+            self._send(401, {"error": "Unauthorized"})
+        elif found is None:
+            self._send(404, {"detail": "Not Found"})
+        elif self.command not in found:
+            self._send(405, {"detail": "Method Not Allowed"})
+        else:
+            try:
+                found[self.command]()
+            except BadRequest as bad:
+                self._send(bad.status, bad.payload)
 
-    def _send(self, status: int, payload: Any = None) -> None:
-        self.reply(status, payload)
+    def _routes(self) -> dict[str, dict[str, Callable[[], None]]]:
+        return {
+            "/health": {"GET": self._health},
+            "/ping": {"GET": self._health, "POST": self._health},
+            "/load": {"GET": lambda: self._send(200, {"server_load": self.engine.metrics.running})},
+            "/metrics": {"GET": lambda: self._send(200, self.engine.metrics.text(), PROMETHEUS)},
+            "/version": {"GET": lambda: self._send(200, {"version": self.engine.version})},
+            "/tokenize": {"POST": self._tokenize},
+            "/detokenize": {"POST": self._detokenize},
+            "/v1/models": {"GET": self._models},
+            "/v1/chat/completions": {"POST": self._chat},
+            "/v1/completions": {"POST": self._plain},
+        }
+
+    def _send(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
+        self.reply(status, payload, headers)
         self._log(status)
 
     def _log(self, status: int) -> None:
-        words = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 500: "Internal Server Error"}
-        self.engine.log(
-            f'INFO:     127.0.0.1:49714 - "{self.command} {self.path} HTTP/1.1" {status} {words.get(status, "")}'
-        )
+        port = self.client_address[1]
+        said = f'"{self.command} {self.path} HTTP/1.1" {status} {HTTPStatus(status).phrase}'
+        self.engine.log(f"INFO:     127.0.0.1:{port} - {said}")
 
     def _allowed(self) -> bool:
-        key = self.engine.config.api_key
-        return not key or self.headers.get("Authorization") == f"Bearer {key}"
+        keys = self.engine.config.api_keys
+        scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
+        return not keys or (scheme.lower() == "bearer" and given in keys)
 
-    def _model(self) -> dict[str, Any]:
-        config = self.engine.config
-        about = {"id": config.served_name, "object": "model", "created": int(time.time()), "owned_by": "vllm"}
-        return {**about, "root": config.model, "parent": None, "max_model_len": config.max_model_len, "permission": []}
+    def _health(self) -> None:
+        self._send(503 if self.engine.dead else 200)
 
-    def _error(self, status: int, message: str, kind: str, param: str) -> None:
-        self._send(status, {"error": {"message": message, "type": kind, "param": param, "code": status}})
+    def _models(self) -> None:
+        config, now = self.engine.config, int(time.time())
+        rights = {"allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_view": True}
+        rights |= {"allow_search_indices": False, "allow_fine_tuning": False, "is_blocking": False}
+        permission = {"id": f"modelperm-{secrets.token_hex(8)}", "object": "model_permission", "created": now, **rights}
+        about = {"object": "model", "created": now, "owned_by": "vllm", "root": config.model, "parent": None}
+        more = {
+            "max_model_len": config.max_model_len,
+            "permission": [{**permission, "organization": "*", "group": None}],
+        }
+        self._send(200, {"object": "list", "data": [{"id": name, **about, **more} for name in config.served_names]})
+
+    def _tokenize(self) -> None:
+        body = self._body()
+        ids = self._prompt(body)
+        length = self.engine.config.max_model_len
+        self._send(200, {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
+
+    def _detokenize(self) -> None:
+        self._send(200, {"prompt": self.engine.tokenizer.decode(self._body().get("tokens") or ())})
 
     def _chat(self) -> None:
-        body, config, engine = self.body() or {}, self.engine.config, self.engine
-        if body.get("model") != config.served_name:
-            self._error(404, f"The model `{body.get('model')}` does not exist.", "NotFoundError", "model")
-            return
-        tokens = int(body.get("max_tokens") or body.get("max_completion_tokens") or 64)
-        if tokens > config.max_model_len:
-            said = f"max_tokens={tokens} cannot be greater than max_model_len={config.max_model_len}."
-            self._error(400, f"{said} Please request fewer output tokens.", "BadRequestError", "max_tokens")
-            return
-        if engine.fault() == "engine-dies":
+        body = self._body()
+        self._named(body)
+        if not body.get("messages"):
+            raise BadRequest(
+                400, "Bad Request", None, "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"
+            )
+        asked = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
+        most = body.get("max_completion_tokens") or body.get("max_tokens")
+        self._complete(Chat(), body, most, THOUGHT_TOKENS if self.engine.config.thinks and asked else 0)
+
+    def _plain(self) -> None:
+        body = self._body()
+        self._named(body)
+        if not body.get("prompt"):
+            raise BadRequest(
+                400, "Bad Request", None, "[{'type': 'missing', 'loc': ('body', 'prompt'), 'msg': 'Field required'}]"
+            )
+        self._complete(Plain(), body, body.get("max_tokens", 16), 0)
+
+    def _complete(self, shape: Chat | Plain, body: dict[str, Any], most: Any, thought: int) -> None:
+        engine, config = self.engine, self.engine.config
+        tokens = self._most(most)
+        prompt = self._prompt(body)
+        self._fits(prompt, tokens or 1)
+        if engine.fault() == "engine-dies" or engine.dead:
             engine.die()
-            self._error(500, "EngineCore encountered an issue. See stack trace (above) for the root cause.", "x", "")
-            return
+            said = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+            raise BadRequest(500, "InternalServerError", None, said)
+        own = OWN_TOKENS + thought if tokens is None else tokens
+        request = Request(prompt, tokens or config.max_model_len - len(prompt), own, thought, self._gone)
+        options = body.get("stream_options") or {}
+        each = bool(options.get("continuous_usage_stats") and options.get("include_usage"))
+        answer = Answer(
+            shape,
+            config.served_names[0],
+            _fingerprint(engine),
+            len(prompt),
+            bool(options.get("include_usage")),
+            each,
+        )
         if body.get("stream"):
             self._log(200)
-            self.stream(self._chunks(body, tokens), "text/event-stream; charset=utf-8")
+            self.stream(answer.stream(generate(engine, request)), "text/event-stream; charset=utf-8")
         else:
-            self._whole(body, tokens)
+            self._send(200, answer.whole(list(generate(engine, request)), _calls(body)))
 
-    def _whole(self, body: dict[str, Any], tokens: int) -> None:
-        pieces = list(self._generate(body, tokens))
-        content = "".join(text for kind, text in pieces if kind == "content")
-        thought = "".join(text for kind, text in pieces if kind == "reasoning")
-        message = {"role": "assistant", "content": content or None, "reasoning": thought or None}
-        choice = {"index": 0, "message": message, "finish_reason": "length", "stop_reason": None}
-        about = {"id": f"chatcmpl-{secrets.token_hex(8)}", "object": "chat.completion", "created": int(time.time())}
-        usage = self._usage(body, len(pieces))
-        self._send(200, {**about, "model": self.engine.config.served_name, "choices": [choice], "usage": usage})
+    def _body(self) -> dict[str, Any]:
+        found = self.body()
+        if not isinstance(found, dict):
+            said = "[{'type': 'json_invalid', 'loc': ('body', 0), 'msg': 'JSON decode error'}]"
+            raise BadRequest(400, "Bad Request", None, said)
+        return found
 
-    def _chunks(self, body: dict[str, Any], tokens: int) -> Iterator[bytes]:
-        options = body.get("stream_options") or {}
-        about = {
-            "id": f"chatcmpl-{secrets.token_hex(8)}",
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-        }
-        about["model"] = self.engine.config.served_name
+    def _named(self, body: dict[str, Any]) -> None:
+        names = self.engine.config.served_names
+        if body.get("model") and body["model"] not in names:
+            aliases = ", ".join("<path>" if name.startswith("/") else name for name in names)
+            said = f"The model `{body['model']}` does not exist. Valid aliases: {aliases}"
+            raise BadRequest(404, "NotFoundError", "model", said)
 
-        def event(choices: list[Any], usage: dict[str, int] | None = None) -> bytes:
-            data = {**about, "choices": choices} | ({"usage": usage} if usage else {})
-            return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
+    def _prompt(self, body: dict[str, Any]) -> list[int]:
+        """The ids of a body's messages or prompt."""
+        tokenizer, given = self.engine.tokenizer, body.get("prompt")
+        if body.get("messages"):
+            self._not_endless("".join(str(one) for one in body["messages"]))
+            return tokenizer.chat(body["messages"])
+        if isinstance(given, list) and all(isinstance(one, int) for one in given):
+            return given
+        text = "".join(map(str, given)) if isinstance(given, list) else str(given or "")
+        self._not_endless(text)
+        return tokenizer.encode(text)
 
-        def choice(delta: dict[str, Any], reason: str | None = None) -> list[Any]:
-            return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]
+    def _not_endless(self, text: str) -> None:
+        length = self.engine.config.max_model_len
+        if len(text) > length * MOST_CHARS:
+            said = (
+                f"This model's maximum context length is {length} tokens. However, your prompt contains {len(text)} characters (more"
+                f" than {length * MOST_CHARS} characters, which is the upper bound for {length} input tokens). Please reduce the"
+                f" length of the input prompt. (parameter=input_text, value={len(text)})"
+            )
+            raise BadRequest(400, "BadRequestError", "input_text", said)
 
-        each = bool(options.get("continuous_usage_stats"))
-        yield event(choice({"role": "assistant", "content": ""}), self._usage(body, 0) if each else None)
-        count = 0
-        for count, (kind, text) in enumerate(self._generate(body, tokens), 1):
-            yield event(choice({kind: text}), self._usage(body, count) if each else None)
-        yield event(choice({"content": ""}, "length"), self._usage(body, count) if each else None)
-        if options.get("include_usage"):
-            yield event([], self._usage(body, count))
-        yield b"data: [DONE]\n\n"
+    def _most(self, given: Any) -> int | None:
+        length = self.engine.config.max_model_len
+        if given is None:
+            return None
+        if not isinstance(given, int) or given < 1:
+            raise BadRequest(
+                400,
+                "BadRequestError",
+                "max_tokens",
+                f"max_tokens must be at least 1, got {given}. (parameter=max_tokens, value={given})",
+            )
+        if given > length:
+            said = (
+                f"max_tokens={given} cannot be greater than max_model_len={length}. Please request fewer output tokens."
+            )
+            raise BadRequest(400, "BadRequestError", "max_tokens", f"{said} (parameter=max_tokens, value={given})")
+        return given
 
-    @staticmethod
-    def _usage(body: dict[str, Any], tokens: int) -> dict[str, int]:
-        prompt = sum(len(str(one.get("content", ""))) // 4 + 4 for one in body.get("messages") or ())
-        return {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}
+    def _fits(self, prompt: list[int], tokens: int) -> None:
+        length, total = self.engine.config.max_model_len, len(prompt) + tokens
+        if total > length:
+            said = (
+                f"This model's maximum context length is {length} tokens. However, you requested {tokens} output tokens and your"
+                f" prompt contains {len(prompt)} input tokens, for a total of {total} tokens. Please reduce the length of the input"
+                f" prompt or the number of requested output tokens. (parameter=input_tokens, value={len(prompt)})"
+            )
+            raise BadRequest(400, "BadRequestError", "input_tokens", said)
 
-    def _generate(self, body: dict[str, Any], tokens: int) -> Iterator[tuple[str, str]]:
-        """(kind, text) of each token, on a fixed schedule: one that is late does not delay the next."""
-        engine = self.engine
-        asked = (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
-        thought = 200 if engine.config.thinks and asked else 0
-        with engine.counters.mutex:
-            engine.counters.running += 1
+    def _gone(self) -> bool:
+        """Whether the client has left."""
         try:
-            due_s = time.monotonic() + PREFILL_S
-            for n, word in zip(range(tokens), itertools.cycle(WORDS), strict=False):
-                while engine.fault() == "wedge" and not engine.stopped.is_set():
-                    time.sleep(0.05)
-                time.sleep(max(0.0, due_s - time.monotonic()))
-                if engine.stopped.is_set():
-                    return
-                with engine.counters.mutex:
-                    engine.counters.generated += 1
-                    streams = engine.counters.running
-                yield ("reasoning" if n < thought else "content"), word
-                due_s = max(due_s + 1 / engine.tok_per_s / SHARED ** min(streams - 1, 6), time.monotonic() - 0.5)
-        finally:
-            with engine.counters.mutex:
-                engine.counters.running -= 1
+            readable, _, _ = select.select([self.connection], [], [], 0)
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
+
+
+def _calls(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """A call of the tool that the request insists on."""
+    choice = body.get("tool_choice")
+    if not body.get("tools") or choice in (None, "auto", "none"):
+        return []
+    name = choice["function"]["name"] if isinstance(choice, dict) else body["tools"][0]["function"]["name"]
+    call = {"id": f"chatcmpl-tool-{secrets.token_hex(8)}", "type": "function"}
+    return [{**call, "function": {"name": name, "arguments": "{}"}}]
+
+
+def _fingerprint(engine: Engine) -> str:
+    seed = hashlib.sha256(f"{engine.version} {engine.config.model}".encode()).hexdigest()
+    return f"vllm-{engine.version}-{seed[:8]}"

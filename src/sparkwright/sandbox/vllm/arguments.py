@@ -1,23 +1,27 @@
-"""The command line of `vllm serve`, as version 0.32.0 takes it."""
+"""The command line of `vllm serve`, taken and refused as argparse does for it."""
 
 from __future__ import annotations
 
 import functools
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
-USAGE = """usage: vllm [-h] [-v]
+from sparkwright.sandbox.vllm import flags
+from sparkwright.sandbox.vllm.flags import JSON, LIST, OPTIONAL, SWITCH, Option, release
+
+OUTER_USAGE = """usage: vllm [-h] [-v]
             {chat,complete,serve,launch,bench,collect-env,download-kernels,preload,run-batch,snapshot}
             ..."""
-
-#: options of older versions: name -> the first version without it
-REMOVED = {"calculate-kv-scales": (0, 28), "swap-space": (0, 18)}
-SWITCHES_REMOVED = ("calculate-kv-scales",)
+DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
+WHOLE = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "port")
+FRACTIONS = ("gpu_memory_utilization",)
 
 
 class Refused(Exception):
-    """The process ends before it starts: its last words and its exit code."""
+    """The process ends before it serves: its last words and its exit code."""
 
     def __init__(self, said: str, code: int) -> None:
         super().__init__(said)
@@ -26,65 +30,167 @@ class Refused(Exception):
 
 @dataclass
 class Arguments:
-    """values: of options by name; a switch is True or False."""
+    """model: what is served. tag: whether it was the positional argument. values: of options, by max_num_seqs."""
 
-    model: str = "Qwen/Qwen3-0.6B"
-    values: dict[str, str | bool] = field(default_factory=dict)
+    model: str = DEFAULT_MODEL
+    tag: bool = False
+    values: dict[str, Any] = field(default_factory=dict)
 
-    def text(self, name: str, default: str = "") -> str:
-        """An option's value."""
-        return str(self.values.get(name, default))
+    def text(self, key: str, default: str = "") -> str:
+        """An option's value; the first of several."""
+        value = self.values.get(key, default)
+        return str(value[0] if isinstance(value, list) else value)
 
-    def number(self, name: str, default: int) -> int:
+    def number(self, key: str, default: int) -> int:
         """A whole number."""
-        return int(str(self.values.get(name, default)))
+        return int(self.values.get(key, default))
 
-    def switch(self, name: str, default: bool) -> bool:
+    def switch(self, key: str, default: bool) -> bool:
         """A switch."""
-        return bool(self.values.get(name, default))
+        return bool(self.values.get(key, default))
+
+    def not_default(self, version: str) -> dict[str, Any]:
+        """What the start-up log calls the non-default args."""
+        shown = dict(self.values)
+        if "api_key" in shown and release(version) >= (0, 32, 0):
+            shown["api_key"] = "***"
+        model = {"model_tag": self.model} if self.tag else {}
+        return {**model, "model": self.model, **shown}
 
 
 def parse(argv: Sequence[str], version: str) -> Arguments:
     """The arguments, or Refused with argparse's words."""
-    found, words, unknown = Arguments(), list(argv), []
+    found, words, unknown = Arguments(), [_plain(word) for word in argv], list[str]()
     while words:
         word = words.pop(0)
-        if not word.startswith("--"):
-            found.model = word
+        if not word.startswith("-"):
+            _model(found, unknown, word)
             continue
-        name, given, value = word[2:].replace("_", "-").partition("=")
-        kind = _options(version).get(name)
-        if kind is None:
-            unknown.append(word)
-            while words and not words[0].startswith("--"):
-                unknown.append(words.pop(0))
-        elif kind == "switch" and given:
-            raise Refused(f"{USAGE}\nvllm serve: error: argument --{name}: ignored explicit argument {value!r}", 2)
-        elif kind == "switch":
-            found.values[name.removeprefix("no-")] = not name.startswith("no-")
+        name, given, value = word.partition("=")
+        name, dot, inner = (
+            name.partition(".") if name.startswith(("--", "-cc", "-ac", "-sc", "-dc")) else (name, "", "")
+        )
+        name = _completed(name, version)
+        option = _by_name(version).get(name)
+        if option is None or (dot and option.kind != JSON):
+            unknown += [word, *_following(words)]
+        elif option.kind == SWITCH:
+            _switch(found, option, name, value if given else None)
         else:
-            if not given and (not words or words[0].startswith("--")):
-                raise Refused(f"{USAGE}\nvllm serve: error: argument --{name}: expected one argument", 2)
-            found.values[name] = value if given else words.pop(0)
+            rest = [value] if given else _taken(option, name, words)
+            _keep(found, option, rest, inner.split(".") if dot else [])
     if unknown:
-        raise Refused(f"{USAGE}\nvllm: error: unrecognized arguments: {' '.join(unknown)}", 2)
-    if found.switch("enable-auto-tool-choice", False) and "tool-call-parser" not in found.values:
+        raise Refused(f"{OUTER_USAGE}\nvllm: error: unrecognized arguments: {' '.join(unknown)}", 2)
+    if found.switch("enable_auto_tool_choice", False) and "tool_call_parser" not in found.values:
         raise Refused("TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser", 1)
     found.model = str(found.values.pop("model", found.model))
     return found
 
 
-def release(version: str) -> tuple[int, int]:
-    """(0, 32) of "0.32.0"."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
+def _plain(word: str) -> str:
+    """Underscores and -O3 as vLLM's parser spells them before it looks."""
+    if re.fullmatch(r"-O=?\d", word):
+        return f"--optimization-level={word[-1]}"
+    name, given, value = word.partition("=")
+    return name.replace("_", "-") + given + value if name.startswith("--") else word
+
+
+def _model(found: Arguments, unknown: list[str], word: str) -> None:
+    if found.tag or "model" in found.values:
+        unknown.append(word)
+    else:
+        found.model, found.tag = word, True
+
+
+def _completed(name: str, version: str) -> str:
+    """The option that this begins, if it begins one only. Raises Refused where it begins several."""
+    known = _by_name(version)
+    if name in known or not name.startswith("--"):
+        return name
+    meant = [option for option in known if option.startswith(name)]
+    if len(meant) > 1:
+        said = f"ambiguous option: {name} could match {', '.join(meant)}"
+        raise Refused(f"{flags.USAGE}\nvllm serve: error: {said}", 2)
+    return meant[0] if meant else name
+
+
+def _following(words: list[str]) -> list[str]:
+    """The words up to the next option."""
+    taken = []
+    while words and not _looks_like_an_option(words[0]):
+        taken.append(words.pop(0))
+    return taken
+
+
+def _looks_like_an_option(word: str) -> bool:
+    return word.startswith("-") and not re.fullmatch(r"-\d+(\.\d*)?|-", word)
+
+
+def _taken(option: Option, name: str, words: list[str]) -> list[str]:
+    if option.kind == LIST:
+        rest = _following(words)
+        if not rest:
+            raise _refuse(option, "expected at least one argument")
+        return rest
+    if words and not _looks_like_an_option(words[0]):
+        return [words.pop(0)]
+    if option.kind == OPTIONAL:
+        return []
+    raise _refuse(option, "expected one argument")
+
+
+def _switch(found: Arguments, option: Option, name: str, given: str | None) -> None:
+    if given is not None:
+        raise _refuse(option, f"ignored explicit argument {given!r}")
+    against = name in option.hidden or (len(option.names) > 1 and name == option.names[1] and name.startswith("--"))
+    found.values[option.key] = not against
+
+
+def _keep(found: Arguments, option: Option, words: list[str], inner: list[str]) -> None:
+    for word in words:
+        if option.choices and word not in option.choices:
+            raise _refuse(option, f"invalid choice: {word!r} (choose from {', '.join(option.choices)})")
+    if option.kind == LIST:
+        found.values[option.key] = words
+    elif option.kind == JSON:
+        _merge(found, option, words[0], inner)
+    else:
+        found.values[option.key] = _typed(option, words[0]) if words else True
+
+
+def _merge(found: Arguments, option: Option, word: str, inner: list[str]) -> None:
+    """--compilation-config '{"mode": 3}' and --compilation-config.mode 3 mean the same."""
+    try:
+        value = json.loads(word)
+    except ValueError:
+        if not inner:
+            raise _refuse(option, f"Value {word} cannot be converted to <function loads>.") from None
+        value = word
+    for key in reversed(inner):
+        value = {key.replace("-", "_"): value}
+    before = found.values.get(option.key)
+    found.values[option.key] = {**before, **value} if isinstance(before, dict) and inner else value
+
+
+def _typed(option: Option, word: str) -> Any:
+    kinds = {**dict.fromkeys(WHOLE, int), **dict.fromkeys(FRACTIONS, float)}
+    kind: type[Any] | None = kinds.get(option.key)
+    if kind is None:
+        return int(word) if re.fullmatch(r"-?\d+", word) else word
+    scale = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
+    if kind is int and re.fullmatch(r"\d+[kKmM]", word):
+        return int(word[:-1]) * scale[word[-1]]
+    try:
+        return kind(word)
+    except ValueError:
+        raise _refuse(option, f"invalid {kind.__name__} value: {word!r}") from None
+
+
+def _refuse(option: Option, said: str) -> Refused:
+    return Refused(f"{flags.USAGE}\nvllm serve: error: argument {'/'.join(option.names)}: {said}", 2)
 
 
 @functools.lru_cache(maxsize=8)
-def _options(version: str) -> dict[str, str]:
-    text = (Path(__file__).parent.parent / "flags-0.32.0.txt").read_text()
-    known = dict(line.split() for line in text.splitlines() if line and not line.startswith("#"))
-    for name, gone in REMOVED.items():
-        if release(version) < gone:
-            known[name] = "switch" if name in SWITCHES_REMOVED else "value"
-    return known
+def _by_name(version: str) -> dict[str, Option]:
+    found = flags.options(version)
+    return {name: one for one in found for name in (*one.names, *one.hidden)}

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.sandbox.vllm.arguments import Arguments, Refused, release
+from sparkwright.sandbox.vllm import hybrid
+from sparkwright.sandbox.vllm.arguments import Arguments, Refused
+from sparkwright.sandbox.vllm.flags import Release, release
 
-HYBRID_KEYS = ("linear_conv_kernel_dim", "mamba_d_state", "ssm_state_size", "kda_layers", "conv_L_cache")
-BLOCK_TOKENS = {"fp8": 2096, "auto": 1056}  # of Qwen3.5-35B-A3B, by the type of its KV cache
 DEFAULT_BUDGET = 2048  # on a GB10, in every version
 DEFAULT_SEQS = 256
 SMALLEST_SHARD = 1_000_000  # bytes; the pretend hub's shards have two and a half times as many
+CACHE_TOKENS = 1_450_000  # in all of a GB10's memory, of Qwen3.5-35B-A3B
+
+OFF_IGNORED_UNTIL: Release = (0, 11, 0)  # chunked prefill cannot be turned off
+PREFIX_FORCED_OFF_UNTIL: Release = (0, 11, 0)  # of a hybrid
+ALIGN_SINCE: Release = (0, 15, 0)  # before, a gated delta net has no prefix caching
+PREFIX_ON_SINCE: Release = (0, 28, 0)  # of a hybrid, when nothing is said
+MODE_GONE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
+LARGER_SHARE_SINCE: Release = (0, 20, 0)
 
 
 @dataclass(frozen=True)
 class Config:
-    """What the engine will do. utilization: share of memory it takes."""
+    """What the engine will do. budget: tokens of a step. utilization: share of memory it takes. asked: its arguments."""
 
     model: str
-    served_name: str
+    served_names: tuple[str, ...]
     architecture: str
     hybrid: bool
     max_model_len: int
@@ -29,75 +38,32 @@ class Config:
     max_num_seqs: int
     chunked_prefill: bool
     prefix_caching: bool
+    mamba_cache_mode: str
     kv_cache_dtype: str
+    quantization: str | None
     utilization: float
-    api_key: str
+    block_tokens: int
+    padding_percent: float
+    api_keys: tuple[str, ...]
     port: int
     thinks: bool
+    thinks_by_default: bool
+    eager: bool
     shards: int
 
     @property
-    def block_tokens(self) -> int:
-        """Tokens of a block of the KV cache."""
-        return BLOCK_TOKENS["fp8" if self.kv_cache_dtype.startswith("fp8") else "auto"] if self.hybrid else 16
+    def cache_blocks(self) -> int:
+        """Blocks of the KV cache that its memory holds."""
+        return max(1, int(self.utilization * CACHE_TOKENS) // self.block_tokens)
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens of the KV cache."""
+        return self.cache_blocks * self.block_tokens
 
 
-def build(arguments: Arguments, folder: Path, version: str) -> Config:
-    """The settings. Raises Refused with the last lines of a real traceback."""
-    model = _model(arguments.model, folder)
-    text = model.get("text_config") or model
-    hybrid = any(key in text for key in HYBRID_KEYS)
-    length = _length(arguments, int(text.get("max_position_embeddings", 4096)))
-    chunked = arguments.switch("enable-chunked-prefill", True)
-    prefix = arguments.switch("enable-prefix-caching", not hybrid or release(version) >= (0, 28))
-    seqs = arguments.number("max-num-seqs", DEFAULT_SEQS)
-    budget = arguments.number("max-num-batched-tokens", DEFAULT_BUDGET if chunked else max(length, DEFAULT_BUDGET))
-    config = Config(
-        model=arguments.model,
-        served_name=arguments.text("served-model-name", arguments.model),
-        architecture=str(model["architectures"][0]),
-        hybrid=hybrid,
-        max_model_len=length,
-        budget=budget,
-        max_num_seqs=seqs,
-        chunked_prefill=chunked,
-        prefix_caching=prefix,
-        kv_cache_dtype=arguments.text("kv-cache-dtype", "auto"),
-        utilization=float(arguments.text("gpu-memory-utilization", "0.92")),
-        api_key=arguments.text("api-key"),
-        port=arguments.number("port", 8000),
-        thinks="reasoning-parser" in arguments.values,
-        shards=_shards(folder),
-    )
-    _check(config, version)
-    return config
-
-
-def _check(config: Config, version: str) -> None:
-    if config.budget < config.max_num_seqs:
-        said = f"max_num_batched_tokens ({config.budget}) must be greater than or equal to max_num_seqs ({config.max_num_seqs})."
-        raise _invalid("SchedulerConfig", f"Value error, {said}", "value_error")
-    if not config.chunked_prefill and config.budget < config.max_model_len:
-        said = (
-            f"max_num_batched_tokens ({config.budget}) is smaller than max_model_len ({config.max_model_len}). This effectively"
-            " limits the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences."
-            " Please increase max_num_batched_tokens or decrease max_model_len."
-        )
-        raise _invalid("SchedulerConfig", f"Value error, {said}", "value_error")
-    if config.hybrid and config.prefix_caching and not config.chunked_prefill:
-        said = "Chunked prefill is required for mamba cache mode 'align'."
-        raise _invalid("VllmConfig", f"Assertion failed, {said}", "assertion_error")
-    if (
-        config.hybrid
-        and config.prefix_caching
-        and (0, 17) <= release(version) <= (0, 26)
-        and config.block_tokens > config.budget
-    ):
-        said = f"In Mamba cache align mode, block_size ({config.block_tokens}) must be <= max_num_batched_tokens ({config.budget})."
-        raise _invalid("VllmConfig", f"Assertion failed, {said}", "assertion_error")
-
-
-def _model(name: str, folder: Path) -> dict[str, Any]:
+def read_model(name: str, folder: Path) -> dict[str, Any]:
+    """A model's config.json."""
     path = folder / "config.json"
     if not path.is_file():
         said = (
@@ -109,15 +75,81 @@ def _model(name: str, folder: Path) -> dict[str, Any]:
     return found
 
 
+def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version: str) -> Config:
+    """The settings. Raises Refused with the last lines of a real traceback."""
+    now, recurrent, architecture = release(version), hybrid.is_hybrid(model), str(model["architectures"][0])
+    text = hybrid.text_part(model)
+    length = _length(arguments, int(text.get("max_position_embeddings", 4096)))
+    chunked = now <= OFF_IGNORED_UNTIL or arguments.switch("enable_chunked_prefill", True)
+    prefix = _prefix_caching(arguments, recurrent, architecture, now)
+    dtype = arguments.text("kv_cache_dtype", "auto")
+    names = arguments.values.get("served_model_name") or [arguments.model]
+    kwargs = arguments.values.get("default_chat_template_kwargs") or {}
+    return Config(
+        model=arguments.model,
+        served_names=tuple(str(name) for name in names),
+        architecture=architecture,
+        hybrid=recurrent,
+        max_model_len=length,
+        budget=arguments.number("max_num_batched_tokens", DEFAULT_BUDGET if chunked else max(length, DEFAULT_BUDGET)),
+        max_num_seqs=arguments.number("max_num_seqs", DEFAULT_SEQS),
+        chunked_prefill=chunked,
+        prefix_caching=prefix,
+        mamba_cache_mode=_mode(arguments, recurrent and prefix, architecture, now),
+        kv_cache_dtype=dtype,
+        quantization=arguments.values.get("quantization") or _quantization(model),
+        utilization=float(
+            arguments.text("gpu_memory_utilization", "0.92" if now >= LARGER_SHARE_SINCE else "0.9"),
+        ),
+        block_tokens=hybrid.block_tokens(model, dtype),
+        padding_percent=hybrid.padding_percent(model, dtype),
+        api_keys=tuple(arguments.values.get("api_key") or ()),
+        port=arguments.number("port", 8000),
+        thinks="reasoning_parser" in arguments.values,
+        thinks_by_default=bool(kwargs.get("enable_thinking", True)),
+        eager=arguments.switch("enforce_eager", False),
+        shards=_shards(folder),
+    )
+
+
+def _prefix_caching(arguments: Arguments, recurrent: bool, architecture: str, now: Release) -> bool:
+    if hybrid.is_attention_free(architecture):
+        return arguments.switch("enable_prefix_caching", False)
+    if not recurrent:
+        return arguments.switch("enable_prefix_caching", True)
+    if now <= PREFIX_FORCED_OFF_UNTIL or (now < ALIGN_SINCE and not hybrid.takes_all_mode(architecture)):
+        return False
+    return arguments.switch("enable_prefix_caching", now >= PREFIX_ON_SINCE)
+
+
+def _mode(arguments: Arguments, caches: bool, architecture: str, now: Release) -> str:
+    """How states are cached: all of them, those at a block's end, or none."""
+    if not caches:
+        return "none"
+    takes_all = hybrid.takes_all_mode(architecture) and now < PREFIX_ON_SINCE
+    if now < ALIGN_SINCE:
+        return "all"
+    asked = arguments.text("mamba_cache_mode", "all" if takes_all else "align")
+    return "all" if asked == "all" and hybrid.takes_all_mode(architecture) and now < MODE_GONE else "align"
+
+
+def _quantization(model: Mapping[str, Any]) -> str | None:
+    found = model.get("quantization_config") or hybrid.text_part(model).get("quantization_config") or {}
+    method = found.get("quant_method")
+    return None if method is None else str(method)
+
+
 def _length(arguments: Arguments, most: int) -> int:
-    length = arguments.number("max-model-len", most)
+    length = arguments.number("max_model_len", most)
     if length > most:
         said = (
             f"User-specified max_model_len ({length}) is greater than the derived max_model_len (max_position_embeddings={most}.0"
             " or model_max_length=None in model's config.json). To allow overriding this maximum, set the env var"
-            " VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
+            " VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. VLLM_ALLOW_LONG_MAX_MODEL_LEN must be used with extreme caution. If the model uses"
+            " relative position encoding (RoPE), positions exceeding derived_max_model_len lead to nan. If the model uses absolute"
+            " position encoding, positions exceeding derived_max_model_len will cause a CUDA array out-of-bounds error."
         )
-        raise _invalid("ModelConfig", f"Value error, {said}", "value_error")
+        raise invalid("ModelConfig", f"Value error, {said}", "value_error")
     return length
 
 
@@ -137,7 +169,8 @@ def _shards(folder: Path) -> int:
     return len(names)
 
 
-def _invalid(what: str, said: str, kind: str) -> Refused:
+def invalid(what: str, said: str, kind: str) -> Refused:
+    """Pydantic's refusal of a config, under the traceback's end."""
     lines = (
         "Traceback (most recent call last):",
         '  File "/usr/local/bin/vllm", line 8, in <module>',

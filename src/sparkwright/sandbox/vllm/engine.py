@@ -9,14 +9,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from sparkwright.sandbox.memory import GIB, LINGER_S, TOTAL, Pool
-from sparkwright.sandbox.vllm import startup
-from sparkwright.sandbox.vllm.api import Counters, VllmApi
+from sparkwright.sandbox.vllm import rules, startup
+from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.arguments import Refused, parse
-from sparkwright.sandbox.vllm.config import Config, build
+from sparkwright.sandbox.vllm.config import Config, build, read_model
+from sparkwright.sandbox.vllm.metrics import Metrics
+from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
+from sparkwright.sandbox.vllm.tokens import Tokenizer
 from sparkwright.sandbox.web import Server
 
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
+KILLED, TERMINATED = 137, 143
 
 
 class Engine:
@@ -40,9 +44,12 @@ class Engine:
         self.version = version
         self.log = log
         self.fault = fault
-        self.counters = Counters()
         self.stopped = threading.Event()
+        self.dead = False
+        self.tokenizer = Tokenizer()
         self.config: Config
+        self.cache: PrefixCache
+        self.metrics: Metrics
         self._argv = list(argv)
         self._folder_of = folder_of
         self._listen = listen
@@ -61,42 +68,61 @@ class Engine:
         server = None
         try:
             arguments = parse(self._argv, self.version)
-            self.config = build(arguments, self._folder_of(arguments.model), self.version)
-            self._say(startup.before_engine(self.config, arguments, self.version))
+            self._say(startup.banner(arguments, self.version))
+            host, port = self._listen or (arguments.text("host", "0.0.0.0"), arguments.number("port", 8000))
+            server = Server(port, VllmApi, self, host=host)
+            folder = self._folder_of(arguments.model)
+            model = read_model(arguments.model, folder)
+            self._say(startup.resolved(str(model["architectures"][0])))
+            self.config = build(arguments, model, folder, self.version)
+            self._say(startup.decided(self.config, arguments, self.version))
+            rules.before_weights(self.config, self.version)
             if self.fault() == "crash-loop":
                 self.stopped.wait(0.3)
                 return self._last_words(startup.crashing(), 1)
             if not self._take_memory():
                 free = 41.3 if self.fault() == "oom" else (self._pool.available if self._pool else 0) / GIB
                 return self._last_words(startup.no_memory(self.config, free, TOTAL / GIB), 1)
-            self._say(startup.engine(self.config, self.version))
-            if self.stopped.is_set():
-                return 143
-            host, port = self._listen or ("0.0.0.0", self.config.port)
-            server = Server(port, VllmApi, self, host=host)
-            server.start()
-            self._say(startup.serving(self.config))
-            self.stopped.wait()
-            return self._code
+            return self._serve(server)
         except Refused as refused:
             return self._last_words(str(refused).splitlines(), refused.code)
         except OSError as error:
-            return self._last_words([f"OSError: [Errno {error.errno}] {error.strerror}"], 1)
+            said = ["Traceback (most recent call last):", f"OSError: [Errno {error.errno}] {error.strerror}"]
+            return self._last_words(said, 1)
         finally:
             if server is not None:
-                server.shutdown()
-                server.server_close()
+                server.stop()
             if self._pool is not None:
                 self._pool.release(self._holder, after_s=LINGER_S)
 
+    def _serve(self, server: Server) -> int:
+        """Load, open the port and stay until stopped."""
+        self._say(startup.loading(self.config, self.version))
+        rules.after_weights(self.config, self.version)
+        self._say(startup.caching(self.config, self.version))
+        if self.stopped.is_set():
+            return self._code or TERMINATED
+        self.cache = PrefixCache(self.config)
+        self.metrics = Metrics(self.config, self.version, self.cache)
+        server.start()
+        self._say(startup.serving(self.config, self.version))
+        self.stopped.wait()
+        return self._code
+
     def stop(self) -> None:
         """A graceful stop, as SIGTERM asks for."""
-        if not self.stopped.is_set():
+        if not self.stopped.is_set() and self.fault() != "stubborn":
             self._last_words(startup.stopping(), 0)
             self.stopped.set()
 
+    def kill(self) -> None:
+        """The end by SIGKILL: no last words."""
+        self._code = KILLED
+        self.stopped.set()
+
     def die(self) -> None:
         """End with exit code 0 although it should run, as a real engine did on its first request."""
+        self.dead = True
         self._last_words(startup.dying(), 0)
         threading.Timer(0.1, self.stopped.set).start()
 

@@ -1,95 +1,185 @@
-"""The start-up log, line by line as version 0.32.0 writes it, each with how long the step before it takes."""
+"""The start-up log, line by line as the versions write it, each with how long the step before it takes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from sparkwright.sandbox.vllm.arguments import Arguments
-from sparkwright.sandbox.vllm.config import Config
+from sparkwright.sandbox.vllm.config import ALIGN_SINCE, MODE_GONE, PREFIX_FORCED_OFF_UNTIL, PREFIX_ON_SINCE, Config
+from sparkwright.sandbox.vllm.flags import Release, release
 
 LOGO = ("", "       █     █     █▄   ▄█", " ▄▄ ▄█ █     █     █ ▀▄▀ █  version {version}",
         "  █▄█▀ █     █     █     █  model   {model}", "   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀", "")  # fmt: skip
 LOAD_S = 2.4
 COMPILE_S = 0.8
-API, CORE = "(APIServer pid=1)", "(EngineCore pid=77)"
+API, CORE, WORKER = "(APIServer pid=1)", "(EngineCore pid=77)", "(Worker pid=141)"
+
+LOGO_SINCE: Release = (0, 15, 0)
+NEW_LABEL_SINCE: Release = (0, 11, 1)  # enable_chunked_prefill in the dump; chunked_prefill_enabled before
+OFF_WARNED_SINCE: Release = (0, 12, 0)
+LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the block's size is said by the worker, and the server's line is worded anew
+KV_SCALES_OFF_SINCE: Release = (0, 19, 0)
+
+ROUTES = (
+    ("/openapi.json", "HEAD, GET"), ("/docs", "HEAD, GET"), ("/load", "GET"), ("/version", "GET"), ("/health", "GET"),
+    ("/metrics", "GET"), ("/tokenize", "POST"), ("/detokenize", "POST"), ("/v1/models", "GET"), ("/ping", "GET"),
+    ("/ping", "POST"), ("/v1/chat/completions", "POST"), ("/v1/completions", "POST"),
+)  # fmt: skip
+
+Lines = Iterator[tuple[float, str]]
 
 
-def before_engine(config: Config, arguments: Arguments, version: str) -> Iterator[tuple[float, str]]:
-    """Banner, arguments, what is decided before the engine's process starts."""
-    for line in LOGO:
-        yield 0, _info(API, "api_utils.py:347", line.format(version=version, model=config.model))
-    given = {"model": config.model, **{k.replace("-", "_"): v for k, v in arguments.values.items() if k != "api-key"}}
-    yield 0, _info(API, "api_utils.py:286", f"non-default args: {given}")
-    yield 0.3, _info(API, "model.py:733", f"Resolved architecture: {config.architecture}")
+def banner(arguments: Arguments, version: str) -> Lines:
+    """Who starts, and with which arguments."""
+    if release(version) >= LOGO_SINCE:
+        for line in LOGO:
+            yield 0, _info(API, "api_utils.py:347", line.format(version=version, model=arguments.model))
+    else:
+        yield 0, _info(API, "api_server.py:1351", f"vLLM API server version {version}")
+    yield 0, _info(API, "api_utils.py:286", f"non-default args: {arguments.not_default(version)}")
+
+
+def resolved(architecture: str) -> Lines:
+    """The model's class, known before its length is."""
+    yield 0.3, _info(API, "model.py:733", f"Resolved architecture: {architecture}")
+
+
+def decided(config: Config, arguments: Arguments, version: str) -> Lines:
+    """What is settled before the engine's own process starts."""
+    now = release(version)
     yield 0, _info(API, "model.py:2152", f"Using max model len {config.max_model_len}")
-    if not config.chunked_prefill:
+    if not config.chunked_prefill and now >= OFF_WARNED_SINCE:
         said = "This model does not officially support disabling chunked prefill. Disabling this manually may cause the engine"
-        yield 0, _line("WARNING", API, "arg_utils.py:2301", f"{said} to crash or produce incorrect outputs.")
-    if config.hybrid and config.prefix_caching:
-        said = f"Mamba cache mode is set to 'align' for {config.architecture} by default when prefix caching is enabled"
-        yield 0, _info(API, "config.py:688", said)
-    if config.hybrid and arguments.switch("calculate-kv-scales", False):
-        said = f"Disabling calculate_kv_scales for hybrid model '{config.model}'. Hybrid models with recurrent layers"
-        yield 0, _line("WARNING", API, "config.py:702", f"{said} (GDN, Mamba, SSM) produce unreliable KV cache scales.")
-
-
-def engine(config: Config, version: str) -> Iterator[tuple[float, str]]:
-    """The config dump, the weights, the cache."""
-    dump = (
-        f"model='{config.model}', speculative_config=None, tokenizer='{config.model}', dtype=torch.bfloat16, "
-        f"max_seq_len={config.max_model_len}, tensor_parallel_size=1, quantization=fp8, enforce_eager=False, "
-        f"kv_cache_dtype={config.kv_cache_dtype}, device_config=cuda, seed=0, served_model_name={config.served_name}, "
-        f"enable_prefix_caching={config.prefix_caching}, enable_chunked_prefill={config.chunked_prefill}, pooler_config=None"
-    )
-    yield 0.3, _info(CORE, "core.py:133", f"Initializing a V1 LLM engine (v{version}) with config: {dump}")
-    yield (
-        0.2,
-        _info(CORE, "cuda.py:412", "Using FLASHINFER attention backend out of potential backends: ['FLASHINFER']"),
-    )
-    yield 0, _info(CORE, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
-    for n in range(config.shards + 1):
-        share = 100 * n // max(1, config.shards)
+        yield 0, _warning(API, "arg_utils.py:3005", f"{said} to crash or produce incorrect outputs.")
+    if config.hybrid:
+        yield from _recurrent(config, arguments, now)
+    if config.eager:
+        said = "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup. This is equivalent to setting"
         yield (
-            LOAD_S / max(1, config.shards),
-            (
-                f"Loading safetensors checkpoint shards: {share:3d}% Completed | {n}/{config.shards} [00:0{n % 10}<00:00,  5.83it/s]"
+            0,
+            _warning(
+                API,
+                "vllm.py:1703",
+                f"{said} -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False",
             ),
         )
-    yield 0, _info(CORE, "default_loader.py:501", f"Loading weights took {LOAD_S:.2f} seconds")
-    if config.hybrid:
-        said = f"Setting attention block size to {config.block_tokens} tokens to ensure that attention page size is >= mamba page"
-        yield 0, _info(CORE, "interface.py:1096", f"{said} size.")
-    yield COMPILE_S, _info(CORE, "monitor.py:34", f"torch.compile takes {COMPILE_S:.2f} s in total")
-    tokens = round(config.utilization * 1_450_000 / 16) * 16
-    times = tokens / config.max_model_len
-    said = f"GPU KV cache size: {tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
-    yield 0.2, _info(CORE, "kv_cache_utils.py:2327", f"{said} {times:.2f}x")
+
+
+def _recurrent(config: Config, arguments: Arguments, now: Release) -> Lines:
+    """What is said of a model with recurrent layers."""
+    asked = arguments.switch("enable_prefix_caching", False)
+    if now <= PREFIX_FORCED_OFF_UNTIL:
+        said = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
+        yield 0, _info(API, "config.py:339", said)
+    elif now < ALIGN_SINCE and asked and not config.prefix_caching:
+        said = "Hybrid or mamba-based model detected without support for prefix caching: disabling."
+        yield 0, _info(API, "config.py:339", said)
+    elif now >= ALIGN_SINCE:
+        yield from _mode(config, arguments.text("mamba_cache_mode"), now)
+    if arguments.switch("calculate_kv_scales", False) and now >= KV_SCALES_OFF_SINCE:
+        said = (
+            f"Disabling calculate_kv_scales for hybrid model '{config.model}'. Hybrid models with recurrent layers (GDN, Mamba,"
+            " SSM) produce unreliable KV cache scales. Using default scale of 1.0 instead."
+        )
+        yield 0, _warning(API, "config.py:702", said)
+    if now < LATE_BLOCK_SINCE:
+        yield from _block(config, API, "config.py")
+
+
+def _mode(config: Config, asked: str, now: Release) -> Lines:
+    mode = config.mamba_cache_mode
+    if now >= MODE_GONE and asked:
+        said = "--mamba-cache-mode is deprecated and will be removed in v0.33.0. It has no effect: Mamba prefix caching follows"
+        yield 0, _warning(API, "config.py:688", f"{said} --enable-prefix-caching.")
+    elif mode == "none" and asked not in ("", "none"):
+        yield 0, _warning(API, "config.py:688", "Mamba cache mode is set to 'none' when prefix caching is disabled")
+    elif mode != "none" and not asked:
+        said = (
+            f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is enabled"
+        )
+        yield 0, _line("INFO" if now >= PREFIX_ON_SINCE else "WARNING", API, "config.py:688", said)
+    elif asked == "all" and mode == "align":
+        said = "Hybrid or mamba-based model detected without support for prefix caching with Mamba cache 'all' mode: falling back to"
+        yield 0, _warning(API, "config.py:691", f"{said} 'align' mode.")
+    if mode != "none" and now < PREFIX_ON_SINCE:
+        said = f"Warning: Prefix caching in Mamba cache '{mode}' mode is currently enabled. Its support for Mamba layers is"
+        yield 0, _info(API, "config.py:695", f"{said} experimental. Please report any issues you may observe.")
+
+
+def loading(config: Config, version: str) -> Lines:
+    """The config dump and the weights."""
     yield (
-        0.2,
-        _info(
-            CORE,
-            "core.py:402",
-            "init engine (profile, create kv cache, warmup model) took 1.40 s (compilation: 0.80 s)",
-        ),
+        0.3,
+        _info(CORE, "core.py:133", f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version)}"),
     )
+    yield 0, _info(WORKER, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
+    said = "Using FLASHINFER attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
+    yield 0.2, _info(WORKER, "cuda.py:412", said)
+    for n in range(config.shards + 1):
+        share = 100 * n // max(1, config.shards)
+        pace = "?, ?it/s" if n == 0 else "00:00,  5.83it/s"
+        said = (
+            f"Loading safetensors checkpoint shards: {share:3d}% Completed | {n}/{config.shards} [00:0{n % 10}<{pace}]"
+        )
+        yield LOAD_S / max(1, config.shards), said
+    yield 0, ""
+    yield 0, _info(WORKER, "default_loader.py:501", f"Loading weights took {LOAD_S:.2f} seconds")
+    if config.hybrid and release(version) >= LATE_BLOCK_SINCE:
+        yield from _block(config, WORKER, "interface.py")
 
 
-def serving(config: Config) -> Iterator[tuple[float, str]]:
+def _block(config: Config, who: str, file: str) -> Lines:
+    said = f"Setting attention block size to {config.block_tokens} tokens to ensure that attention page size is >= mamba page size."
+    yield 0, _info(who, f"{file}:1096", said)
+    said = f"Padding mamba page size by {config.padding_percent:.2f}% to ensure that mamba page size and attention page size are"
+    yield 0, _info(who, f"{file}:1120", f"{said} exactly equal.")
+
+
+def caching(config: Config, version: str) -> Lines:
+    """The cache and the warm-up."""
+    if not config.eager:
+        yield COMPILE_S, _info(WORKER, "monitor.py:34", f"torch.compile takes {COMPILE_S:.2f} s in total")
+    times = config.cache_tokens / config.max_model_len
+    said = f"GPU KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
+    yield 0.2, _info(CORE, "kv_cache_utils.py:2327", f"{said} {times:.2f}x")
+    compiled = "" if config.eager else f" (compilation: {COMPILE_S:.2f} s)"
+    took = f"1.40 s{compiled}" if release(version) >= LATE_BLOCK_SINCE else "1.40 seconds"
+    said = f"init engine (profile, create kv cache, warmup model) took {took}"
+    yield 0.2, _info(CORE, "core.py:402", said)
+
+
+def serving(config: Config, version: str) -> Lines:
     """The server comes up."""
+    where = f"http://0.0.0.0:{config.port}"
+    said = f"vLLM server on {where}" if release(version) >= LATE_BLOCK_SINCE else f"vLLM API server 0 on {where}"
     yield 0, _info(API, "entry.py:136", "Supported tasks: ['generate']")
-    yield 0, _info(API, "entry.py:140", f"Starting vLLM server on http://0.0.0.0:{config.port}")
+    yield 0, _info(API, "entry.py:140", f"Starting {said}")
     yield 0, _info(API, "launcher.py:186", "Available routes are:")
-    for route, methods in (
-        ("/health", "GET"),
-        ("/metrics", "GET"),
-        ("/v1/models", "GET"),
-        ("/v1/chat/completions", "POST"),
-    ):
+    for route, methods in ROUTES:
         yield 0, _info(API, "launcher.py:195", f"Route: {route}, Methods: {methods}")
     yield 0, "INFO:     Started server process [1]"
     yield 0, "INFO:     Waiting for application startup."
     yield 0, "INFO:     Application startup complete."
+
+
+def _dump(config: Config, version: str) -> str:
+    label = "enable_chunked_prefill" if release(version) >= NEW_LABEL_SINCE else "chunked_prefill_enabled"
+    parser = "qwen3" if config.thinks else ""
+    rows: dict[str, Any] = {
+        "model": repr(config.model), "speculative_config": None, "tokenizer": repr(config.model),
+        "skip_tokenizer_init": False, "tokenizer_mode": "auto", "revision": None, "tokenizer_revision": None,
+        "trust_remote_code": False, "dtype": "torch.bfloat16", "max_seq_len": config.max_model_len, "download_dir": None,
+        "load_format": "auto", "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1,
+        "disable_custom_all_reduce": False, "quantization": config.quantization, "quantization_config": None,
+        "enforce_eager": config.eager, "kv_cache_dtype": config.kv_cache_dtype, "device_config": "cuda",
+        "structured_outputs_config": f"StructuredOutputsConfig(backend='auto', reasoning_parser={parser!r})",
+        "seed": 0, "served_model_name": config.served_names[0], "enable_prefix_caching": config.prefix_caching,
+        label: config.chunked_prefill, "pooler_config": None,
+        "compilation_config": {"mode": 0 if config.eager else 3, "backend": "inductor"},
+    }  # fmt: skip
+    return ", ".join(f"{name}={value}" for name, value in rows.items())
 
 
 def no_memory(config: Config, free_gib: float, total_gib: float) -> Iterator[str]:
@@ -106,7 +196,9 @@ def no_memory(config: Config, free_gib: float, total_gib: float) -> Iterator[str
 def stopping() -> Iterator[str]:
     """What a graceful stop says."""
     yield _info(API, "launcher.py:254", "[shutdown] API server: shutdown triggered")
+    yield _info(API, "launcher.py:270", "[shutdown] API server: stopping engine client mode=abort timeout=0s")
     yield "INFO:     Shutting down"
+    yield "INFO:     Waiting for application shutdown."
     yield "INFO:     Application shutdown complete."
 
 
@@ -114,7 +206,6 @@ def dying() -> Iterator[str]:
     """What an engine that dies on a request says, before its process ends with exit code 0."""
     said = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
     yield f"{API} ERROR {_now()} [async_llm.py:718] {said}"
-    yield 'INFO:     127.0.0.1:59292 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error'
     yield "INFO:     Shutting down"
     yield "INFO:     Finished server process [1]"
 
@@ -135,3 +226,7 @@ def _line(level: str, who: str, where: str, said: str) -> str:
 
 def _info(who: str, where: str, said: str) -> str:
     return _line("INFO", who, where, said)
+
+
+def _warning(who: str, where: str, said: str) -> str:
+    return _line("WARNING", who, where, said)

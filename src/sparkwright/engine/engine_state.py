@@ -1,0 +1,74 @@
+"""What an engine said of itself, as values. Every field is a value with the line that says it, or unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+#: every reading by name, in the order a person asks for them
+FIELDS: tuple[str, ...] = (
+    *("version", "architecture", "chunked_prefill", "prefix_caching", "block_size", "mamba_cache_mode"),
+    *("kv_cache_dtype", "kv_cache_tokens", "max_concurrency", "max_model_len", "attention_backend", "quantization"),
+    *("cuda_graphs", "cudagraph_mode"),
+    *("weights_s", "compile_s", "autotune_s", "graphs_s", "init_s", "ready_s"),
+    *("ready", "stopped", "died"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """value: None when unknown. evidence: the line it was read from."""
+
+    value: Any = None
+    evidence: str = ""
+
+
+UNKNOWN = Reading()
+
+
+@dataclass
+class EngineState:
+    """What the last start of an engine said about itself.
+
+    readings: by name, see FIELDS; the ones that end in _s are seconds. quantization is "none" for a model that has none.
+    stage: of log_lines.STAGES, empty before the first. stage_s: seconds from a stage's first line to the next stage's, where
+    the log tells the time. shards: loaded of all. died: one sentence, or None.
+    """
+
+    readings: dict[str, Reading] = field(default_factory=dict)
+    stage: str = ""
+    stage_s: dict[str, float] = field(default_factory=dict)
+    shards: tuple[int, int] = (0, 0)
+    warnings: list[str] = field(default_factory=list)
+
+    def value(self, name: str) -> Any:
+        """A reading's value, None when unknown."""
+        return self.reading(name).value
+
+    def reading(self, name: str) -> Reading:
+        """A value with its evidence; UNKNOWN when the log does not tell."""
+        return self.readings.get(name, UNKNOWN)
+
+    @property
+    def ready(self) -> bool:
+        """Whether this start said that it was ready; it may have stopped or died since."""
+        return self.value("ready") is True
+
+    @property
+    def died(self) -> Reading:
+        return self.reading("died")
+
+    @property
+    def known(self) -> bool:
+        """Whether the log holds anything of an engine's start."""
+        return bool(self.readings or self.stage)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON: values by name, null for unknown, and the evidence beside them."""
+        return {
+            **{name: self.value(name) for name in FIELDS},
+            "stage": self.stage or None,
+            "stage_s": self.stage_s,
+            "warnings": self.warnings,
+            "evidence": {name: self.readings[name].evidence for name in FIELDS if name in self.readings},
+        }

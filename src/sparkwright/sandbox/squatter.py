@@ -1,0 +1,38 @@
+"""python3 -m sparkwright.sandbox.squatter PORT...      (fault port-taken)
+
+A process of its own name that listens on ports, until its standard input ends: its sandbox is gone or mended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from pathlib import Path
+
+NAME = "port-squatter"
+
+
+def main() -> None:
+    """Listen on those ports that are free."""
+    with contextlib.suppress(OSError):  # only Linux lets a process name itself so
+        Path("/proc/self/comm").write_text(NAME)
+    held = [one for one in (_listen(int(port)) for port in sys.argv[1:]) if one is not None]
+    print(len(held), flush=True)
+    sys.stdin.read()
+
+
+def _listen(port: int) -> socket.socket | None:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+    except OSError:
+        listener.close()
+        return None
+    return listener
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The shapes of answers: chat and plain completions, whole and streamed, and errors, as 0.32.0 writes them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.sandbox.vllm.generation import Token
+
+DONE = b"data: [DONE]\n\n"
+
+
+def error(message: str, kind: str, param: str | None, status: int) -> dict[str, Any]:
+    """An error's body."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+@dataclass(frozen=True)
+class Chat:
+    """/v1/chat/completions."""
+
+    prefix = "chatcmpl"
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+
+    def opening(self) -> list[dict[str, Any]]:
+        """The first chunk's choices: a role and no text."""
+        delta = {"role": "assistant", "content": ""}
+        return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]
+
+    def piece(self, token: Token) -> list[dict[str, Any]]:
+        """A token's choices."""
+        found: dict[str, Any] = {"index": 0, "delta": {token.kind: token.text}, "logprobs": None}
+        ended = {"stop_reason": None} if token.reason else {}
+        return [{**found, "finish_reason": token.reason, **ended, "token_ids": None}]
+
+    def whole(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
+        """All of it in one choice. calls: of tools."""
+        said = "".join(one.text for one in tokens if one.kind == "content")
+        thought = "".join(one.text for one in tokens if one.kind == "reasoning")
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if calls else said or None,
+            "refusal": None,
+            "annotations": None,
+        }
+        message |= {"audio": None, "function_call": None, "reasoning": thought or None}
+        if calls:
+            message["tool_calls"] = calls
+        reason = "tool_calls" if calls else tokens[-1].reason
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason, "stop_reason": None}
+        return {**choice, "token_ids": None, "routed_experts": None}
+
+
+@dataclass(frozen=True)
+class Plain:
+    """/v1/completions."""
+
+    prefix = "cmpl"
+    kind = chunk_kind = "text_completion"
+
+    def opening(self) -> list[dict[str, Any]]:
+        """Nothing comes before the text."""
+        return []
+
+    def piece(self, token: Token) -> list[dict[str, Any]]:
+        """A token's choices."""
+        found = {"index": 0, "text": token.text, "logprobs": None, "finish_reason": token.reason, "stop_reason": None}
+        return [{**found, "prompt_token_ids": None, "token_ids": None}]
+
+    def whole(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
+        """All of it in one choice."""
+        del calls
+        choice = {"index": 0, "text": "".join(one.text for one in tokens), "logprobs": None}
+        choice |= {"finish_reason": tokens[-1].reason, "stop_reason": None, "token_ids": None, "prompt_logprobs": None}
+        return {**choice, "prompt_token_ids": None, "routed_experts": None}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer. prompt: its tokens. usage, usage_each: whether the stream tells them at its end, and with each chunk."""
+
+    shape: Chat | Plain
+    model: str
+    fingerprint: str
+    prompt: int
+    usage: bool = False
+    usage_each: bool = False
+
+    def whole(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
+        """The JSON of one that is not streamed."""
+        details = {"prompt_tokens_details": None, "completion_tokens_details": None}
+        return {
+            **self._about(self.shape.kind),
+            "choices": [self.shape.whole(tokens, calls)],
+            "service_tier": None,
+            "system_fingerprint": self.fingerprint,
+            "usage": {**self._usage(len(tokens)), **details},
+            "kv_transfer_params": None,
+            "metrics": None,
+        }
+
+    def stream(self, tokens: Iterable[Token]) -> Iterator[bytes]:
+        """The events of one that is."""
+        about, count = self._about(self.shape.chunk_kind), 0
+        opening = self.shape.opening()
+        if opening:
+            yield _event(
+                about,
+                opening,
+                self._usage(0) if self.usage_each else None,
+                {"prompt_token_ids": None, "prompt_text": None},
+            )
+        for token in tokens:
+            count = token.count
+            last = {"system_fingerprint": self.fingerprint} if token.reason and not self.usage else {}
+            yield _event(about, self.shape.piece(token), self._usage(count) if self.usage_each else None, last)
+        if self.usage:
+            yield _event(about, [], self._usage(count), {"system_fingerprint": self.fingerprint})
+        yield DONE
+
+    def _about(self, kind: str) -> dict[str, Any]:
+        name = f"{self.shape.prefix}-{secrets.token_hex(8)}"
+        return {"id": name, "object": kind, "created": int(time.time()), "model": self.model}
+
+    def _usage(self, tokens: int) -> dict[str, int]:
+        return {"prompt_tokens": self.prompt, "total_tokens": self.prompt + tokens, "completion_tokens": tokens}
+
+
+def _event(about: dict[str, Any], choices: list[Any], usage: dict[str, int] | None, more: dict[str, Any]) -> bytes:
+    data = {**about, "choices": choices, **({"usage": usage} if usage else {}), **more}
+    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"

@@ -1,0 +1,135 @@
+"""One request's way through the engine: it waits for its turn, its prompt is computed, its tokens come at a real one's pace."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparkwright.sandbox.vllm.engine import Engine
+
+WORDS = ("The ", "lamp ", "turned ", "above ", "the ", "dark ", "water, ", "and ", "he ", "counted ", "ships. ")
+PREFILL_S = 0.06
+PREFILL_TOK_PER_S = 4000.0
+SHARED = 0.75  # each further stream keeps this share of the one before
+LOOK_S = 0.05  # how often it looks whether its client is still there
+
+
+class Aborted(ConnectionResetError):
+    """Its client left, or the engine stops."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """prompt: ids. most: tokens it may have; it ends by itself after `own`. thought: how many of them are thinking."""
+
+    prompt: list[int]
+    most: int
+    own: int
+    thought: int
+    gone: Callable[[], bool]
+
+    @property
+    def tokens(self) -> int:
+        """How many it will have."""
+        return min(self.most, self.own)
+
+    @property
+    def reason(self) -> str:
+        """Why it ends."""
+        return "length" if self.most <= self.own else "stop"  # its own end came first
+
+
+@dataclass(frozen=True)
+class Token:
+    """kind: content or reasoning. count: tokens so far. reason: of the end, with the last one only."""
+
+    kind: str
+    text: str
+    count: int
+    reason: str | None
+
+
+def generate(engine: Engine, request: Request) -> Iterator[Token]:
+    """The tokens, on a fixed schedule: one that is late does not delay the next. Raises Aborted."""
+    arrived_s, reason = time.monotonic(), "abort"
+    try:
+        with _turn(engine, request):
+            cached = engine.cache.take(request.prompt)
+            with engine.metrics.mutex:
+                engine.metrics.prompt += len(request.prompt)
+            last_s, due_s = arrived_s, time.monotonic() + PREFILL_S
+            due_s += (len(request.prompt) - cached) / PREFILL_TOK_PER_S
+            for n, word in zip(range(1, request.tokens + 1), itertools.cycle(WORDS), strict=False):
+                _until(engine, request, due_s)
+                last_s, streams = _counted(engine, n, arrived_s, last_s)
+                ended = request.reason if n == request.tokens else None
+                yield Token("reasoning" if n <= request.thought else "content", word, n, ended)
+                due_s = max(due_s + 1 / engine.tok_per_s / SHARED ** min(streams - 1, 6), time.monotonic() - 0.5)
+            reason = request.reason
+    finally:
+        with engine.metrics.mutex:
+            engine.metrics.finished[reason] += 1
+            if reason != "abort":
+                engine.metrics.whole.add(time.monotonic() - arrived_s)
+
+
+@contextmanager
+def _turn(engine: Engine, request: Request) -> Iterator[None]:
+    """Wait while as many run as may."""
+    metrics, held = engine.metrics, len(request.prompt) + request.tokens
+    with metrics.mutex:
+        metrics.waiting += 1
+    try:
+        while not _enters(engine, held):
+            _look(engine, request)
+            time.sleep(LOOK_S)
+    finally:
+        with metrics.mutex:
+            metrics.waiting -= 1
+    try:
+        yield
+    finally:
+        with metrics.mutex:
+            metrics.running -= 1
+            metrics.held_tokens -= held
+
+
+def _enters(engine: Engine, held: int) -> bool:
+    with engine.metrics.mutex:
+        if engine.metrics.running >= engine.config.max_num_seqs:
+            return False
+        engine.metrics.running += 1
+        engine.metrics.held_tokens += held
+        return True
+
+
+def _until(engine: Engine, request: Request, due_s: float) -> None:
+    """Wait for a token's time; a wedged engine's never comes."""
+    _look(engine, request)
+    while (left_s := due_s - time.monotonic()) > 0 or engine.fault() == "wedge":
+        if engine.stopped.wait(min(max(left_s, 0.001), LOOK_S) if left_s > 0 else LOOK_S):
+            break
+        _look(engine, request)
+    _look(engine, request)
+
+
+def _look(engine: Engine, request: Request) -> None:
+    if engine.stopped.is_set() or request.gone():
+        raise Aborted
+
+
+def _counted(engine: Engine, n: int, arrived_s: float, last_s: float) -> tuple[float, int]:
+    """Count a token. Returns its time and how many streams there are."""
+    metrics, now_s = engine.metrics, time.monotonic()
+    with metrics.mutex:
+        metrics.generated += 1
+        if n == 1:
+            metrics.first_token.add(now_s - arrived_s)
+        else:
+            metrics.between.add(now_s - last_s)
+        return now_s, metrics.running

@@ -1,0 +1,78 @@
+"""What of a model's config.json decides how its cache works: recurrent layers or not, and the size of a block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+RECURRENT_LAYERS = frozenset(
+    ("linear_attention", "mamba", "mamba2", "conv", "short_conv", "recurrent", "hybrid", "hybrid_sliding", "kda")
+)
+RECURRENT_KEYS = ("linear_conv_kernel_dim", "mamba_d_state", "ssm_state_size", "conv_L_cache", "linear_attn_config")
+
+#: classes whose every state can be cached (mamba cache mode "all", 0.15 to 0.27)
+ALL_MODE = ("Bamba", "FalconH1", "FalconMamba", "GraniteMoeHybrid", "Jamba", "Mamba", "NemotronH", "Zamba2")
+ATTENTION_FREE = ("MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM")
+DENSE_BLOCK = 16
+KERNEL_ALIGNMENT = 16  # tokens
+GENERIC_BLOCK = 528  # of a hybrid whose config does not tell its state
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's own part of a config."""
+    found = config.get("text_config")
+    return found if isinstance(found, Mapping) else config
+
+
+def is_hybrid(config: Mapping[str, Any]) -> bool:
+    """Whether some of its layers are recurrent."""
+    text = text_part(config)
+    layers = text.get("layer_types") or text.get("layers_block_type")
+    if layers:
+        return not RECURRENT_LAYERS.isdisjoint(layers)
+    return any(text.get(key) for key in RECURRENT_KEYS)
+
+
+def is_attention_free(architecture: str) -> bool:
+    """Whether it has no attention at all; its prefix caching stays off unless it is asked for."""
+    return architecture in ATTENTION_FREE
+
+
+def takes_all_mode(architecture: str) -> bool:
+    """Whether prefix caching keeps every state of it."""
+    return architecture.startswith(ALL_MODE)
+
+
+def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
+    """Tokens of a block: of a hybrid as many as make an attention page no smaller than the state of a recurrent layer."""
+    if not is_hybrid(config):
+        return DENSE_BLOCK
+    state, token = state_bytes(text_part(config)), token_bytes(text_part(config), kv_cache_dtype)
+    if not state or not token:
+        return GENERIC_BLOCK
+    return KERNEL_ALIGNMENT * math.ceil(state / (KERNEL_ALIGNMENT * token))
+
+
+def state_bytes(text: Mapping[str, Any]) -> int:
+    """Of one gated delta net layer: its convolution and its state; 0 when the config does not tell."""
+    names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
+    if not all(name in text for name in names):
+        return 0
+    key_heads, key_dim, value_heads, value_dim = (int(text[name]) for name in names)
+    kernel = int(text.get("linear_conv_kernel_dim", 4))
+    convolution = (kernel - 1) * (2 * key_heads * key_dim + value_heads * value_dim) * 2
+    return convolution + value_heads * value_dim * key_dim * (4 if text.get("mamba_ssm_dtype") == "float32" else 2)
+
+
+def token_bytes(text: Mapping[str, Any], kv_cache_dtype: str) -> int:
+    """Key and value of one token in one attention layer."""
+    width = 1 if kv_cache_dtype.startswith("fp8") else 2
+    return 2 * int(text.get("num_key_value_heads", 0)) * int(text.get("head_dim", 0)) * width
+
+
+def padding_percent(config: Mapping[str, Any], kv_cache_dtype: str) -> float:
+    """How much larger the state's page is made than the state."""
+    text = text_part(config)
+    state, token = state_bytes(text), token_bytes(text, kv_cache_dtype)
+    return 100 * (block_tokens(config, kv_cache_dtype) * token / state - 1) if state and token else 0.0

@@ -1,0 +1,138 @@
+"""What /metrics shows: names and labels of 0.32.0, in Prometheus' text."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sparkwright.sandbox.vllm.config import ALIGN_SINCE, Config
+from sparkwright.sandbox.vllm.flags import Release, release
+from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
+
+STALE_BLOCK: tuple[Release, Release] = ((0, 18, 0), (0, 23, 0))  # a hybrid's block_size is shown as before it was set
+REASONS = ("stop", "length", "abort", "error", "repetition")
+SECONDS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
+    2560.0,
+)  # fmt: skip
+BETWEEN_S = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+LONG_S = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+
+
+@dataclass
+class Histogram:
+    """bounds: upper ends of its buckets."""
+
+    name: str
+    about: str
+    bounds: tuple[float, ...]
+    counts: list[int] = field(default_factory=list)
+    sum: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one more."""
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def rows(self, labels: dict[str, str]) -> Iterator[str]:
+        """Its lines."""
+        counts, below = self.counts or [0] * (len(self.bounds) + 1), 0
+        yield from _head(self.name, "histogram", self.about)
+        for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), counts, strict=True):
+            below += count
+            yield f"{self.name}_bucket{_labels({**labels, 'le': bound})} {float(below)}"
+        yield f"{self.name}_count{_labels(labels)} {float(below)}"
+        yield f"{self.name}_sum{_labels(labels)} {self.sum}"
+
+
+class Metrics:
+    """mutex: held while any of these is changed."""
+
+    def __init__(self, config: Config, version: str, cache: PrefixCache) -> None:
+        self.mutex = threading.RLock()
+        self.running = 0
+        self.waiting = 0
+        self.held_tokens = 0  # by running requests
+        self.prompt = 0
+        self.generated = 0
+        self.finished = dict.fromkeys(REASONS, 0)
+        self.first_token = Histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", SECONDS)
+        self.between = Histogram("vllm:inter_token_latency_seconds", "From token to token.", BETWEEN_S)
+        self.whole = Histogram("vllm:e2e_request_latency_seconds", "From arrival to the last token.", LONG_S)
+        self._config = config
+        self._cache = cache
+        self._info = _cache_config(config, version)
+
+    def text(self) -> bytes:
+        """The page."""
+        with self.mutex:
+            return ("\n".join(self._rows()) + "\n").encode()
+
+    def _rows(self) -> Iterator[str]:
+        labels = {"engine": "0", "model_name": self._config.served_names[0]}
+        usage = min(1.0, self.held_tokens / self._config.cache_tokens)
+        for name, kind, about, value in (
+            ("vllm:num_requests_running", "gauge", "Requests in execution.", self.running),
+            ("vllm:num_requests_waiting", "gauge", "Requests that wait.", self.waiting),
+            ("vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use.", usage),
+            (
+                "vllm:prefix_cache_queries_total",
+                "counter",
+                "Tokens looked up in the prefix cache.",
+                self._cache.queries,
+            ),
+            ("vllm:prefix_cache_hits_total", "counter", "Tokens found in the prefix cache.", self._cache.hits),
+            ("vllm:num_preemptions_total", "counter", "Preemptions.", 0),
+            ("vllm:prompt_tokens_total", "counter", "Tokens of prompts.", self.prompt),
+            ("vllm:prompt_tokens_cached_total", "counter", "Tokens of prompts that were cached.", self._cache.hits),
+            ("vllm:generation_tokens_total", "counter", "Tokens generated.", self.generated),
+        ):
+            yield from _head(name, kind, about)
+            yield f"{name}{_labels(labels)} {float(value)}"
+        yield from _head("vllm:request_success_total", "counter", "Requests that ended, by why.")
+        for reason, count in self.finished.items():
+            yield f"vllm:request_success_total{_labels({**labels, 'finished_reason': reason})} {float(count)}"
+        for histogram in (self.first_token, self.between, self.whole):
+            yield from histogram.rows(labels)
+        yield from _head("vllm:cache_config_info", "gauge", "The cache's settings.")
+        yield f"vllm:cache_config_info{_labels(self._info)} 1.0"
+
+
+def _cache_config(config: Config, version: str) -> dict[str, str]:
+    now = release(version)
+    stale = config.hybrid and STALE_BLOCK[0] <= now < STALE_BLOCK[1]
+    found = {
+        "engine": "0",
+        "block_size": 16 if stale else config.block_tokens,
+        "cache_dtype": config.kv_cache_dtype,
+        "effective_attention_block_size": config.block_tokens,
+        "enable_prefix_caching": config.prefix_caching,
+        "gpu_memory_utilization": config.utilization,
+        "is_attention_free": False,
+        "kv_cache_max_concurrency": config.cache_tokens / config.max_model_len,
+        "kv_cache_size_tokens": config.cache_tokens,
+        "mamba_block_size": 16,
+        "mamba_cache_dtype": "auto",
+        "mamba_page_size_padded": None,
+        "mamba_ssm_cache_dtype": "auto",
+        "num_gpu_blocks": config.cache_blocks,
+        "prefix_caching_hash_algo": "sha256",
+        **({"mamba_cache_mode": config.mamba_cache_mode} if now >= ALIGN_SINCE else {}),
+    }
+    return {name: str(value) for name, value in found.items()}
+
+
+def _head(name: str, kind: str, about: str) -> Iterator[str]:
+    yield f"# HELP {name} {about}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{value}"' for name, value in sorted(labels.items())) + "}"

@@ -1,0 +1,60 @@
+"""Keeps runs as test data, without this machine's folders.
+
+    PYTHONPATH=src python -m tests.real_engine.keep hybrid-defaults mamba2-chunked-off ...
+
+From .engine/runs/CASE to tests/data/vllm-VERSION/CASE: server.log, command.txt, result.json.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from tests.real_engine.engine import ENVIRONMENT, ROOT, VERSION, Engine, installed
+
+DATA = Path(__file__).parents[1] / "data" / f"vllm-{VERSION}"
+FILES = ("server.log", "command.txt", "result.json")
+MOST_BYTES = 60_000
+#: what names this machine, and what stands for it
+ADDRESS = re.compile(r"(mq_connect_ip=)[\d.]+")
+SCRATCH = re.compile(r"/(?:var/)*tmp/[\w./-]+")
+STDLIB = re.compile(r"(?<![\w.-])/(?!opt/engine/|models/)[^\s\"']*?/lib/(python3\.\d+)/")
+ROUTES = re.compile(r"^.*Route: /(?!health|v1/models|metrics|v1/chat/completions,).*\n", re.M)
+
+
+def keep(case: str, engine: Engine) -> None:
+    """Copy one run. One that is kept already stays; a log too long, or that names a folder of this machine, is refused."""
+    if (DATA / case).exists():
+        sys.exit(f"{DATA / case} is there already.")
+    texts = {}
+    for name in FILES:
+        text = (ROOT / "runs" / case / name).read_text(errors="replace")
+        if name == "command.txt":
+            text = " ".join(f"{key}={value}" for key, value in ENVIRONMENT.items()) + f" {text}"
+        clean = neutral(text, engine)
+        if len(clean.encode()) > MOST_BYTES:
+            sys.exit(f"{case}/{name} has {len(clean)} characters; {MOST_BYTES} are the most.")
+        folder = re.search(r".{0,40}/(tmp|work|root|home)/.{0,40}", clean)
+        if folder:
+            sys.exit(f"{case}/{name} still names a folder: {folder[0]}")
+        texts[name] = clean
+    (DATA / case).mkdir(parents=True)
+    for name, clean in texts.items():
+        (DATA / case / name).write_text(clean)
+
+
+def neutral(text: str, engine: Engine) -> str:
+    """Models in /models, the engine in /opt/engine, its Python in /usr; most of the routes it lists are left out."""
+    for found in {str(engine.models), str(engine.models.resolve())}:
+        text = text.replace(found, "/models")
+    for found in {str(engine.venv), str(engine.venv.resolve())}:
+        text = text.replace(found, "/opt/engine")
+    text = STDLIB.sub(r"/usr/lib/\1/", text)
+    text = ADDRESS.sub(r"\g<1>192.0.2.2", text)
+    return ROUTES.sub("", SCRATCH.sub("/scratch", text))
+
+
+if __name__ == "__main__":
+    for one in sys.argv[1:]:
+        keep(one, installed())

@@ -1,0 +1,83 @@
+"""Which sandbox runs is known exactly, and so is who sits on a port."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sparkwright.sandbox import control
+from tests.remote.sshd import free_port
+
+
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    both = Path(tempfile.mkdtemp(prefix="spark-")), Path(tempfile.mkdtemp(prefix="spark-"))
+    yield both
+    for one in both:
+        control.down(one)
+        shutil.rmtree(one, ignore_errors=True)
+
+
+def pid(folder: Path) -> int:
+    return int(json.loads((folder / "state.json").read_text())["pid"])
+
+
+def test_a_pid_that_now_is_another_sandboxs_is_not_taken_for_this_one(folders: tuple[Path, Path]) -> None:
+    mine, other = folders
+    control.up(other)
+    shutil.copy(other / "state.json", mine / "state.json")  # as after a reboot that gave the pid to the other one
+    assert control.status(mine) == {"sandbox": "down"}
+    found = control.up(mine)
+    assert pid(mine) != pid(other) and str(mine) in found["DOCKER_HOST"]
+    control.down(mine)
+    assert psutil.pid_exists(pid(other))
+    assert control.status(other)["sandbox"] == "up"
+
+
+def test_a_sandbox_that_was_killed_is_down(folders: tuple[Path, Path]) -> None:
+    mine, _ = folders
+    control.up(mine)
+    process = psutil.Process(pid(mine))
+    process.kill()
+    process.wait(5)
+    assert control.status(mine) == {"sandbox": "down"}
+    control.up(mine)
+    assert control.status(mine)["sandbox"] == "up"
+
+
+def listener(port: int) -> psutil.Process | None:
+    rows = [one for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr.port == port]
+    return psutil.Process(rows[0].pid) if rows else None
+
+
+def test_a_taken_port_is_held_by_a_process_with_a_name_of_its_own(folders: tuple[Path, Path]) -> None:
+    mine, _ = folders
+    control.up(mine)
+    port = free_port()
+    (mine / "serve_port").write_text(str(port))
+    control.fault(mine, "port-taken")
+    found = listener(port)
+    assert found is not None and found.name() == "port-squatter" and found.pid != pid(mine)
+    control.fault(mine, None)
+    assert listener(port) is None and not found.is_running()
+
+
+def test_the_squatter_goes_with_its_sandbox(folders: tuple[Path, Path]) -> None:
+    mine, _ = folders
+    control.up(mine)
+    port = free_port()
+    (mine / "serve_port").write_text(str(port))
+    control.fault(mine, "port-taken")
+    control.down(mine)
+    end_s = time.monotonic() + 5
+    while listener(port) is not None and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert listener(port) is None

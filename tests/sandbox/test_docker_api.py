@@ -1,0 +1,267 @@
+"""The pretend Docker Engine answers the docker SDK as the real one does: listing, logs, stopping, throw-away containers."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.errors import APIError, ImageNotFound, NotFound
+
+from sparkwright.sandbox import control
+from tests.remote.sshd import free_port
+from tests.sandbox.test_parts import IMAGE
+
+REPOSITORY, TAG = IMAGE.split(":")
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        folder = Path(tempfile.mkdtemp(prefix="spark-"))
+        control.up(folder)
+        yield folder
+        control.down(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def engine(home: Path) -> Iterator[docker.DockerClient]:
+    client = docker.DockerClient(base_url=control.up(home)["DOCKER_HOST"])
+    pull(client)
+    yield client
+    for row in client.api.containers(all=True):
+        client.api.remove_container(row["Id"], force=True)
+
+
+def pull(client: docker.DockerClient, tag: str = TAG) -> None:
+    digest = client.api.inspect_distribution(f"{REPOSITORY}:{tag}")["Descriptor"]["digest"]
+    client.api.pull(REPOSITORY, tag=digest)
+    client.api.tag(f"{REPOSITORY}@{digest}", REPOSITORY, tag)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 4096}')
+    return folder
+
+
+def create(engine: docker.DockerClient, name: str, model: Path, **fields: Any) -> None:
+    ports = {"8000/tcp": [{"HostIp": "", "HostPort": str(free_port())}]}
+    host = {"Binds": [f"{model}:/m"], "PortBindings": ports, **fields}
+    words = ["--model", "/m", "--gpu-memory-utilization", "0.1"]  # several at once, and one after the other
+    engine.api.create_container_from_config({"Image": IMAGE, "Cmd": words, "HostConfig": host}, name)
+
+
+def serving(engine: docker.DockerClient, name: str, model: Path, **fields: Any) -> Any:
+    create(engine, name, model, **fields)
+    engine.api.start(name)
+    container = engine.containers.get(name)
+    until(lambda: b"Application startup complete." in container.logs())
+    return container
+
+
+def until(true: Any, timeout_s: float = 10) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def refused(act: Any) -> tuple[int, str]:
+    with pytest.raises(APIError) as caught:
+        act()
+    return caught.value.status_code, caught.value.explanation
+
+
+def names(engine: docker.DockerClient, **query: Any) -> list[str]:
+    return sorted(row["Names"][0][1:] for row in engine.api.containers(**query))
+
+
+def test_a_listing_is_filtered(engine: docker.DockerClient, model: Path) -> None:
+    serving(engine, "up", model)
+    create(engine, "down", model)
+    body = {"Image": IMAGE, "Cmd": ["--version"], "Labels": {"a": "1", "b": "2"}, "HostConfig": {}}
+    key = engine.api.create_container_from_config(body, "labelled")["Id"]
+    assert names(engine) == ["up"]
+    assert names(engine, all=True) == ["down", "labelled", "up"]
+    for filters, found in (
+        ({"name": "^up$"}, ["up"]), ({"name": ["^/down$", "labelled"]}, ["down", "labelled"]), ({"label": "a=1"}, ["labelled"]),
+        ({"label": ["a=1", "b=3"]}, []), ({"label": "b"}, ["labelled"]), ({"status": "created"}, ["down", "labelled"]),
+        ({"id": key[:12]}, ["labelled"]), ({"ancestor": IMAGE}, ["down", "labelled", "up"]), ({"ancestor": "other"}, []),
+        ({"name": "up", "status": "created"}, []),
+    ):  # fmt: skip
+        assert names(engine, all=True, filters=filters) == found, filters
+    assert names(engine, filters={"status": "created"}) == ["down", "labelled"]
+    assert names(engine, all=True, limit=1) == ["labelled"]
+    assert engine.api.containers(all=True)[0]["Labels"]["a"] == "1"
+    assert refused(lambda: engine.api.containers(filters={"colour": "red"})) == (400, "invalid filter 'colour'")
+
+
+def test_killing_needs_a_running_container(engine: docker.DockerClient, model: Path) -> None:
+    container = serving(engine, "one", model)
+    container.kill()
+    assert container.wait()["StatusCode"] == 137
+    assert refused(container.kill) == (409, f"cannot kill container: one: container {container.id} is not running")
+    assert engine.api.containers(all=True)[0]["State"] == "exited"
+
+
+def test_stop_is_graceful_and_a_second_one_says_so(engine: docker.DockerClient, model: Path) -> None:
+    container = serving(engine, "one", model, RestartPolicy={"Name": "unless-stopped"})
+    container.stop()
+    assert container.wait()["StatusCode"] == 0
+    assert b"[shutdown] API server: shutdown triggered" in container.logs()
+    response = engine.api._post(engine.api._url("/containers/{0}/stop", "one"))
+    assert response.status_code == 304
+
+
+def test_one_that_does_not_listen_is_killed_after_its_time(
+    engine: docker.DockerClient, home: Path, model: Path
+) -> None:
+    container = serving(engine, "one", model)
+    control.fault(home, "stubborn")
+    began_s = time.monotonic()
+    container.stop(timeout=1)
+    assert 0.9 < time.monotonic() - began_s < 4
+    control.fault(home, None)
+    assert container.wait()["StatusCode"] == 137
+
+
+def test_restart_starts_what_runs_and_what_does_not(engine: docker.DockerClient, model: Path) -> None:
+    container = serving(engine, "one", model)
+    for _ in range(2):
+        before = engine.api.inspect_container("one")["State"]["StartedAt"]
+        container.restart(timeout=5)
+        found = engine.api.inspect_container("one")["State"]
+        assert found["Running"] and found["StartedAt"] > before
+        container.stop()
+
+
+def test_a_container_may_have_no_name_and_not_a_bad_one(engine: docker.DockerClient) -> None:
+    body = {"Image": IMAGE, "HostConfig": {}}
+    key = engine.api.create_container_from_config(body)["Id"]
+    assert engine.api.inspect_container(key)["Name"].startswith("/")
+    status, said = refused(lambda: engine.api.create_container_from_config(body, "a b"))
+    assert status == 400 and "Invalid container name (a b)" in said
+
+
+def test_an_unknown_container_and_image_are_404(engine: docker.DockerClient) -> None:
+    with pytest.raises(NotFound, match="No such container: nobody"):
+        engine.api.inspect_container("nobody")
+    with pytest.raises(ImageNotFound, match="No such image: nothing:1"):
+        engine.api.create_container_from_config({"Image": "nothing:1", "HostConfig": {}}, "xx")
+
+
+def test_logs_by_tail_since_time_and_stream(engine: docker.DockerClient, model: Path) -> None:
+    container = serving(engine, "one", model)
+    whole = container.logs().splitlines()
+    assert container.logs(tail=2).splitlines() == whole[-2:]
+    assert container.logs(tail=0) == b""
+    assert container.logs(since=int(time.time()) + 60) == b""
+    assert container.logs(since=int(time.time()) - 60).splitlines() == whole
+    assert container.logs(until=int(time.time()) - 60) == b""
+    stamped = container.logs(timestamps=True, tail=1).decode()
+    assert stamped[4] == "-" and stamped.split(" ")[0].endswith("Z") and "Application startup complete." in stamped
+    parts = [container.logs(stdout=out, stderr=not out) for out in (True, False)]
+    assert b"non-default args" in parts[0] and b"Application startup complete." not in parts[0]
+    assert b"Application startup complete." in parts[1] and b"non-default args" not in parts[1]
+    status, said = refused(lambda: container.logs(stdout=False, stderr=False))
+    assert (status, said) == (400, "Bad parameters: you must choose at least one stream")
+
+
+def test_following_ends_with_the_container(engine: docker.DockerClient, model: Path) -> None:
+    container = serving(engine, "one", model)
+    seen: list[bytes] = []
+    follower = threading.Thread(target=lambda: seen.extend(container.logs(stream=True, follow=True, tail=1)))
+    follower.start()
+    until(lambda: seen)
+    assert follower.is_alive()
+    container.stop()
+    follower.join(timeout=5)
+    assert not follower.is_alive()
+    assert b"Application shutdown complete." in b"".join(seen)
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "command"),
+    [
+        ("vllm", ["--version"]),
+        (["vllm", "--version"], None),
+        ("python3", ["-c", "import vllm; print(vllm.__version__)"]),
+    ],
+)
+def test_a_throw_away_container_tells_the_version(engine: docker.DockerClient, entrypoint: Any, command: Any) -> None:
+    for tag, version in ((TAG, "0.32.0"), ("cu130-nightly", "0.19.2rc1.dev134+gsandbox")):
+        pull(engine, tag)
+        said = engine.containers.run(f"{REPOSITORY}:{tag}", command, entrypoint=entrypoint, remove=True)
+        assert said.decode().strip() == version
+    assert names(engine, all=True) == []
+
+
+def test_the_images_entry_point_takes_what_follows_as_arguments_of_serve(engine: docker.DockerClient) -> None:
+    """`docker run IMAGE vllm --version` asks vllm serve for a model called vllm."""
+    with pytest.raises(docker.errors.ContainerError, match=r"unrecognized arguments: --version") as caught:
+        engine.containers.run(IMAGE, ["vllm", "--version"], remove=True)
+    assert caught.value.exit_status == 2
+    said = engine.containers.run(IMAGE, ["--help=all"], remove=True).decode()
+    assert "  --max-num-seqs MAX_NUM_SEQS" in said and "--calculate-kv-scales" not in said
+
+
+def test_a_container_that_removes_itself_is_gone_after_its_end(engine: docker.DockerClient) -> None:
+    engine.containers.run(IMAGE, ["--version"], entrypoint="vllm", auto_remove=True, detach=True)
+    until(lambda: names(engine, all=True) == [])
+
+
+def test_a_program_that_is_not_there_is_refused_at_the_start(engine: docker.DockerClient) -> None:
+    status, said = refused(lambda: engine.containers.run(IMAGE, ["-l"], entrypoint="nvtop"))
+    assert status == 400 and 'exec: "nvtop": executable file not found in $PATH' in said
+    assert engine.api.containers(all=True)[0]["State"] == "created"
+
+
+def test_an_image_goes_when_nothing_uses_it(engine: docker.DockerClient, model: Path) -> None:
+    container = serving(engine, "one", model)
+    status, said = refused(lambda: engine.images.remove(IMAGE, force=True))
+    assert (
+        status == 409 and f"(cannot be forced) - image is being used by running container {container.id[:12]}" in said
+    )
+    container.stop()
+    status, said = refused(lambda: engine.images.remove(IMAGE))
+    assert status == 409 and "(must be forced) - image is being used by stopped container" in said
+    container.remove()
+    engine.api.tag(IMAGE, REPOSITORY, "mine")
+    engine.images.remove(f"{REPOSITORY}:mine")
+    assert engine.images.get(IMAGE).tags == [IMAGE]
+    engine.images.remove(IMAGE)
+    with pytest.raises(ImageNotFound, match="No such image"):
+        engine.images.get(IMAGE)
+
+
+def test_pruning_takes_what_is_unused(engine: docker.DockerClient) -> None:
+    pull(engine, "nightly")
+    create(engine, "one", Path("/nowhere"))
+    assert engine.images.prune()["SpaceReclaimed"] == 0
+    done = engine.images.prune(filters={"dangling": False})
+    assert {"Untagged": f"{REPOSITORY}:nightly"} in done["ImagesDeleted"] and done["SpaceReclaimed"] > 10**9
+    assert engine.images.get(IMAGE)
+    assert len(engine.containers.prune()["ContainersDeleted"]) == 1
+    assert names(engine, all=True) == []
+
+
+def test_a_container_that_was_stopped_stays_so_when_the_engine_comes_back(
+    home: Path, engine: docker.DockerClient, model: Path
+) -> None:
+    policy = {"RestartPolicy": {"Name": "unless-stopped"}}
+    serving(engine, "stopped", model, **policy).stop()
+    serving(engine, "running", model, **policy)
+    (home / "state.json").unlink()
+    client = docker.DockerClient(base_url=control.up(home)["DOCKER_HOST"])
+    until(lambda: names(client) == ["running"])
+    assert names(client, all=True) == ["running", "stopped"]

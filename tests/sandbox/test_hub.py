@@ -1,0 +1,119 @@
+"""The pretend hub answers as the real one, to plain HTTP and to the real huggingface_hub."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+from sparkwright.sandbox import hub
+from sparkwright.sandbox.hub import Hub, HubApi, commit
+from sparkwright.sandbox.web import Server
+
+MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
+GATED = "meta-llama/Llama-3.1-8B-Instruct"
+SHARD = "model-00001-of-00014.safetensors"
+
+
+class Pretend:
+    def __init__(self) -> None:
+        self.moved = False
+        self.server = Server(0, HubApi, Hub(moved=lambda: self.moved))
+        self.server.start()
+        self.url = f"http://127.0.0.1:{self.server.port}"
+        self.api = HfApi(endpoint=self.url, token=False)
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        line = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        line.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        answer = line.getresponse()
+        found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        line.close()
+        return found
+
+
+@pytest.fixture
+def pretend() -> Iterator[Pretend]:
+    one = Pretend()
+    yield one
+    one.server.stop()
+
+
+def test_a_tree_lists_sizes_and_sha256(pretend: Pretend) -> None:
+    status, _, data = pretend.ask(f"/api/models/{MODEL}/tree/main?recursive=1")
+    rows: dict[str, Any] = {row["path"]: row for row in json.loads(data)}
+    assert status == 200 and sorted(rows) == sorted(hub.files(MODEL))
+    info = {one.rfilename: one for one in pretend.api.model_info(MODEL, files_metadata=True).siblings or ()}
+    assert rows[SHARD]["lfs"] == {"oid": info[SHARD].lfs.sha256, "size": 2_500_000, "pointerSize": 135}  # type: ignore[union-attr]
+    assert "lfs" not in rows["config.json"] and rows["config.json"]["oid"] == info["config.json"].blob_id
+    assert {one.path for one in pretend.api.list_repo_tree(MODEL, recursive=True)} == set(rows)
+
+
+def test_a_large_files_headers_tell_what_it_is(pretend: Pretend) -> None:
+    status, headers, body = pretend.ask(f"/{MODEL}/resolve/main/{SHARD}", "HEAD")
+    sha256 = hub.sibling(MODEL, SHARD)["lfs"]["sha256"]
+    assert (status, body) == (200, b"")
+    assert headers["etag"] == headers["x-linked-etag"] == f'"{sha256}"'
+    assert headers["x-linked-size"] == headers["content-length"] == "2500000"
+    assert headers["x-repo-commit"] == commit(MODEL)
+    assert "x-linked-size" not in pretend.ask(f"/{MODEL}/resolve/main/config.json", "HEAD")[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "span"),
+    [
+        ("bytes=10-19", 206, (10, 20)),
+        ("bytes=2499990-", 206, (2_499_990, None)),
+        ("bytes=-5", 206, (-5, None)),
+        ("bytes=2500000-", 416, (0, 0)),
+    ],
+)
+def test_a_range_is_served(pretend: Pretend, given: str, status: int, span: tuple[int, int | None]) -> None:
+    found, headers, data = pretend.ask(f"/{MODEL}/resolve/main/{SHARD}", Range=given)
+    assert (found, data) == (status, hub.content(MODEL, SHARD)[slice(*span)])
+    assert headers["content-range"].endswith("/2500000")
+
+
+def test_what_is_refused_has_its_code(pretend: Pretend) -> None:
+    cases = [
+        ("/api/models/no/such", {}, 401, "RepoNotFound"),
+        ("/api/models/no/such", {"Authorization": "Bearer hf_x"}, 404, "RepoNotFound"),
+        (f"/{GATED}/resolve/main/config.json", {}, 401, "GatedRepo"),
+        (f"/{GATED}/resolve/main/config.json", {"Authorization": f"Bearer {hub.STRANGER}"}, 403, "GatedRepo"),
+        (f"/api/models/{MODEL}/revision/v9", {}, 404, "RevisionNotFound"),
+        (f"/{MODEL}/resolve/main/nothing", {}, 404, "EntryNotFound"),
+    ]  # fmt: skip
+    for path, headers, status, code in cases:
+        found = pretend.ask(path, **headers)
+        assert (found[0], found[1]["x-error-code"]) == (status, code), path
+    assert pretend.ask(f"/{GATED}/resolve/main/config.json", Authorization="Bearer hf_x")[0] == 200
+    for error, model, revision in (
+        (RepositoryNotFoundError, "no/such", None), (GatedRepoError, GATED, None), (RevisionNotFoundError, MODEL, "v9")
+    ):  # fmt: skip
+        with pytest.raises(error):
+            pretend.api.model_info(model, revision=revision)
+
+
+def test_a_branch_that_moved_means_another_commit_and_the_old_one_is_still_there(
+    pretend: Pretend, tmp_path: Path
+) -> None:
+    before = pretend.api.model_info(MODEL).sha
+    with pytest.raises(RevisionNotFoundError):
+        pretend.api.model_info(MODEL, revision=commit(MODEL, moved=True))
+    pretend.moved = True
+    after = pretend.api.model_info(MODEL).sha
+    assert (before, after) == (commit(MODEL), commit(MODEL, moved=True)) and before != after
+    for revision in (before, after):
+        folder = snapshot_download(
+            MODEL, revision=revision, local_dir=tmp_path / str(revision), endpoint=pretend.url, token=False,
+            allow_patterns=["README.md", "*-00001-*", "*-00002-*"],
+        )  # fmt: skip
+        for name in ("README.md", SHARD, "model-00002-of-00014.safetensors"):
+            assert (Path(folder) / name).read_bytes() == hub.content(MODEL, name, moved=revision == after)
+    assert hub.content(MODEL, SHARD) != hub.content(MODEL, SHARD, moved=True)

@@ -1,0 +1,170 @@
+"""The pretend Ollama behaves as the real one's source says: it unloads late, waits while it loads, and may load again."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparkwright.sandbox import ollama
+from sparkwright.sandbox.memory import GIB, Pool
+from sparkwright.sandbox.ollama import Ollama, OllamaApi
+from sparkwright.sandbox.ollama_models import LARGE, MODELS
+from sparkwright.sandbox.web import Server
+
+UNLOAD = {"model": "qwen3:32b", "keep_alive": 0}
+
+
+class Pretend:
+    def __init__(self) -> None:
+        self.busy = self.returns = False
+        self.pool = Pool(None)
+        self.ollama = Ollama(self.pool, lambda: self.busy, lambda: self.returns)
+        self.server = Server(0, OllamaApi, self.ollama)
+        self.server.start()
+
+    def ask(self, path: str, body: Any = None) -> tuple[int, Any]:
+        data = json.dumps(body).encode() if body is not None else None
+        method = "POST" if path in ("/api/generate", "/api/chat", "/api/show") else "GET"
+        request = urllib.request.Request(f"http://127.0.0.1:{self.server.port}{path}", data=data, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                lines = [json.loads(line) for line in answer.read().splitlines()]
+                return answer.status, lines[0] if len(lines) == 1 else lines
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def loaded(self) -> list[str]:
+        return [one["name"] for one in self.ask("/api/ps")[1]["models"]]
+
+    def until_loaded(self, *names: str, timeout_s: float = 5) -> None:
+        end_s = time.monotonic() + timeout_s
+        while sorted(self.loaded()) != sorted(names):
+            assert time.monotonic() < end_s, self.loaded()
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
+    monkeypatch.delenv("SPARKWRIGHT_SANDBOX_SPEED", raising=False)
+    monkeypatch.setattr(ollama, "LOAD_S", 0.8)
+    one = Pretend()
+    yield one
+    one.server.stop()
+
+
+def test_one_large_model_is_loaded_and_two_more_are_known(pretend: Pretend) -> None:
+    tags = pretend.ask("/api/tags")[1]["models"]
+    assert [one["name"] for one in tags] == ["qwen3:32b", "gpt-oss:20b", "llama3.1:8b"]
+    assert len({one["digest"] for one in tags}) == 3
+    assert pretend.loaded() == ["qwen3:32b"]
+    row = pretend.ask("/api/ps")[1]["models"][0]
+    assert row["size"] == row["size_vram"] == 20 * GIB and row["digest"] == tags[0]["digest"]
+    assert pretend.ask("/api/show", {"model": "llama3.1:8b"})[1]["details"]["parameter_size"] == "8.0B"
+
+
+def test_what_is_wrong_is_said(pretend: Pretend) -> None:
+    for path in ("/api/generate", "/api/chat", "/api/show"):
+        assert pretend.ask(path, {"model": "no"}) == (404, {"error": "model 'no' not found"})
+        assert pretend.ask(path) == (400, {"error": "missing request body"})
+    assert pretend.ask("/api/generate", {**UNLOAD, "keep_alive": []})[0] == 400
+    assert pretend.ask("/api/generate", {**UNLOAD, "keep_alive": "soon"})[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(None, None), (0, 0), ("0", 0), ("0s", 0), ("5m", 300), ("1h30m", 5400), (90, 90), (-1, 1e9), ("-1s", 1e9)],
+)
+def test_keep_alive_is_a_number_or_a_duration(given: Any, seconds: float | None) -> None:
+    assert ollama.keep_alive(given) == seconds
+
+
+def test_an_unload_answers_at_once_and_happens_later(pretend: Pretend) -> None:
+    free = pretend.pool.available
+    status, said = pretend.ask("/api/generate", UNLOAD)
+    assert (status, said["response"], said["done"], said["done_reason"]) == (200, "", True, "unload")
+    assert pretend.loaded() == ["qwen3:32b"]
+    pretend.until_loaded()
+    assert pretend.pool.available == free  # the memory comes back a little after the list is empty
+    time.sleep(0.4)
+    assert pretend.pool.available == free + 20 * GIB
+
+
+def test_unloading_what_is_not_loaded_is_a_200_that_does_nothing(pretend: Pretend) -> None:
+    assert pretend.ask("/api/generate", {"model": "llama3.1:8b", "keep_alive": 0})[1]["done_reason"] == "unload"
+    chat = pretend.ask("/api/chat", {"model": "llama3.1:8b", "messages": [], "keep_alive": 0})[1]
+    assert (chat["message"], chat["done_reason"]) == ({"role": "assistant", "content": ""}, "unload")
+    assert pretend.loaded() == ["qwen3:32b"]
+
+
+def test_a_busy_model_stays_listed_until_its_request_ends(pretend: Pretend) -> None:
+    asked = threading.Thread(
+        target=pretend.ask,
+        args=("/api/generate", {"model": "qwen3:32b", "prompt": "x", "options": {"num_predict": 80}}),
+    )
+    asked.start()
+    time.sleep(0.2)
+    pretend.ask("/api/generate", UNLOAD)
+    time.sleep(1.0)
+    assert pretend.loaded() == ["qwen3:32b"] and asked.is_alive()
+    asked.join()
+    pretend.until_loaded()
+
+
+def test_a_prompt_is_answered_before_its_keep_alive_of_zero_counts(pretend: Pretend) -> None:
+    lines = pretend.ask("/api/generate", {**UNLOAD, "prompt": "Count."})[1]
+    assert lines[0]["response"] and lines[-1]["done_reason"] == "stop" and not lines[0]["done"]
+    pretend.until_loaded()
+
+
+def test_while_a_model_loads_it_is_first_in_no_list_and_then_what_asks_waits(pretend: Pretend) -> None:
+    threading.Thread(target=pretend.ask, args=("/api/generate", {"model": "llama3.1:8b"})).start()
+    time.sleep(0.1)
+    assert pretend.loaded() == ["qwen3:32b"]
+    assert pretend.ask("/api/generate", {"model": "llama3.1:8b", "keep_alive": 0})[0] == 200  # does nothing
+    time.sleep(0.4)
+    began_s = time.monotonic()
+    assert set(pretend.loaded()) == {"qwen3:32b", "llama3.1:8b"}
+    assert time.monotonic() - began_s > 0.3
+    time.sleep(0.8)
+    assert "llama3.1:8b" in pretend.loaded()
+
+
+def test_an_unload_waits_for_the_load_too(pretend: Pretend) -> None:
+    threading.Thread(target=pretend.ask, args=("/api/generate", {"model": "llama3.1:8b"})).start()
+    time.sleep(0.5)
+    began_s = time.monotonic()
+    pretend.ask("/api/generate", {"model": "llama3.1:8b", "keep_alive": 0})
+    assert time.monotonic() - began_s > 0.3
+    pretend.until_loaded("qwen3:32b")
+
+
+def test_a_model_can_come_back_right_after_its_unload(pretend: Pretend) -> None:
+    pretend.returns = True
+    pretend.ask("/api/generate", UNLOAD)
+    pretend.until_loaded()
+    pretend.until_loaded("qwen3:32b")
+    pretend.returns = False
+    pretend.ask("/api/generate", UNLOAD)
+    pretend.until_loaded()
+    time.sleep(RETURNED_BY_S)
+    assert pretend.loaded() == []
+
+
+RETURNED_BY_S = ollama.RETURNS_S + 0.5
+
+
+def test_a_model_that_does_not_fit_is_refused(pretend: Pretend) -> None:
+    pretend.pool.claim("vllm", pretend.pool.available - GIB)
+    status, said = pretend.ask("/api/generate", {"model": "gpt-oss:20b"})
+    assert (status, said) == (
+        500,
+        {"error": "model requires more system memory (14.0 GiB) than is available (1.0 GiB)"},
+    )
+    assert set(MODELS) > {LARGE.name}

@@ -1,0 +1,104 @@
+"""The stand-in engine refuses exactly what the real one refused, and takes what it took; the rules foretell both.
+
+The cases and what became of them are those of `make test-engine`, run against a real vLLM 0.32.0 (docs/engine-agreement.md).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engine import logs, predict, rules, versions
+from sparkwright.engine.architecture import classify
+from sparkwright.sandbox.vllm import arguments, config
+from sparkwright.sandbox.vllm import rules as refusals
+from tests.real_engine.cases import CASES, Case, Prediction
+from tests.real_engine.prediction import predicted
+
+TINY = Path(__file__).parent.parent / "data/tiny"
+VERSION = "0.32.0"
+NOT_REFUSED = ("kv-scales-on-hybrid",)  # an error because its result is wrong
+FLAGS: tuple[dict[str, object], ...] = (
+    {},
+    {"enable-chunked-prefill": False},
+    {"enable-prefix-caching": True},
+    {"enable-chunked-prefill": False, "enable-prefix-caching": True},
+    {"enable-chunked-prefill": False, "enable-prefix-caching": False},
+    {"enable-chunked-prefill": False, "max-num-batched-tokens": 1024},
+    {"max-num-seqs": 300, "max-num-batched-tokens": 256},
+    {"mamba-cache-mode": "all"},
+    {"calculate-kv-scales": True},
+    {"disable-log-requests": True},
+    {"swap-space": 4},
+    {"disable-chunked-prefill": True},
+    {"max-model-len": 16384},
+    {"enable-auto-tool-choice": True},
+)
+
+
+def stand_in(words: tuple[str, ...], folder: Path, version: str) -> tuple[config.Config | None, str]:
+    """The settings the stand-in ends up with, or None and its last words."""
+    try:
+        found = arguments.parse(list(words), version)
+        settings = config.build(found, config.read_model(found.model, folder), folder, version)
+        refusals.before_weights(settings, version)
+    except arguments.Refused as refused:
+        return None, str(refused)
+    return settings, ""
+
+
+def words(sentence: str) -> list[str]:
+    """What a sentence names, in no order: argparse lists options as they were added, its help sorts them."""
+    return sorted(sentence.replace(",", "").rstrip(".").split())
+
+
+def laid(kind: str, folder: Path) -> Path:
+    source = TINY / f"{kind}.json"
+    if source.exists():
+        (folder / "config.json").write_text(source.read_text())
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_stand_in_does_what_the_real_engine_did(case: Case, tmp_path: Path) -> None:
+    path = str(laid(case.model, tmp_path))
+    settings, said = stand_in(case.argv(path), tmp_path, VERSION)
+    assert (settings is not None) == case.expected.starts, said
+    if settings is None:
+        assert words(logs.read(said).died.value) == words(case.expected.why.replace("{model}", path))
+        return
+    now = Prediction(True, settings.chunked_prefill, settings.prefix_caching)
+    wanted = case.expected
+    assert (now.chunked_prefill, now.prefix_caching) == (wanted.chunked_prefill, wanted.prefix_caching)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.words], ids=lambda case: case.name)
+def test_the_rules_foretell_what_the_real_engine_did(case: Case) -> None:
+    path = TINY / f"{case.model}.json"
+    foretold = predicted(case, json.loads(path.read_text()) if path.exists() else {})
+    if foretold.starts is None:
+        return
+    assert foretold.starts == case.expected.starts, foretold.why
+    if foretold.starts:
+        assert foretold.chunked_prefill == case.expected.chunked_prefill
+        assert foretold.prefix_caching == case.expected.prefix_caching
+
+
+@pytest.mark.parametrize("version", ["0.17.1", "0.20.1", "0.26.2", "0.27.1", "0.28.0", "0.32.0"])
+@pytest.mark.parametrize("kind", ["dense", "gated_delta"])
+def test_rules_and_stand_in_agree_in_every_release(kind: str, version: str, tmp_path: Path) -> None:
+    path = str(laid(kind, tmp_path))
+    model = json.loads((tmp_path / "config.json").read_text())
+    for flags in FLAGS:
+        asked = rules.Asked({"max-model-len": 4096, **flags}, model_by_flag=True)
+        found = rules.check(asked, classify(model), versions.parse(version))
+        errors = [one.sentence for one in found if one.severity == "error" and one.rule not in NOT_REFUSED]
+        case = Case("", kind, Prediction(None), dict(asked.flags))
+        settings, said = stand_in(case.argv(path), tmp_path, version)
+        assert bool(errors) == (settings is None), f"{flags}: {errors} against {said[-300:]}"
+        if settings is not None:
+            foretold = predict.effective(asked, classify(model), versions.parse(version))
+            assert foretold.chunked_prefill == settings.chunked_prefill
+            assert foretold.prefix_caching == settings.prefix_caching

@@ -1,0 +1,129 @@
+"""The stand-in's command line knows what the real one knows, and refuses in its words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkwright.sandbox.vllm import flags
+from sparkwright.sandbox.vllm.arguments import Refused, parse
+from tests.sandbox import serve_help
+
+SOURCE = Path(serve_help.__file__).parent.parent.parent / "src"
+REAL = serve_help.HELP.read_text()
+NOW = "0.32.0"
+
+
+def vllm(*words: str, version: str = NOW) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), "VLLM_VERSION": version}
+    line = [sys.executable, "-m", "sparkwright.sandbox.vllm", *words]
+    return subprocess.run(line, env=env, capture_output=True, text=True, timeout=30, check=False)
+
+
+def refusal(*words: str, version: str = NOW) -> Refused:
+    with pytest.raises(Refused) as caught:
+        parse(words, version)
+    return caught.value
+
+
+def test_the_table_of_flags_is_the_real_help_and_nothing_else() -> None:
+    assert flags.TABLE.read_text() == serve_help.HEADER + "\n".join(serve_help.rows(REAL)) + "\n"
+
+
+def test_the_stand_in_prints_the_real_helps_options_quickly() -> None:
+    began_s = time.monotonic()
+    done = vllm("serve", "--help=all")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert time.monotonic() - began_s < 3
+    printed = [serve_help.header(block) for block in serve_help.blocks(done.stdout)]
+    assert printed == [serve_help.header(block) for block in serve_help.blocks(REAL)]
+
+
+def test_it_says_its_images_version() -> None:
+    for version in (NOW, "0.19.2"):
+        done = vllm("--version", version=version)
+        assert (done.returncode, done.stdout) == (0, f"{version}\n")
+
+
+@pytest.mark.parametrize(
+    "name", [name for one in flags.options(NOW) for name in one.names if "help" not in name and name != "-h"]
+)
+def test_each_spelling_is_taken(name: str) -> None:
+    option = next(one for one in flags.options(NOW) if name in one.names)
+    value = option.choices[0] if option.choices else {"json": "{}", "switch": None}.get(option.kind, "1")
+    more = ["--tool-call-parser", "hermes"] if "auto-tool-choice" in name else []
+    parse([name, *([value] if value is not None else []), *more], NOW)
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (["-tp", "2"], "tensor_parallel_size", 2),
+        (["-O3"], "optimization_level", 3),
+        (["--max_num_seqs=8"], "max_num_seqs", 8),
+        (["--max-model-len", "4k"], "max_model_len", 4000),
+        (["--no-enable-log-requests"], "enable_log_requests", False),
+        (["--served-model-name", "a", "b"], "served_model_name", ["a", "b"]),
+        (
+            ["-cc.mode=3", "-cc.pass_config.fuse", "true"],
+            "compilation_config",
+            {"mode": 3, "pass_config": {"fuse": True}},
+        ),
+    ],
+)
+def test_values_are_read_as_the_engine_does(words: list[str], key: str, value: object) -> None:
+    assert parse(words, NOW).values[key] == value
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--enable-chunked-prefill=False"], "argument --enable-chunked-prefill/--no-enable-chunked-prefill: ignored explicit argument 'False'"),
+        (["--mamba-cache-mode", "all"], "argument --mamba-cache-mode: invalid choice: 'all' (choose from align, none)"),
+        (["--kv-cache-dtype", "fp4"], "argument --kv-cache-dtype: invalid choice: 'fp4' (choose from auto, bfloat16, "),
+        (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
+        (["--max-num-seqs"], "argument --max-num-seqs: expected one argument"),
+        (["--served-model-name"], "argument --served-model-name: expected at least one argument"),
+    ],
+)  # fmt: skip
+def test_argparse_refuses_on_its_second_exit_code(words: list[str], said: str) -> None:
+    refused = refusal(*words)
+    assert f"vllm serve: error: {said}" in str(refused)
+    assert refused.code == 2
+
+
+def test_an_unknown_argument_is_refused_as_the_real_log_has_it() -> None:
+    folder = serve_help.HELP.parent / "err-unknown-arg"
+    refused = refusal("/models/tiny-llama", "--host", "127.0.0.1", "--enforce-eager", "--no-such-flag")
+    assert str(refused) in (folder / "server.log").read_text()
+    assert refused.code == json.loads((folder / "result.json").read_text())["exit_code"]
+
+
+#: flag, a version that takes it, one that does not
+LIVED = [
+    ("--calculate-kv-scales", "0.27.1", "0.28.0"),
+    ("--disable-chunked-prefill", "0.33.0", "0.32.0"),
+    ("--swap-space=4", "0.17.1", "0.18.0"),
+    ("--mamba-cache-mode=align", "0.15.0", "0.14.1"),
+    ("--mamba-cache-mode=all", "0.31.0", "0.33.0"),
+    ("--default-chat-template-kwargs={}", "0.14.0", "0.13.0"),
+]
+
+
+@pytest.mark.parametrize(("flag", "knows", "refuses"), LIVED, ids=[row[0] for row in LIVED])
+def test_a_flag_is_known_while_it_lived(flag: str, knows: str, refuses: str) -> None:
+    parse([flag], knows)
+    assert refusal(flag, version=refuses).code == 2
+
+
+def test_0_33_pairs_enable_with_disable_and_still_takes_no() -> None:
+    for flag in ("--disable-chunked-prefill", "--no-enable-chunked-prefill"):
+        assert parse([flag], "0.33.0").values == {"enable_chunked_prefill": False}
+    said = str(refusal("--enable-chunked-prefill=False", version="0.33.0"))
+    assert "argument --enable-chunked-prefill/--disable-chunked-prefill: ignored explicit argument 'False'" in said
