@@ -13,7 +13,7 @@ from sparkwright import docs
 from sparkwright.cli.linting import rule_text
 from sparkwright.engine.rules import RULES
 from sparkwright.inventory.models import GroupFile, HostFile, SecretSource
-from sparkwright.lockfile import FileEntry, ImageEntry, LockFile, ModelEntry
+from sparkwright.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
 from sparkwright.modules import registry
 from sparkwright.playbook.models import BlockFile, PlayFile, TaskFile
 from sparkwright.recipe.models import Container, Expect, Model, RecipeFile
@@ -24,7 +24,7 @@ MODELS = (
     *(HostFile, GroupFile, SecretSource),
     *(RecipeFile, Model, Container, Expect),
     *(PlayFile, TaskFile, BlockFile),
-    *(LockFile, ImageEntry, ModelEntry, FileEntry),
+    *(LockFile, ImageEntry, ManifestEntry, ModelEntry, FileEntry),
 )
 TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)
 

@@ -134,6 +134,10 @@ class Fleet:
         """Say something about a host that no task said."""
         self._events.put(event("note", task="", host=member.host.name, text=text))
 
+    def say_later(self, one: Event) -> None:
+        """Hand an event to the subscribers, from whatever thread this is."""
+        self._events.put(one)
+
     def request(self, member: Member, header: dict[str, Any], *, counted: bool = True) -> list[Event]:
         """One request on a member's link: its events go to the subscribers, and are returned.
 

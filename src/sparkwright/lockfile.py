@@ -17,18 +17,27 @@ from sparkwright.userfiles.checked import Strict, check
 
 NAME = "spark.lock"
 SCHEMA = 1
+DIGEST = r"^sha256:[0-9a-f]{64}$"
+
+
+class ManifestEntry(Strict):
+    """An image for one platform."""
+
+    platform: str = Field(description="as linux/arm64")
+    digest: str = Field(pattern=DIGEST, description="of its manifest")
+    config: str = Field(pattern=DIGEST, description="of its config: the Id it has on a host with overlay2")
+    size_bytes: int = Field(ge=0, description="what a pull downloads")
 
 
 class ImageEntry(Strict):
     """An image, by the digest its tag had."""
 
-    digest: str = Field(
-        description="of the index, or of the manifest where there is only one", pattern=r"^sha256:[0-9a-f]{64}$"
-    )
+    digest: str = Field(description="of the index, or of the manifest where there is only one", pattern=DIGEST)
     platforms: list[str] = Field(default_factory=list, description="as linux/arm64")
     engine_version: str | None = Field(None, description="of vLLM, as the image says it; null until that is known")
     created: str | None = Field(None, description="when the image was made")
-    size_bytes: int | None = Field(None, description="what a pull downloads")
+    size_bytes: int | None = Field(None, description="what a pull downloads, for the host that asked")
+    manifests: list[ManifestEntry] = Field(default_factory=list, description="by platform, as the registry has them")
 
 
 class FileEntry(Strict):
@@ -132,8 +141,9 @@ def _entry(model: type[Strict], entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_line_a_file(text: str) -> str:
-    """A model's files as one line each, so that a diff shows the files that changed."""
-    pattern = re.compile(
-        r"^(    - )path: (.*)\n      size_bytes: (\d+)\n      sha256: (.*)\n      blob_id: (.*)\n", re.M
-    )
-    return pattern.sub(r"\1{path: \2, size_bytes: \3, sha256: \4, blob_id: \5}\n", text)
+    """A model's files and an image's manifests as one line each, so that a diff shows those that changed."""
+    for keys in (("path", "size_bytes", "sha256", "blob_id"), ("platform", "digest", "config", "size_bytes")):
+        rows = "      ".join(f"{key}: (.*)\n" for key in keys)
+        line = ", ".join(f"{key}: \\{n}" for n, key in enumerate(keys, start=2))
+        text = re.sub(rf"^(    - ){rows}", rf"\1{{{line}}}\n", text, flags=re.M)
+    return text

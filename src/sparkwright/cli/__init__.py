@@ -10,7 +10,7 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import lint, logs, look, model, operate, runs, sandbox
+from sparkwright.cli import images, lint, lock, logs, look, model, operate, runs, sandbox
 
 namespace = Collection(
     *operate.TASKS,
@@ -18,7 +18,9 @@ namespace = Collection(
     *logs.TASKS,
     *look.TASKS,
     *lint.TASKS,
+    *lock.TASKS,
     docs=look.docs_collection(),
+    images=images.images_collection(),
     model=model.model_collection(),
     sandbox=Collection(*sandbox.TASKS),
 )

@@ -39,9 +39,9 @@ class Pins:
         Raises Refused when the registry or the hub does not know what the recipe names.
         """
         with self._mutex:
-            asked = self._missing(wanted)
+            asked = self._missing(wanted, member.host)
             if asked:
-                found = self._ask(fleet, member, asked, run_id)
+                found = ask(fleet, member, asked, run_id)
                 self._keep(wanted, found, fleet, member)
             return {
                 "image": self.lock.image(wanted.image),
@@ -58,31 +58,14 @@ class Pins:
             self._write()
             fleet.tell(member, f"spark.lock: {image} holds vLLM {version}.")
 
-    def _missing(self, wanted: Recipe) -> list[Task]:
+    def _missing(self, wanted: Recipe, host: Host) -> list[Task]:
         model = wanted.file.model
         tasks = []
         if self.lock.image(wanted.image) is None:
-            name = f"Pin {wanted.image}: ask the registry for its digest"
-            tasks.append(Task(id="image", name=name, module="lock_image", args={"ref": wanted.image}))
+            tasks.append(image_task(wanted, host))
         if self.lock.model(model.id, model.revision) is None:
-            name = f"Pin {model.id}: ask the hub for its commit and files"
-            args = {
-                "id": model.id,
-                "revision": model.revision,
-                "allow": list(model.allow),
-                "ignore": list(model.ignore),
-            }
-            tasks.append(Task(id="model", name=name, module="lock_model", args=args))
+            tasks.append(model_task(wanted))
         return tasks
-
-    @staticmethod
-    def _ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[str, dict[str, Any]]:
-        plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
-        events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
-        recap = next((one for one in events if one["event"] == "recap"), None)
-        if recap is None or recap["exit"] != 0:
-            raise Refused(recap["msg"] if recap else "the host gave no answer about the lock.", where=member.host.name)
-        return {one["task"]: one["data"] for one in events if one["event"] == "task_finished"}
 
     def _keep(self, wanted: Recipe, found: dict[str, dict[str, Any]], fleet: Fleet, member: Member) -> None:
         if "image" in found:
@@ -102,3 +85,29 @@ class Pins:
             self.lock.save(self._folder)
         except OSError as error:
             raise Failed(f"spark.lock can't be written: {error}.") from None
+
+
+def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = True) -> Task:
+    """Ask the registry about a recipe's image. pinned: the lock's digest. follow: False asks what that digest holds."""
+    ref = wanted.image if follow or not pinned else f"{wanted.image}@{pinned}"
+    args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else ""}
+    name = f"Pin {wanted.image}: ask the registry for its digest"
+    return Task(id="image", name=name, module="lock_image", args=args)
+
+
+def model_task(wanted: Recipe) -> Task:
+    """Ask the hub about a recipe's model."""
+    model = wanted.file.model
+    args = {"id": model.id, "revision": model.revision, "allow": list(model.allow), "ignore": list(model.ignore)}
+    name = f"Pin {model.id}: ask the hub for its commit and files"
+    return Task(id="model", name=name, module="lock_model", args=args)
+
+
+def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[str, dict[str, Any]]:
+    """What a host's modules answer, by the task's id. Raises Refused with the host's words."""
+    plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
+    events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
+    recap = next((one for one in events if one["event"] == "recap"), None)
+    if recap is None or recap["exit"] != 0:
+        raise Refused(recap["msg"] if recap else "the host gave no answer about the lock.", where=member.host.name)
+    return {one["task"]: one["data"] for one in events if one["event"] == "task_finished"}

@@ -62,12 +62,19 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
     return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
 
 
-def look(fleet: Fleet, member: Member, module: str, args: dict[str, Any]) -> dict[str, Any]:
-    """Run one module that only looks, and return what it found. Raises Failed with the host's words and exit code."""
+def look(
+    fleet: Fleet, member: Member, module: str, args: dict[str, Any], *, check: bool = False, exclusive: bool = False
+) -> dict[str, Any]:
+    """Run one module and return what it found. Raises Failed with the host's words and exit code.
+
+    check: it only looks. exclusive: it holds the host's lock, as a deploy does.
+    """
     task = Task(id=module, name=module, module=module, args=args)
-    plan = Plan(run_id=_run_id(), host=member.host.name, play="Look", steps=(task,), exclusive=False)
+    plan = Plan(
+        run_id=new_run_id(), host=member.host.name, play="Look", steps=(task,), check=check, exclusive=exclusive
+    )
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
-    done = next((one for one in events if one["event"] == "task_finished" and one["status"] == "ok"), None)
+    done = next((one for one in events if one["event"] == "task_finished" and one["status"] in ("ok", "changed")), None)
     if done is None:
         recap = next((one for one in events if one["event"] == "recap"), None)
         error = Failed(recap["msg"] if recap else "the host gave no answer.")
@@ -137,9 +144,9 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
     pins = {folder: Pins(folder, save=not given.check) for folder in set(locks.values())}
 
     def plan_for(member: Member) -> Plan:
-        run_id = _run_id()
-        names = _names(project, fleet, member, pins[locks[member.host.name]], play, run_id)
+        run_id = new_run_id()
         member.secrets = inventory.secrets(member.host)
+        names = _names(project, fleet, member, pins[locks[member.host.name]], play, run_id)
         if "container" in names:
             shown.serves(_served(member.host, names))
         return playbook.compile(
@@ -208,7 +215,8 @@ def _user(host: Host) -> str:
     return ssh_config.resolve(host).user
 
 
-def _run_id() -> str:
+def new_run_id() -> str:
+    """An id for a run, sortable by time."""
     return time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(2)
 
 

@@ -33,6 +33,11 @@ class Shared(Strict):
     serve_port: int | None = Field(
         None, description="publish the server on this port instead of the recipe's", ge=1, le=65535
     )
+    registry_mirror: str | None = Field(
+        None,
+        description="a registry that holds copies of images, as mirror.lan:5000; pulls by digest try it first",
+        pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]+)?$",
+    )
     env: dict[str, str] = Field(
         default_factory=dict, description="environment of the host's side: HF_ENDPOINT, HTTPS_PROXY"
     )

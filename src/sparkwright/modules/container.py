@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkwright.modules import container_options, containers
 from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.modules.image_names import known_as
 from sparkwright.plan.container import ContainerSpec
 
 
@@ -89,9 +90,9 @@ class Container(StateModule["Container.Args", Found]):
         created = ""
         try:
             if not found.container:
-                created = client.api.create_container_from_config(container_options.create_arguments(spec), spec.name)[
-                    "Id"
-                ]
+                config = container_options.create_arguments(spec)
+                config["Image"] = known_as(client.api, spec.image) or spec.image
+                created = client.api.create_container_from_config(config, spec.name)["Id"]
             client.api.start(spec.name)
         except APIError as error:
             if created:

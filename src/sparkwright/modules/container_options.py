@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.modules.base import Change
+from sparkwright.modules.image_names import digests_of
 from sparkwright.plan.container import ContainerSpec
 
 Inspect = Mapping[str, Any]
@@ -158,7 +159,7 @@ def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
 def _image(spec: ContainerSpec, image: Inspect) -> list[Change]:
     """By registry digest, never by image Id: the Id differs between image stores for the same content."""
     wanted = spec.image.partition("@")[2]
-    digests = [ref.partition("@")[2] for ref in image.get("RepoDigests") or ()]
+    digests = digests_of(image)
     if not wanted or wanted in digests:
         return []
     before = digests[0] if digests else image.get("Id", "unknown")

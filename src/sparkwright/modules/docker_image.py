@@ -7,22 +7,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engine import image as engine_image
-from sparkwright.errors import Refused
+from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.modules import registry_errors
 from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.modules.image_names import Name, known_as, name_by_digest, with_content
 from sparkwright.modules.machine import Machine
 from sparkwright.modules.registry_errors import RegistryDown
 
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
-TRIES = 4
+TRIES = 5
+LONGEST_PAUSE_S = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """image: the inspect of the image with this digest; empty when it is not there. platform: what this host runs."""
+    """image: the inspect of the image with this digest; empty when it is not there. platform: what this host runs.
+
+    unnamed: the Id of an image that is this digest by its content, but is not known by it: it came by `docker load`.
+    """
 
     image: dict[str, Any]
     platform: str
+    unnamed: str = ""
 
 
 @dataclass
@@ -35,6 +41,9 @@ class Layers:
     def see(self, line: dict[str, Any]) -> bool:
         """Take in one progress line; whether it moved anything."""
         detail, layer = line.get("progressDetail") or {}, line.get("id", "")
+        if line.get("status") == "Download complete" and layer in self.total:
+            self.done[layer] = self.total[layer]
+            return True
         if line.get("status") != "Downloading" or "current" not in detail:
             return False
         self.done[layer] = detail["current"]
@@ -45,11 +54,12 @@ class Layers:
 class DockerImage(StateModule["DockerImage.Args", Found]):
     """The image of this digest is on the host, for the host's own platform.
 
-    Present by digest: nothing is asked of any registry. Else the registry is asked for the platforms first, and an image
-    that has none for this host is refused before a byte is pulled. Network errors are tried again; layers that are there
-    already are not pulled twice.
+    Present by digest: nothing is asked of any registry. An image that came by `docker load` or from another host has lost the
+    registry's digest: it is recognised by the hashes of its content in the lock, and named by its digest again. Else the
+    registry's manifest is asked for the platforms first, and an image that has none for this host is refused before a byte is
+    pulled. Network errors are tried again, nothing else; the engine goes on in the middle of a layer.
 
-    Returns: digest, id, engine_version (null when the image does not say), size_bytes.
+    Returns: digest, id, known_as (what the engine calls it), engine_version (null when the image does not say), size_bytes.
 
     Fails: registry down, digest gone, access denied, disk full. Refused: no linux/arm64 in the image for an arm64 host.
     """
@@ -58,24 +68,29 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
     class Args:
         ref: str = arg("repository:tag@sha256:digest")
         platform: str = arg("as linux/arm64; the host's own if not given", default="")
+        manifests: list[dict[str, Any]] | None = arg("the lock's, by platform", default=None)
+        mirror: str = arg("a registry that holds copies, as HOST[:PORT]; asked first", default="")
 
     def read(self, args: Args, context: Context) -> Found:
-        from docker.errors import ImageNotFound
-
         platform = args.platform or platform_of(context.machine)
         api: Any = context.docker().api
-        try:
-            return Found(api.inspect_image(_by_digest(args.ref)), platform)
-        except ImageNotFound:
-            return Found({}, platform)
+        known = known_as(api, args.ref)
+        if known:
+            return Found(api.inspect_image(known), platform)
+        return Found({}, platform, with_content(api, _contents(args, platform)))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        return [] if found.image else [Change("image", None, args.ref, "not on the host")]
+        if found.image:
+            return []
+        if found.unnamed:
+            digest = Name.parse(args.ref).digest
+            return [Change("digest", None, digest, "it is here, and lost its digest: docker load forgets it")]
+        return [Change("image", None, args.ref, "not on the host")]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         image = found.image
         return {
-            "digest": args.ref.partition("@")[2],
+            "digest": Name.parse(args.ref).digest,
             "id": image.get("Id", ""),
             "engine_version": engine_image.version_of(image.get("Config") or {}),
             "size_bytes": image.get("Size"),
@@ -83,55 +98,86 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         }
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+        api: Any = context.docker().api
+        name = Name.parse(args.ref)
+        if found.unnamed:
+            name_by_digest(api, found.unnamed, name)
+            msg = "was here; its digest is known again"
+        else:
+            msg = self._pull_from_somewhere(args, name, found.platform, context)
+        now = self.read(args, context)
+        if not now.image:
+            raise Failed(f"{args.ref} was pulled, and the engine does not know it by its digest.")
+        has = f"{now.image.get('Os', 'linux')}/{now.image.get('Architecture')}"
+        if has != found.platform:
+            raise Failed(f"{args.ref}: the engine handed over {has}, and {found.platform} was asked for.")
+        return {**self.describe(args, now), "msg": msg}
 
-        tries = Retrying(
+    def _pull_from_somewhere(self, args: Args, name: Name, platform: str, context: Context) -> str:
+        """From the mirror when there is one, and from the image's own registry when the mirror can't give it."""
+        if args.mirror:
+            try:
+                self._pull_again(name.at(args.mirror), platform, context)
+            except SparkwrightError as error:
+                context.note(f"mirror {args.mirror}: {error.message} Asking {name.registry}.")
+            else:
+                name_by_digest(context.docker().api, name.at(args.mirror).asked, name)
+                return f"pulled from {args.mirror}"
+        self._pull_again(name, platform, context)
+        return "pulled"
+
+    def _pull_again(self, name: Name, platform: str, context: Context) -> None:
+        from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+        def say(state: RetryCallState) -> None:
+            context.note(f"{state.outcome.exception() if state.outcome else ''} Trying again.")
+
+        wait = wait_exponential(multiplier=0.5, max=LONGEST_PAUSE_S)
+        Retrying(
             retry=retry_if_exception_type(RegistryDown),
             stop=stop_after_attempt(TRIES),
-            wait=wait_exponential(multiplier=0.5, max=10),
-            before_sleep=lambda state: context.note(
-                f"{state.outcome.exception() if state.outcome else ''} Trying again."
-            ),
+            wait=wait,
+            before_sleep=say,
             reraise=True,
-        )
-        tries(self._pull, args, found.platform, context)
-        now = self.read(args, context)
-        return {**self.describe(args, now), "msg": "pulled"}
+        )(self._pull, name, platform, context)
 
-    def _pull(self, args: Args, platform: str, context: Context) -> None:
-        from docker.errors import APIError
-        from requests import RequestException
-
-        ref = _by_digest(args.ref)
-        client: Any = context.docker()
-        try:
-            refuse_other_platforms(platforms_of(client.api.inspect_distribution(ref)), args.ref, platform)
-            repository, _, digest = ref.partition("@")
-            self._follow(
-                client.api.pull(repository, tag=digest, stream=True, decode=True, platform=platform), args.ref, context
-            )
-            tag = args.ref.partition("@")[0].rpartition(":")[2]
-            client.api.tag(ref, repository, tag, force=True)
-        except APIError as error:
-            raise registry_errors.explain(args.ref, str(error.explanation or error)) from None
-        except RequestException as error:
-            raise registry_errors.explain(args.ref, f"timeout ({type(error).__name__})") from None
+    def _pull(self, name: Name, platform: str, context: Context) -> None:
+        api: Any = context.docker().api
+        refuse_other_platforms(platforms_of(asked_of_registry(api, name)), name.asked, platform)
+        with registry_errors.explained(name.asked):
+            if name.digest:
+                lines = api.pull(name.repository, tag=name.digest, stream=True, decode=True, platform=platform)
+            else:
+                lines = api.pull(name.repository, tag=name.tag, stream=True, decode=True, platform=platform)
+            self._follow(lines, name.asked, context)
+            if name.tag:
+                api.tag(name.asked, name.repository, name.tag, force=True)
 
     @staticmethod
     def _follow(lines: Iterator[dict[str, Any]], ref: str, context: Context) -> None:
         layers = Layers()
         for line in lines:
+            status = str(line.get("status", ""))
             if "error" in line:
                 raise registry_errors.explain(ref, str(line["error"]))
             if layers.see(line):
                 context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text="pulling")
-            elif line.get("status") == "Extracting":
+            elif status == "Extracting":
                 context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text="extracting")
+            elif status.startswith("Retrying in 5 "):
+                context.note(f"layer {line.get('id', '')} broke off; the engine goes on with it")
 
 
 def platform_of(machine: Machine) -> str:
     """What images this host runs, as linux/arm64."""
     return f"linux/{ARCHITECTURES.get(machine.architecture, machine.architecture)}"
+
+
+def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:
+    """What the engine hears from the registry about an image: Descriptor and Platforms. Raises what explains a refusal."""
+    with registry_errors.explained(name.asked):
+        found: dict[str, Any] = api.inspect_distribution(name.asked)
+        return found
 
 
 def platforms_of(distribution: dict[str, Any]) -> list[str]:
@@ -147,9 +193,8 @@ def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
         raise Refused(f"{ref} has no {wanted}, only {', '.join(has)}.", fix=fix)
 
 
-def _by_digest(ref: str) -> str:
-    """repository@digest: a tag beside the digest is only for people."""
-    name, _, digest = ref.partition("@")
-    head, _, tail = name.rpartition(":")
-    repository = head if head and "/" not in tail else name
-    return f"{repository}@{digest}" if digest else name
+def _contents(args: DockerImage.Args, platform: str) -> list[str]:
+    """What this digest's image may be called by its content: see `with_content`."""
+    mine = [one for one in args.manifests or () if one["platform"] == platform]
+    digest = Name.parse(args.ref).digest
+    return [*(one[key] for one in mine for key in ("config", "digest")), *([digest] if digest else [])]

@@ -11,6 +11,7 @@ from typing import Any
 from sparkwright.engine import image as said_by_image
 from sparkwright.engine import known_flags
 from sparkwright.modules.base import Context
+from sparkwright.modules.image_names import known_as
 
 ASK_S = 90
 MEMORY = "4g"
@@ -26,21 +27,19 @@ class EngineImage:
 
 def ask(context: Context, ref: str) -> EngineImage | None:
     """What the engine of this image says; None when the image is not on the host."""
-    from docker.errors import ImageNotFound
-
     api: Any = context.docker().api
-    try:
-        image = api.inspect_image(ref)
-    except ImageNotFound:
+    known = known_as(api, ref)
+    if not known:
         return None
+    image = api.inspect_image(known)
     name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}"
     kept = context.state.read(name)
     if kept is not None:
         return EngineImage(kept["version"], tuple(kept["listed"]))
     context.note("asking the image for its version and its options, once")
     version = said_by_image.version_of(image.get("Config") or {})
-    version = version or said_by_image.version_in(_run(api, ref, ["--version"]))
-    found = EngineImage(version, tuple(sorted(known_flags.listed(_run(api, ref, ["serve", "--help=all"])))))
+    version = version or said_by_image.version_in(_run(api, known, ["--version"]))
+    found = EngineImage(version, tuple(sorted(known_flags.listed(_run(api, known, ["serve", "--help=all"])))))
     if not context.check:
         context.state.write(name, {"ref": ref, "version": found.version, "listed": list(found.listed)})
     return found

@@ -7,65 +7,104 @@ from typing import Any
 
 from sparkwright.engine import image as engine_image
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules import docker_image, registry_errors
+from sparkwright.modules import docker_image, registry_client
 from sparkwright.modules.base import Context, Module, Result, arg
+from sparkwright.modules.image_names import Name, digests_of, known_as
+from sparkwright.modules.registry_errors import NotThere, RegistryDown
 
 
 class LockImage(Module["LockImage.Args"]):
-    """Ask the registry what a tag means now: its digest and platforms. Pulls nothing.
+    """Ask the registry what a tag means now: its digest, and a manifest for each platform. Pulls nothing.
 
-    When the registry does not answer, an image of that tag on the host is taken, and it says so.
+    The registry's own API is asked for the depth (with docker's credentials), and the Docker Engine when the API can't be
+    reached from here: then manifests, engine_version, created and size_bytes are unknown. When nobody answers, or the tag is
+    gone, an image of that tag on the host is taken, and it says so.
 
-    Returns: digest, platforms, engine_version, created, size_bytes (null where not known).
+    Returns: digest, platforms, manifests (platform, digest, config, size_bytes), engine_version, created, size_bytes (null
+    where not known), gone (whether the pinned digest is no longer in the registry; null when that was not asked).
 
-    Refused when the image has nothing for this host's platform. Fails when the tag is not there, or nobody answers and the
+    Refused when the image has nothing for this host's platform. Fails when the tag is not there, or nobody answers, and the
     host has no such image.
     """
 
     @dataclass(frozen=True)
     class Args:
         ref: str = arg("repository:tag")
+        mirror: str = arg("a registry that holds copies, as HOST[:PORT]; asked when the tag's own is down", default="")
+        pinned: str = arg("the digest that the lock holds: is it still in the registry?", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        from docker.errors import APIError
-        from requests import RequestException
-
-        client: Any = context.docker()
+        api: Any = context.docker().api
+        platform = docker_image.platform_of(context.machine)
         try:
-            found = client.api.inspect_distribution(args.ref)
-        except (APIError, RequestException) as error:
-            explained = registry_errors.explain(
-                args.ref, str(getattr(error, "explanation", "") or f"timeout ({error})")
-            )
-            local = self._local(client, args.ref)
-            if local is None or not isinstance(explained, registry_errors.RegistryDown):
-                raise explained from None
-            context.note(f"the registry does not answer; pinned what the host has: {local['digest']}")
+            entry = self._of_registry(api, args, platform, context)
+        except (NotThere, RegistryDown) as error:
+            local = self._of_host(api, args.ref)
+            if local is None:
+                raise
+            context.note(f"{error.message} Took what the host has: {local['digest']}")
             return Result(msg=local["digest"], data=local)
-        platforms = docker_image.platforms_of(found)
-        docker_image.refuse_other_platforms(platforms, args.ref, docker_image.platform_of(context.machine))
-        digest = found["Descriptor"]["digest"]
-        entry = {"digest": digest, "platforms": platforms, "engine_version": None, "created": None, "size_bytes": None}
-        return Result(msg=digest, data=entry)
+        docker_image.refuse_other_platforms(entry["platforms"], args.ref, platform)
+        gone = _gone(api, args) if args.pinned and args.pinned != entry["digest"] else None
+        return Result(msg=entry["digest"], data={**entry, "gone": gone})
 
     @staticmethod
-    def _local(client: Any, ref: str) -> dict[str, Any] | None:
-        from docker.errors import NotFound
-
+    def _of_registry(api: Any, args: Args, platform: str, context: Context) -> dict[str, Any]:
+        name = Name.parse(args.ref)
         try:
-            image = client.api.inspect_image(ref)
-        except (NotFound, SparkwrightError):
-            return None
-        repository = ref.rpartition(":")[0]
-        digests = [one.partition("@")[2] for one in image.get("RepoDigests") or () if one.startswith(repository + "@")]
+            return _deep(api, name, platform, context)
+        except RegistryDown as error:
+            if not args.mirror:
+                raise
+            context.note(f"{error.message} Asking the mirror {args.mirror}, whose tag may be older.")
+            return _deep(api, name.at(args.mirror), platform, context)
+
+    @staticmethod
+    def _of_host(api: Any, ref: str) -> dict[str, Any] | None:
+        """The entry of an image that is on the host, when the host remembers its digest."""
+        known = known_as(api, ref)
+        image: dict[str, Any] = api.inspect_image(known) if known else {}
+        repository = Name.parse(ref).repository
+        own = [one.partition("@")[2] for one in image.get("RepoDigests") or () if one.startswith(f"{repository}@")]
+        digests = own or digests_of(image)
         if not digests:
             return None
-        platform = f"{image.get('Os', 'linux')}/{image['Architecture']}"
-        version = engine_image.version_of(image.get("Config") or {})
         return {
             "digest": digests[0],
-            "platforms": [platform],
-            "engine_version": version,
+            "platforms": [f"{image.get('Os', 'linux')}/{image['Architecture']}"],
+            "manifests": [],
+            "engine_version": engine_image.version_of(image.get("Config") or {}),
             "created": image.get("Created"),
             "size_bytes": None,
+            "gone": None,
         }
+
+
+def _deep(api: Any, name: Name, platform: str, context: Context) -> dict[str, Any]:
+    """What the registry's API says; with less depth what the engine says of it, where the API can't be reached from here."""
+    if not context.machine.sandbox:
+        try:
+            return registry_client.open_registry(api, name).entry(platform)
+        except RegistryDown:
+            pass  # the engine may have a proxy, a mirror or certificates of its own
+    found = docker_image.asked_of_registry(api, name)
+    return {
+        "digest": found["Descriptor"]["digest"],
+        "platforms": docker_image.platforms_of(found),
+        "manifests": [],
+        "engine_version": None,
+        "created": None,
+        "size_bytes": None,
+    }
+
+
+def _gone(api: Any, args: LockImage.Args) -> bool | None:
+    """Whether the registry has lost the pinned digest; None when it does not say."""
+    name = Name.parse(args.ref)
+    try:
+        docker_image.asked_of_registry(api, Name(name.repository, name.tag, args.pinned))
+    except NotThere:
+        return True
+    except SparkwrightError:
+        return None
+    return False

@@ -12,6 +12,7 @@ from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.modules import containers
 from sparkwright.modules.base import Context, Module, Result, arg
 from sparkwright.modules.docker_image import platform_of
+from sparkwright.modules.image_names import known_as
 
 MARGIN = 1.05
 
@@ -103,6 +104,27 @@ def _disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         )
 
 
+def _image_disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    """A pull keeps what it downloads until it is unpacked, and what is unpacked is never smaller: less is sure to fail."""
+    size = (args.image or {}).get("size_bytes")
+    if not size or not args.container:
+        return
+    try:
+        api: Any = context.docker().api
+        if known_as(api, args.container["image"]):
+            return
+        root = Path(str(api.info().get("DockerRootDir") or "/"))
+        free = context.machine.free_bytes(_standing(root))
+    except (SparkwrightError, OSError):
+        return
+    need = int(2 * size * MARGIN)
+    if need > free:
+        evidence = f"the image needs {need / 1e9:.1f} GB or more in {root}, and {free / 1e9:.1f} GB are free."
+        yield Finding("image disk", "bad", evidence, "`invoke images.prune` shows what nothing needs.")
+    else:
+        yield Finding("image disk", "ok", f"{free / 1e9:.1f} GB free, {size / 1e9:.1f} GB to pull")
+
+
 def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     spec = args.container
     if not spec or not spec["ports"]:
@@ -144,7 +166,14 @@ def _there(path: Path, size_bytes: int) -> int:
 
 def _standing(folder: Path) -> Path:
     """The folder, or the nearest one above it that is there."""
-    return next(one for one in (folder, *folder.parents) if one.exists())
+    return next(one for one in (folder, *folder.parents) if _seen(one))
 
 
-_CHECKS = (_engine, _home, _platform, _disk, _port, _gpu)
+def _seen(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
+
+
+_CHECKS = (_engine, _home, _platform, _disk, _image_disk, _port, _gpu)

@@ -8,8 +8,10 @@ from typing import Any
 from sparkwright.modules.base import Module
 
 NAMES: tuple[str, ...] = (
+    "adopt_image",
     "command",
     "container",
+    "copy_key",
     "directory",
     "docker_image",
     "engine_log",
@@ -21,11 +23,14 @@ NAMES: tuple[str, ...] = (
     "lint",
     "lock_image",
     "lock_model",
+    "look_image",
     "memory",
     "ollama_unload",
     "package",
     "preflight",
+    "prune_images",
     "put_back",
+    "send_image",
     "set_aside",
     "smoke_test",
     "started",

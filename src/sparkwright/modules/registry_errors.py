@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sparkwright.errors import Failed, SparkwrightError
 
 _NETWORK = (
@@ -17,11 +20,41 @@ _NETWORK = (
     "500 internal server error",
     "502 bad gateway",
     "503 service unavailable",
+    "504 gateway",
+    "toomanyrequests",
+    "429 too many requests",
+    "broken pipe",
+    "unexpected http status: 5",
+    "filesystem layer verification failed",
+)
+
+_NO_TAG = "Check the tag in the recipe."
+_GONE = (
+    "A pinned digest that is gone upstream: bring it from a host that has it (`invoke images.copy --from HOST --to HOST`), "
+    "or pin anew (`invoke lock --update`)."
 )
 
 
 class RegistryDown(Failed):
-    """The registry could not be asked: worth another try."""
+    """The registry could not be asked, or a transfer broke off: worth another try."""
+
+
+class NotThere(Failed):
+    """The registry answers that it has no such tag or digest."""
+
+
+@contextmanager
+def explained(ref: str) -> Iterator[None]:
+    """The engine's errors about an image reference as sentences."""
+    from docker.errors import APIError
+    from requests import RequestException
+
+    try:
+        yield
+    except APIError as error:
+        raise explain(ref, str(error.explanation or error)) from None
+    except RequestException as error:
+        raise explain(ref, f"timeout ({type(error).__name__})") from None
 
 
 def explain(ref: str, said: str) -> SparkwrightError:
@@ -42,9 +75,6 @@ def explain(ref: str, said: str) -> SparkwrightError:
             f"the registry denies {ref}, or has no such repository.",
             fix="Check the name; for a private one, `docker login` as the same user on the host.",
         )
-    if "not found" in low or "manifest unknown" in low or "does not exist" in low:
-        return Failed(
-            f"the registry has no {ref}.",
-            fix="Check the tag in the recipe; if a pinned digest is gone, remove its entry from spark.lock to pin anew.",
-        )
+    if "not found" in low or "manifest unknown" in low or "does not exist" in low or "manifest_unknown" in low:
+        return NotThere(f"the registry has no {ref}.", fix=_GONE if "@" in ref else _NO_TAG)
     return Failed(f"{ref} can't be had from its registry: {said.strip()}")

@@ -20,6 +20,7 @@ def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any
     """Names and values. user: who logs in there. pinned: the lock's entries, {"image": ..., "model": ...}."""
     home = home_of(host, user)
     about = {"name": host.name, "address": host.address, "user": user, "port": host.port, "groups": list(host.groups)}
+    about["registry_mirror"] = host.registry_mirror or ""
     names = {**host.vars, "home": home, "host": {**about, "home": home, "connection": host.connection}}
     if recipe is None:
         return names

@@ -10,7 +10,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -56,6 +56,15 @@ class SshLink:
         while self._notes:
             yield event("note", task="", text=self._notes.pop(0))
         yield from self._ask(transport, header, secrets, may_ship=True)
+
+    def host_key(self) -> str:
+        """The host's public key as this connection proved it: ssh-ed25519 AAAA..."""
+        key = self._transport().get_remote_server_key()
+        return f"{key.get_name()} {key.get_base64()}"
+
+    def run(self, argv: Sequence[str]) -> Channel:
+        """Start a program there on a channel of its own: its standard input and output are the channel's."""
+        return self._exec(self._transport(), join(argv))
 
     def close(self) -> None:
         """See `Link.close`."""

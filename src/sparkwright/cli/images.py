@@ -1,0 +1,156 @@
+"""`invoke images.prune` and `invoke images.copy`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from invoke.collection import Collection
+from invoke.tasks import task
+
+from sparkwright.cli.reporting import reporting, worst
+from sparkwright.errors import Exit, SparkwrightError
+
+
+@task(
+    help={
+        "host": "which hosts",
+        "all": "images of every repository; else only of those that the recipes name",
+        "check": "show only: exit 2 when something would go",
+        "yes": "do not ask",
+        "debug": "show the traceback of an error",
+    }
+)
+@reporting
+def prune(
+    context: object, host: str = "", all: bool = False, check: bool = False, yes: bool = False, debug: bool = False
+) -> int:
+    """Show which images of a host nothing needs and what removing them frees, ask, and remove them."""
+    from sparkwright.cli import session
+    from sparkwright.cli.hosts import choose
+
+    chosen = choose(host)
+    chosen.fleet.connect()
+    codes: list[int] = []
+    try:
+        for member in chosen.fleet.members:
+            try:
+                args = _prune_args(chosen, member, everything=all)
+                found = session.look(chosen.fleet, member, "prune_images", args, check=True)
+                going = _show(member.host.name, found)
+                if not going:
+                    codes.append(int(Exit.OK))
+                    continue
+                if check or not _agreed(yes, member.host.name):
+                    codes.append(int(Exit.CHANGES))
+                    continue
+                only = [row["id"] for row in going]
+                done = session.look(chosen.fleet, member, "prune_images", {**args, "only": only}, exclusive=True)
+                print(f"{member.host.name}: {done['freed_bytes'] / 1e9:.1f} GB freed.")
+            except SparkwrightError as error:
+                error.where = error.where or member.host.name
+                print(error, file=sys.stderr)
+                codes.append(int(error.exit))
+    finally:
+        for member in chosen.fleet.members:
+            if member.link is not None:
+                member.link.close()
+    return int(worst(codes))
+
+
+@task(
+    help={
+        "from_": "the host that has the image",
+        "to": "which hosts get it",
+        "image": "repository:tag; what the recipe of the receiving host names if not given",
+        "json": "events as JSON lines",
+        "debug": "show the traceback of an error",
+    }
+)
+@reporting
+def copy(
+    context: object, from_: str = "", to: str = "", image: str = "", json: bool = False, debug: bool = False
+) -> int:
+    """Copy an image from host to host: one compressed ssh stream, compared at the end. No registry is asked."""
+    from sparkwright.cli.hosts import choose
+    from sparkwright.errors import Refused
+
+    if not from_ or not to:
+        raise Refused("say --from HOST and --to HOSTS.")
+    chosen = choose(f"{from_},{to}")
+    sources = chosen.inventory.match(from_)
+    if len(sources) != 1:
+        raise Refused(f"--from {from_} names {len(sources)} hosts.", fix="Name one.")
+    local = [one.name for one in chosen.hosts if one.connection != "ssh"]
+    if local:
+        raise Refused(f"{', '.join(local)}: only hosts over ssh send and take images.")
+    chosen.fleet.connect()
+    from sparkwright.cli import image_copy, session
+
+    session.Shown(chosen, json=json, diff=False)
+    source = next(one for one in chosen.fleet.members if one.host.name == sources[0].name)
+    said: dict[str, str] = {}
+    codes: list[int] = []
+
+    def one(member: Any) -> None:
+        try:
+            said[member.host.name] = image_copy.copy(chosen, chosen.fleet, source, member, image)
+        except SparkwrightError as error:
+            error.where = error.where or member.host.name
+            said[member.host.name] = str(error)
+            codes.append(int(error.exit))
+
+    targets = [member for member in chosen.fleet.members if member is not source]
+    if not targets:
+        raise Refused(f"--to {to} names no other host than {from_}.")
+    try:
+        for member in targets:  # one after the other: they would share the source's network and its engine
+            chosen.fleet.each([member], one)
+    finally:
+        chosen.fleet.close()
+    for text in said.values():
+        print(text, file=sys.stderr if json else sys.stdout)
+    return int(worst(codes))
+
+
+def _prune_args(chosen: Any, member: Any, *, everything: bool) -> dict[str, Any]:
+    """The repositories that recipes and lock know, and what the lock pins for any host: another host's rest may be wanted."""
+    from sparkwright import lockfile, recipe
+    from sparkwright.cli.pinning import lock_folder
+    from sparkwright.modules.image_names import Name
+
+    root: Path = chosen.project.root
+    lock = lockfile.load(lock_folder(chosen.project, member.host))
+    refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
+    pinned = [f"{ref}@{entry['digest']}" for ref, entry in lock.images.items()]
+    return {
+        "repositories": [] if everything else sorted({Name.parse(one).repository for one in refs}),
+        "pinned": pinned,
+    }
+
+
+def _show(host: str, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Print what stays and what would go; returns the latter."""
+    from sparkwright.console import words
+
+    going = [row for row in found["images"] if not row["kept"]]
+    for row in found["images"]:
+        name = row["names"][0] if row["names"] else row["id"][7:19]
+        print(f"{host}: {'keep' if row['kept'] else 'free'} {words.size(row['frees_bytes']):>9}  {name}  {row['kept']}")
+    print(f"{host}: would free {words.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
+    return going
+
+
+def _agreed(yes: bool, host: str) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        print("Nobody to ask: say --yes.", file=sys.stderr)
+        return False
+    return input(f"Remove these from {host}? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def images_collection() -> Collection:
+    """`invoke images.prune`, `invoke images.copy`."""
+    return Collection(prune, copy)

@@ -1,0 +1,80 @@
+"""What moving on from one lock entry to another would change, as rows a person can judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.console import words
+
+Entry = Mapping[str, Any]
+SHOWN_FILES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that differs. before, after: as a person reads them; None: absent or not known."""
+
+    what: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        return f"{self.what:<10} {self.before or 'unknown'} -> {self.after or 'unknown'}"
+
+
+def image(old: Entry, new: Entry) -> list[Row]:
+    """Between two entries of an image; empty when the digest is the same: the rest follows from it."""
+    if old["digest"] == new["digest"]:
+        return []
+    rows = [Row("digest", words.short(old["digest"]), words.short(new["digest"]))]
+    rows += _row("vLLM", old.get("engine_version"), new.get("engine_version"))
+    rows += _row("created", _day(old.get("created")), _day(new.get("created")))
+    rows += _row("size", _size(old.get("size_bytes")), _size(new.get("size_bytes")))
+    return rows + _row("platforms", ", ".join(old["platforms"]), ", ".join(new["platforms"]))
+
+
+def model(old: Entry, new: Entry) -> list[Row]:
+    """Between two entries of a model: the commit, and the files added, removed and changed."""
+    rows = _row("commit", old["commit"][:12], new["commit"][:12])
+    before, after = _files(old), _files(new)
+    added = [after[path] for path in after if path not in before]
+    removed = [before[path] for path in before if path not in after]
+    changed = [(before[path], after[path]) for path in after if path in before and _hash(before[path], after[path])]
+    rows += [Row(f"+ {one['path']}", "absent", _size(one["size_bytes"])) for one in added]
+    rows += [Row(f"- {one['path']}", _size(one["size_bytes"]), "absent") for one in removed]
+    rows += [Row(f"~ {b['path']}", _content(b), _content(a)) for b, a in changed]
+    anew = sum(one["size_bytes"] for one in [*added, *(after_one for _, after_one in changed)])
+    return [*rows, Row("to load", "0 B", words.size(anew))] if added or changed else rows
+
+
+def shown(rows: list[Row]) -> Iterator[str]:
+    """Rows as lines; of very many files only the first."""
+    yield from (str(row) for row in rows[: SHOWN_FILES + 6])
+    if len(rows) > SHOWN_FILES + 6:
+        yield f"... and {len(rows) - SHOWN_FILES - 6} more"
+
+
+def _row(what: str, before: str | None, after: str | None) -> list[Row]:
+    return [] if before == after else [Row(what, before, after)]
+
+
+def _files(entry: Entry) -> dict[str, Entry]:
+    return {one["path"]: one for one in entry["files"]}
+
+
+def _hash(before: Entry, after: Entry) -> bool:
+    return any(before.get(key) != after.get(key) for key in ("sha256", "blob_id", "size_bytes"))
+
+
+def _content(one: Entry) -> str:
+    return f"{_size(one['size_bytes'])} {(one.get('sha256') or one.get('blob_id') or '')[:8]}"
+
+
+def _day(created: str | None) -> str | None:
+    return created[:10] if created else None
+
+
+def _size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else words.size(size_bytes)

@@ -1,0 +1,31 @@
+"""An image as one compressed stream between hosts: which programs, and the command that takes it in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+
+#: by name, best first: how it packs, how it unpacks, and which program must be on the receiving side
+PACKERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "zstd": (("zstd", "-q", "-c", "-1", "-T0"), ("zstd", "-q", "-d", "-c")),
+    "pigz": (("pigz", "-c", "-1"), ("gzip", "-d", "-c")),
+    "gzip": (("gzip", "-c", "-1"), ("gzip", "-d", "-c")),
+}
+LOAD = ("docker", "load", "-q")
+
+
+def tools() -> list[str]:
+    """Which of the programs are on this host."""
+    return [name for name in (*PACKERS, "ssh", "docker") if shutil.which(name)]
+
+
+def packer(source: list[str], target: list[str]) -> str:
+    """The best packer that the source has and the target can unpack."""
+    return next(
+        name for name, (_, unpack) in PACKERS.items() if name == "gzip" or {name, unpack[0]} <= {*source, *target}
+    )
+
+
+def load_command(name: str) -> str:
+    """The shell command that takes the stream in."""
+    return f"{' '.join(PACKERS[name][1])} | {' '.join(LOAD)}"

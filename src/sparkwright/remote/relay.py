@@ -1,0 +1,66 @@
+"""A stream from one host to another through this machine, for hosts that can't reach each other. Nothing is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paramiko.channel import Channel
+
+from sparkwright.errors import Failed
+
+CHUNK_BYTES = 256 * 1024
+SILENCE_S = 3600.0  # an engine may lay a whole image out before its first byte
+ENDED_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the program that took the stream ended. said: its last line."""
+
+    code: int
+    said: str
+    sent_bytes: int
+
+
+def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> Ended:
+    """Carry all that the source's program writes to the target's, and wait for both.
+
+    progress: called with the bytes so far. Raises Failed when either breaks off; the target never gets to see the end then.
+    """
+    sent = 0
+    source.settimeout(SILENCE_S)
+    target.settimeout(SILENCE_S)
+    try:
+        while data := source.recv(CHUNK_BYTES):
+            target.sendall(data)
+            sent += len(data)
+            progress(sent)
+        code = _exit_code(source, "the host it comes from")
+        if code:
+            raise Failed(f"the host it comes from gave up: {_last_line(source)}")
+        target.shutdown_write()
+        code = _exit_code(target, "the host it goes to")
+        return Ended(code, _last_line(target), sent)
+    except OSError as error:
+        said = _last_line(target) if target.exit_status_ready() else str(error) or type(error).__name__
+        raise Failed(f"the copy broke off after {sent} bytes: {said}", fix="Give the command again.") from None
+    finally:
+        source.close()
+        target.close()
+
+
+def _exit_code(channel: Channel, who: str) -> int:
+    if not channel.status_event.wait(timeout=ENDED_S) or channel.exit_status < 0:
+        raise Failed(f"the connection to {who} broke off.", fix="Give the command again.")
+    return int(channel.exit_status)
+
+
+def _last_line(channel: Channel) -> str:
+    said = b""
+    while channel.recv_stderr_ready():
+        said += channel.recv_stderr(CHUNK_BYTES)
+    while channel.recv_ready():
+        said += channel.recv(CHUNK_BYTES)
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,67 @@
+"""An image from a neighbour: the second Spark never asks the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.bed.conftest import Lab
+
+pytestmark = pytest.mark.bed
+
+IMAGE = "127.0.0.1:5000/vllm/vllm-openai:v0.32.0"
+NO_IMAGE = "docker rm -f $(docker ps -aq); docker rmi -f $(docker images -aq); rm -rf .local/state/sparkwright"
+#: what is the way of a copy, and what is left of it
+LEFT = "cat .ssh/authorized_keys; docker images | grep incoming; find / -xdev -size +20M -newer /run/mark 2>/dev/null | grep -v docker"
+
+
+@pytest.fixture
+def pair(lab: Lab) -> Iterator[Lab]:
+    """spark1 has the image; spark2 has nothing, and its way to the registry is shut."""
+    assert lab.run("deploy", "--host", "spark1", "--tags", "image").code == 0
+    lab.on("spark2", NO_IMAGE)
+    lab.on("spark2", "sudo touch /run/mark; sudo iptables -I OUTPUT -p tcp --dport 5000 -j REJECT")
+    yield lab
+    lab.on("spark2", "sudo iptables -D OUTPUT -p tcp --dport 5000 -j REJECT")
+
+
+def layers(lab: Lab, host: str) -> str:
+    return lab.on(host, f"docker inspect -f '{{{{.Id}}}} {{{{.RootFS.Layers}}}}' {IMAGE}")
+
+
+def test_the_second_spark_gets_the_image_from_the_first_and_serves_it(pair: Lab) -> None:
+    said = pair.run("images.copy", "--from", "spark1", "--to", "spark2")
+    assert said.code == 0, said.out + said.err
+    assert "straight to" in said.out and ":22" in said.out
+    assert layers(pair, "spark2") == layers(pair, "spark1") != ""
+    assert pair.on("spark2", LEFT) == ""
+    assert "incoming" not in pair.on("spark1", "docker images")
+    deployed = pair.run("deploy", "--host", "spark2", "--json")
+    assert deployed.code == 0, deployed.out[-3000:]
+    assert deployed.task("Pull the image by its digest")["status"] == "ok"
+    assert pair.run("deploy", "--host", "spark2", "--json").recap["changed"] == 0
+    digest = yaml.safe_load((pair.root / "spark.lock").read_text())["images"][IMAGE]["digest"]
+    assert digest.replace(":", "-") in pair.on("spark2", "docker images --format '{{.Tag}}'")
+    again = pair.run("images.copy", "--from", "spark1", "--to", "lab")
+    assert (again.code, "already" in again.out) == (0, True)
+
+
+def test_hosts_that_cannot_reach_each_other_go_through_the_laptop(pair: Lab) -> None:
+    pair.on("spark1", "sudo iptables -I OUTPUT -p tcp --dport 22 -j REJECT")
+    try:
+        said = pair.run("images.copy", "--from", "spark1", "--to", "spark2", "--json")
+    finally:
+        pair.on("spark1", "sudo iptables -D OUTPUT -p tcp --dport 22 -j REJECT")
+    assert said.code == 0, said.out + said.err
+    assert "through this laptop" in said.err
+    assert '"progress"' in said.out
+    assert layers(pair, "spark2") == layers(pair, "spark1") != ""
+    assert pair.on("spark2", LEFT) == ""
+
+
+def test_an_image_that_the_source_lacks_is_refused(pair: Lab) -> None:
+    said = pair.run("images.copy", "--from", "spark2", "--to", "spark1")
+    assert said.code == 5
+    assert "spark2 has no" in said.out

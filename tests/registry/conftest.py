@@ -1,0 +1,58 @@
+"""A registry, a broken proxy before it, and the real Docker Engine; skipped where they are not there."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.modules.context import RecordingContext
+from tests.registry.server import PROGRAM, Proxy, Registry
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    if PROGRAM is None:
+        pytest.skip("no docker-registry (Debian's package of that name)")
+    one = Registry(tmp_path / "registry")
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def proxy(registry: Registry) -> Iterator[Proxy]:
+    one = Proxy(registry)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def engine(repository: str) -> Iterator[Any]:
+    """The API of the Docker Engine here. What the test brought in under its repository is removed again."""
+    import docker
+
+    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        pytest.skip("no Docker Engine answers")
+    client = docker.DockerClient()
+    yield client.api
+    for image in client.api.images():
+        names = [*(image.get("RepoTags") or ()), *(image.get("RepoDigests") or ())]
+        if any(f"/{repository}" in name for name in names):
+            client.api.remove_image(image["Id"], force=True)
+    client.close()
+
+
+@pytest.fixture
+def repository() -> str:
+    """A name that no other test uses."""
+    return f"test-{secrets.token_hex(4)}/vllm"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RecordingContext:
+    return RecordingContext(tmp_path / "home", architecture="x86_64")

@@ -1,0 +1,218 @@
+"""A real registry on loopback, images made for it without an engine, and a proxy before it that breaks things on demand."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import random
+import shutil
+import socket
+import subprocess
+import tarfile
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from tests.remote.sshd import free_port
+
+PROGRAM = shutil.which("docker-registry")
+INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+CONFIG = "application/vnd.docker.container.image.v1+json"
+LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+
+@dataclass
+class Registry:
+    """folder: where it stores. htpasswd: lines of who may read; empty: everybody."""
+
+    folder: Path
+    htpasswd: str = ""
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        auth = ""
+        if self.htpasswd:
+            (self.folder / "htpasswd").write_text(self.htpasswd + "\n")
+            auth = f"auth: {{htpasswd: {{realm: tests, path: {self.folder}/htpasswd}}}}\n"
+        (self.folder / "config.yml").write_text(
+            "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\n"
+            f"storage: {{filesystem: {{rootdirectory: {self.folder}/data}}, delete: {{enabled: true}}}}\n"
+            f"http: {{addr: '{self.address}'}}\n{auth}"
+        )
+        assert PROGRAM is not None
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [PROGRAM, "serve", str(self.folder / "config.yml")], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        deadline_s = time.monotonic() + 10
+        while time.monotonic() < deadline_s:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.02)
+        raise AssertionError((self.folder / "log").read_text())
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(timeout=10)
+            self.process = None
+
+    # -- images --------------------------------------------------------------------------------------------------
+
+    def push(
+        self,
+        repository: str,
+        tag: str,
+        *,
+        platforms: tuple[str, ...] = ("linux/amd64", "linux/arm64"),
+        seed: int = 0,
+        layer_bytes: tuple[int, ...] = (2000,),
+        version: str = "0.32.0",
+    ) -> str:
+        """Make an image of random layers, for these platforms, and give it this tag. Returns its index's digest."""
+        rows = []
+        for platform in platforms:
+            manifest = self._manifest(repository, platform, seed, layer_bytes, version)
+            digest = self._put_manifest(repository, None, manifest, MANIFEST)
+            os_name, _, architecture = platform.partition("/")
+            about = {"os": os_name, "architecture": architecture}
+            rows.append({"mediaType": MANIFEST, "digest": digest, "size": len(manifest), "platform": about})
+        index = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": rows}).encode()
+        return self._put_manifest(repository, tag, index, INDEX)
+
+    def delete(self, repository: str, digest: str) -> None:
+        answer = requests.delete(f"http://{self.address}/v2/{repository}/manifests/{digest}", timeout=10)
+        assert answer.status_code == 202, answer.text
+
+    def _manifest(self, repository: str, platform: str, seed: int, layer_bytes: tuple[int, ...], version: str) -> bytes:
+        layers, diff_ids = [], []
+        for n, size in enumerate(layer_bytes):
+            raw = _tar(f"layer-{n}", random.Random(f"{platform}{seed}{n}").randbytes(size))
+            packed = gzip.compress(raw, mtime=0)
+            layers.append({"mediaType": LAYER, "size": len(packed), "digest": self._put_blob(repository, packed)})
+            diff_ids.append(_sha(raw))
+        os_name, _, architecture = platform.partition("/")
+        config = {
+            "os": os_name,
+            "architecture": architecture,
+            "created": f"2026-10-0{1 + seed}T00:00:00Z",
+            "config": {"Env": ["PATH=/bin"], "Labels": {"ai.vllm.version": version}, "Cmd": ["/layer-0"]},
+            "rootfs": {"type": "layers", "diff_ids": diff_ids},
+            "history": [{"created": "2026-10-01T00:00:00Z", "created_by": "tests"} for _ in layers],
+        }
+        data = json.dumps(config).encode()
+        about = {"mediaType": CONFIG, "size": len(data), "digest": self._put_blob(repository, data)}
+        return json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": about, "layers": layers}).encode()
+
+    def _put_blob(self, repository: str, data: bytes) -> str:
+        base = f"http://{self.address}"
+        where = requests.post(f"{base}/v2/{repository}/blobs/uploads/", timeout=10).headers["Location"]
+        joined = "&" if "?" in where else "?"
+        answer = requests.put(f"{where}{joined}digest={_sha(data)}", data=data, timeout=30)
+        assert answer.status_code == 201, answer.text
+        return _sha(data)
+
+    def _put_manifest(self, repository: str, tag: str | None, data: bytes, kind: str) -> str:
+        url = f"http://{self.address}/v2/{repository}/manifests/{tag or _sha(data)}"
+        answer = requests.put(url, data=data, headers={"Content-Type": kind}, timeout=10)
+        assert answer.status_code == 201, answer.text
+        return _sha(data)
+
+
+class Proxy:
+    """Before a registry: counts, answers 500, cuts. `seen` holds (path, bytes sent) of every request."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.seen: list[tuple[str, int]] = []
+        self.ranges: list[str] = []
+        self.errors: dict[str, int] = {}  # a part of the path -> how many times it is answered with 500
+        self.cuts: dict[str, list[int]] = {}  # a part of the path -> after how many bytes each answer breaks off
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def asked(self, part: str) -> int:
+        return sum(part in path for path, _ in self.seen)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                for part in [part for part, left in proxy.errors.items() if part in self.path and left > 0]:
+                    proxy.errors[part] -= 1
+                    proxy.seen.append((self.path, 0))
+                    self.send_error(500)
+                    return
+                self._forward()
+
+            do_HEAD = do_GET
+
+            def _forward(self) -> None:
+                headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
+                if "Range" in headers:
+                    proxy.ranges.append(headers["Range"])
+                url = f"http://{proxy.registry.address}{self.path}"
+                try:
+                    answer = requests.request(self.command, url, headers=headers, timeout=30)
+                except requests.ConnectionError:
+                    self.send_error(502)
+                    return
+                body = answer.content
+                cut = next((cuts.pop(0) for part, cuts in proxy.cuts.items() if part in self.path and cuts), None)
+                self.send_response(answer.status_code)
+                for key, value in answer.headers.items():
+                    if key.lower() not in ("connection", "transfer-encoding"):
+                        self.send_header(key, value)
+                self.end_headers()
+                sent = body[: cut if cut is not None else len(body)] if self.command == "GET" else b""
+                proxy.seen.append((self.path, len(sent)))
+                self.wfile.write(sent)
+                if cut is not None:
+                    self.wfile.flush()
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    self.close_connection = True
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        return Handler
+
+
+def _tar(name: str, data: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        about = tarfile.TarInfo(name)
+        about.size = len(data)
+        archive.addfile(about, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _sha(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()

@@ -1,0 +1,203 @@
+"""Images by digest: a real registry, a real engine, and a proxy that breaks what lies between."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Failed, Refused
+from sparkwright.modules import container_options, image_names
+from sparkwright.modules.base import Result
+from sparkwright.modules.docker_image import DockerImage
+from sparkwright.modules.lock_image import LockImage
+from sparkwright.modules.registry_errors import NotThere
+from tests.modules.context import RecordingContext
+from tests.registry.server import Proxy, Registry
+
+pytestmark = pytest.mark.docker
+
+
+def locked(context: RecordingContext, ref: str) -> dict[str, Any]:
+    return LockImage().run(LockImage.Args(ref), context).data
+
+
+def pull(context: RecordingContext, ref: str, entry: dict[str, Any], **given: Any) -> Result:
+    args = DockerImage.Args(f"{ref}@{entry['digest']}", manifests=entry["manifests"], **given)
+    return DockerImage().run(args, context)
+
+
+def notes(context: RecordingContext) -> str:
+    return "\n".join(one["text"] for one in context.said if one["event"] == "note")
+
+
+def biggest_layer(entry: dict[str, Any], registry: Registry, repository: str) -> str:
+    import requests
+
+    digest = next(one["digest"] for one in entry["manifests"] if one["platform"] == "linux/amd64")
+    kind = {"Accept": "application/vnd.docker.distribution.manifest.v2+json"}
+    manifest = requests.get(f"http://{registry.address}/v2/{repository}/manifests/{digest}", headers=kind, timeout=5)
+    return str(max(manifest.json()["layers"], key=lambda one: one["size"])["digest"])
+
+
+def test_a_pull_by_digest_shows_its_bytes_and_the_second_asks_nobody(
+    proxy: Proxy, registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    registry.push(repository, "v1", layer_bytes=(900_000, 500_000))
+    ref = f"{proxy.address}/{repository}:v1"
+    entry = locked(context, ref)
+    first = pull(context, ref, entry)
+    assert (first.changed, first.data["engine_version"]) == (True, "0.32.0")
+    progress = [one for one in context.said if one["event"] == "progress" and one["unit"] == "bytes"]
+    assert progress and progress[-1]["done"] <= progress[-1]["total"] <= 1_500_000
+    registry.stop()
+    asked = len(proxy.seen)
+    assert not pull(context, ref, entry).changed
+    assert len(proxy.seen) == asked
+
+
+def test_a_moved_tag_changes_nothing_for_a_locked_host(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    registry.push(repository, "nightly", seed=1)
+    ref = f"{registry.address}/{repository}:nightly"
+    entry = locked(context, ref)
+    moved = registry.push(repository, "nightly", seed=2)
+    assert moved != entry["digest"]
+    pull(context, ref, entry)
+    assert image_names.digests_of(engine.inspect_image(ref)) == [entry["digest"]]
+
+
+def test_an_image_without_this_hosts_platform_is_refused_before_a_byte_is_pulled(
+    proxy: Proxy, registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    digest = registry.push(repository, "v1", platforms=("linux/amd64",))
+    spark = RecordingContext(context.machine.home, architecture="aarch64")
+    ref = f"{proxy.address}/{repository}:v1"
+    with pytest.raises(Refused, match="has no linux/arm64, only linux/amd64"):
+        locked(spark, ref)
+    proxy.seen.clear()
+    with pytest.raises(Refused, match="has no linux/arm64, only linux/amd64"):
+        DockerImage().run(DockerImage.Args(f"{ref}@{digest}"), spark)
+    assert proxy.asked("/blobs/") == 0
+
+
+def test_a_cut_in_the_middle_of_a_layer_goes_on_where_it_broke_off(
+    proxy: Proxy, registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    registry.push(repository, "v1", layer_bytes=(10_000, 3_000_000))
+    ref = f"{proxy.address}/{repository}:v1"
+    entry = locked(context, ref)
+    layer = biggest_layer(entry, registry, repository)
+    proxy.cuts = {layer: [1_000_000]}
+    assert pull(context, ref, entry).changed
+    assert proxy.ranges == ["bytes=1000000-"]
+    assert sum(sent for path, sent in proxy.seen if layer in path) < 3_100_000
+    assert "broke off" in notes(context)
+
+
+def test_a_registry_that_answers_500_is_asked_again_and_an_unknown_digest_is_not(
+    proxy: Proxy, registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    registry.push(repository, "v1")
+    ref = f"{proxy.address}/{repository}:v1"
+    entry = locked(context, ref)
+    proxy.errors = {f"manifests/{entry['digest']}": 2}
+    assert pull(context, ref, entry).changed
+    assert "Trying again" in notes(context)
+    proxy.seen.clear()
+    with pytest.raises(NotThere, match="invoke images.copy"):
+        DockerImage().run(DockerImage.Args(f"{ref}@sha256:{'0' * 64}"), context)
+    assert proxy.asked("0" * 64) <= 3  # one question of the engine: HEAD, GET; no second try
+
+
+def test_a_digest_that_is_gone_upstream_is_used_from_the_host(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    registry.push(repository, "v1")
+    ref = f"{registry.address}/{repository}:v1"
+    entry = locked(context, ref)
+    pull(context, ref, entry)
+    registry.delete(repository, entry["digest"])
+    assert not pull(context, ref, entry).changed
+    again = locked(context, ref)
+    assert again["digest"] == entry["digest"]
+    assert "has no" in notes(context) and "Took what the host has" in notes(context)
+
+
+def test_after_save_and_load_the_digest_is_known_again_without_a_registry(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    registry.push(repository, "v1", layer_bytes=(1000, 2000))
+    ref = f"{registry.address}/{repository}:v1"
+    entry = locked(context, ref)
+    pull(context, ref, entry)
+    archive = b"".join(engine.get_image(ref))
+    engine.remove_image(f"{registry.address}/{repository}@{entry['digest']}", force=True)
+    engine.remove_image(ref, force=True)
+    registry.stop()
+    list(engine.load_image(io.BytesIO(archive)))
+    assert engine.inspect_image(ref)["RepoDigests"] == []
+    result = pull(context, ref, entry)
+    assert (result.changed, result.msg) == (True, "was here; its digest is known again")
+    assert not pull(context, ref, entry).changed
+    image = engine.inspect_image(ref)
+    spec = type("Spec", (), {"image": f"{ref}@{entry['digest']}"})
+    assert container_options._image(spec, image) == []  # type: ignore[arg-type]
+
+
+def test_another_image_under_the_same_tag_is_not_taken_for_the_locked_one(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    registry.push(repository, "v1", seed=1)
+    ref = f"{registry.address}/{repository}:v1"
+    first = locked(context, ref)
+    registry.push(repository, "v1", seed=2)
+    pull(context, ref, locked(context, ref))
+    result = pull(context, ref, first)
+    assert (result.changed, result.msg) == (True, "pulled")
+
+
+def test_a_mirror_gives_the_bytes_and_the_image_keeps_its_own_name(
+    proxy: Proxy, registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    """The image's own registry is a port where nobody listens any more."""
+    registry.push(repository, "v1")
+    mirrored = locked(context, f"{proxy.address}/{repository}:v1")
+    ref = f"127.0.0.1:9/{repository}:v1"
+    result = pull(context, ref, mirrored, mirror=proxy.address)
+    assert result.msg == f"pulled from {proxy.address}"
+    assert not pull(context, ref, mirrored).changed
+    assert engine.inspect_image(ref)["Id"] == engine.inspect_image(image_names.known_as(engine, ref))["Id"]
+
+
+def test_a_mirror_that_lost_the_image_is_said_and_the_registry_asked(
+    proxy: Proxy, registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    registry.push(repository, "v1")
+    ref = f"{registry.address}/{repository}:v1"
+    entry = locked(context, ref)
+    result = pull(context, ref, entry, mirror=f"{proxy.address}/empty")
+    assert result.msg == "pulled"
+    assert "Asking" in notes(context)
+
+
+def test_a_registry_that_is_down_says_so(engine: Any, repository: str, context: RecordingContext) -> None:
+    with pytest.raises(Failed, match="does not answer"):
+        locked(context, f"127.0.0.1:9/{repository}:v1")
+
+
+@pytest.mark.parametrize(
+    ("ref", "registry", "path", "asked"),
+    [
+        ("vllm/vllm-openai:v1", "docker.io", "vllm/vllm-openai", "vllm/vllm-openai:v1"),
+        ("debian", "docker.io", "library/debian", "debian:latest"),
+        ("nvcr.io/nvidia/vllm:26.10-py3", "nvcr.io", "nvidia/vllm", "nvcr.io/nvidia/vllm:26.10-py3"),
+        ("localhost:5000/a/b:c@sha256:0", "localhost:5000", "a/b", "localhost:5000/a/b@sha256:0"),
+    ],
+)
+def test_a_reference_in_its_parts(ref: str, registry: str, path: str, asked: str) -> None:
+    name = image_names.Name.parse(ref)
+    assert (name.registry, name.path, name.asked) == (registry, path, asked)
+    assert name.at("mirror.lan:5000").repository == f"mirror.lan:5000/{path}"
