@@ -22,11 +22,14 @@ NAMES: tuple[str, ...] = (
     "lock_image",
     "lock_model",
     "memory",
+    "models",
     "ollama_unload",
     "package",
     "preflight",
     "put_back",
+    "remove_model",
     "set_aside",
+    "share_model",
     "smoke_test",
     "started",
     "stopped",
@@ -35,6 +38,7 @@ NAMES: tuple[str, ...] = (
     "user_group",
     "verify_health",
     "verify_logs",
+    "verify_model",
     "wait_ready",
 )
 
