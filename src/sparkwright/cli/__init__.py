@@ -10,7 +10,7 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import lint, logs, look, model, operate, runs, sandbox
+from sparkwright.cli import lint, logs, look, model, models, operate, runs, sandbox
 
 namespace = Collection(
     *operate.TASKS,
@@ -20,6 +20,7 @@ namespace = Collection(
     *lint.TASKS,
     docs=look.docs_collection(),
     model=model.model_collection(),
+    models=models.models_collection(),
     sandbox=Collection(*sandbox.TASKS),
 )
 

@@ -65,7 +65,7 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
 def look(fleet: Fleet, member: Member, module: str, args: dict[str, Any]) -> dict[str, Any]:
     """Run one module that only looks, and return what it found. Raises Failed with the host's words and exit code."""
     task = Task(id=module, name=module, module=module, args=args)
-    plan = Plan(run_id=_run_id(), host=member.host.name, play="Look", steps=(task,), exclusive=False)
+    plan = Plan(run_id=new_run_id(), host=member.host.name, play="Look", steps=(task,), exclusive=False)
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
     done = next((one for one in events if one["event"] == "task_finished" and one["status"] == "ok"), None)
     if done is None:
@@ -136,18 +136,26 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
     locks = {member.host.name: lock_folder(project, member.host) for member in fleet.members}
     pins = {folder: Pins(folder, save=not given.check) for folder in set(locks.values())}
 
+    from sparkwright.cli.sharing import Neighbours  # it asks hosts through this file
+
+    neighbours = Neighbours(inventory)
+
     def plan_for(member: Member) -> Plan:
-        run_id = _run_id()
+        run_id = new_run_id()
         names = _names(project, fleet, member, pins[locks[member.host.name]], play, run_id)
         member.secrets = inventory.secrets(member.host)
         if "container" in names:
             shown.serves(_served(member.host, names))
-        return playbook.compile(
+        plan = playbook.compile(
             play, member.host, names, given, run_id=run_id, project=project.root, registered=member.registered
         )
+        return neighbours.fill(fleet, member, plan)
 
     here = {host.name for host in inventory.match(play.hosts)}
-    fleet.play(play, [member.host for member in fleet.members if member.host.name in here], plan_for)
+    try:
+        fleet.play(play, [member.host for member in fleet.members if member.host.name in here], plan_for)
+    finally:
+        neighbours.close()
     for member in fleet.members:
         if member.engine_version and member.host.recipe:
             image = recipe.load(project.root, member.host.recipe).image
@@ -208,7 +216,8 @@ def _user(host: Host) -> str:
     return ssh_config.resolve(host).user
 
 
-def _run_id() -> str:
+def new_run_id() -> str:
+    """A name for a run: when it began, and something that no other has."""
     return time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(2)
 
 

@@ -17,7 +17,7 @@ from sparkwright.userfiles.checked import check
 
 GROUPS_FILE = "groups.yml"
 MERGED = ("env", "secrets", "vars")
-INHERITED = ("user", "port", "home", "recipe", "serve_port")
+INHERITED = ("user", "port", "home", "recipe", "serve_port", "model_from")
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Host:
     home: str | None = None
     recipe: str | None = None
     serve_port: int | None = None
+    model_from: str | None = None
     groups: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     vars: Mapping[str, Any] = field(default_factory=dict)

@@ -33,6 +33,9 @@ class Shared(Strict):
     serve_port: int | None = Field(
         None, description="publish the server on this port instead of the recipe's", ge=1, le=65535
     )
+    model_from: str | None = Field(
+        None, description="the host to copy the model from, instead of the hub; for that host itself it means the hub"
+    )
     env: dict[str, str] = Field(
         default_factory=dict, description="environment of the host's side: HF_ENDPOINT, HTTPS_PROXY"
     )
