@@ -85,7 +85,9 @@ def ended(urls: list[str]) -> bool:
     port = int(urls[0].rpartition(":")[2])
     pause = threading.Event()
     for _ in range(100):
-        if not any(one.laddr and one.laddr.port == port and one.status == "LISTEN" for one in psutil.net_connections("tcp")):
+        if not any(
+            one.laddr and one.laddr.port == port and one.status == "LISTEN" for one in psutil.net_connections("tcp")
+        ):
             return True
         pause.wait(0.1)
     return False
