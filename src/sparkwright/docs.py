@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
+from sparkwright.modules.arguments import spelled
 from sparkwright.userfiles.checked import nearest
 
 
@@ -38,7 +39,7 @@ def _first_sentence(kind: type[Any]) -> str:
 def _row(field: dataclasses.Field[Any], hint: Any) -> str:
     required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     default = "required" if required else f"`{_default(field)}`"
-    return f"| `{field.name}` | {_type(hint)} | {default} | {field.metadata.get('doc', '')} |"
+    return f"| `{spelled(field.name)}` | {_type(hint)} | {default} | {field.metadata.get('doc', '')} |"
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

@@ -10,7 +10,7 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import images, lint, lock, logs, look, model, operate, runs, sandbox
+from sparkwright.cli import images, lint, lock, logs, look, model, models, operate, runs, sandbox
 
 namespace = Collection(
     *operate.TASKS,
@@ -22,6 +22,7 @@ namespace = Collection(
     docs=look.docs_collection(),
     images=images.images_collection(),
     model=model.model_collection(),
+    models=models.models_collection(),
     sandbox=Collection(*sandbox.TASKS),
 )
 

@@ -143,18 +143,26 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
     locks = {member.host.name: lock_folder(project, member.host) for member in fleet.members}
     pins = {folder: Pins(folder, save=not given.check) for folder in set(locks.values())}
 
+    from sparkwright.cli.sharing import Neighbours  # it asks hosts through this file
+
+    neighbours = Neighbours(inventory)
+
     def plan_for(member: Member) -> Plan:
         run_id = new_run_id()
         member.secrets = inventory.secrets(member.host)
         names = _names(project, fleet, member, pins[locks[member.host.name]], play, run_id)
         if "container" in names:
             shown.serves(_served(member.host, names))
-        return playbook.compile(
+        plan = playbook.compile(
             play, member.host, names, given, run_id=run_id, project=project.root, registered=member.registered
         )
+        return neighbours.fill(fleet, member, plan)
 
     here = {host.name for host in inventory.match(play.hosts)}
-    fleet.play(play, [member.host for member in fleet.members if member.host.name in here], plan_for)
+    try:
+        fleet.play(play, [member.host for member in fleet.members if member.host.name in here], plan_for)
+    finally:
+        neighbours.close()
     for member in fleet.members:
         if member.engine_version and member.host.recipe:
             image = recipe.load(project.root, member.host.recipe).image

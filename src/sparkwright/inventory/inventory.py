@@ -17,7 +17,7 @@ from sparkwright.userfiles.checked import check
 
 GROUPS_FILE = "groups.yml"
 MERGED = ("env", "secrets", "vars")
-INHERITED = ("user", "port", "home", "recipe", "serve_port", "registry_mirror")
+INHERITED = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Host:
     recipe: str | None = None
     serve_port: int | None = None
     registry_mirror: str | None = None
+    model_from: str | None = None
     groups: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     vars: Mapping[str, Any] = field(default_factory=dict)

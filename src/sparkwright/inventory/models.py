@@ -38,6 +38,9 @@ class Shared(Strict):
         description="a registry that holds copies of images, as mirror.lan:5000; pulls by digest try it first",
         pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]+)?$",
     )
+    model_from: str | None = Field(
+        None, description="the host to copy the model from, instead of the hub; for that host itself it means the hub"
+    )
     env: dict[str, str] = Field(
         default_factory=dict, description="environment of the host's side: HF_ENDPOINT, HTTPS_PROXY"
     )

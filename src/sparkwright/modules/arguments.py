@@ -19,7 +19,7 @@ def build(
 
     Raises Refused for an unknown, missing or mistyped argument, with the nearest right name.
     """
-    fields = {field.name: field for field in dataclasses.fields(args_type)}
+    fields = {spelled(field.name): field for field in dataclasses.fields(args_type)}
     for name in values:
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=1)
@@ -30,8 +30,17 @@ def build(
         if required and name not in values:
             raise Refused(f"{module} needs the argument `{name}` ({field.metadata.get('doc', '')}).")
     hints = typing.get_type_hints(args_type)
-    known = {n: _fit(v, hints[n], f"{module}.{n}") for n, v in values.items() if n not in open_names}
+    known = {
+        fields[n].name: _fit(v, hints[fields[n].name], f"{module}.{n}")
+        for n, v in values.items()
+        if n not in open_names
+    }
     return None if open_names else args_type(**known)
+
+
+def spelled(field: str) -> str:
+    """An argument as a playbook spells it: `from` can't be a field's name in Python, `from_` can."""
+    return field.removesuffix("_")
 
 
 def _fit(value: Any, wanted: Any, where: str) -> Any:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -101,8 +101,19 @@ class Context(Protocol):
     def docker(self) -> docker.DockerClient:
         """The Docker Engine of this host, opened once a run. Raises Failed with what to do when it refuses."""
 
-    def progress(self, done: float, total: float = 0, *, unit: str = "", text: str = "") -> None:
-        """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. The runner throttles."""
+    def progress(
+        self,
+        done: float,
+        total: float = 0,
+        *,
+        unit: str = "",
+        text: str = "",
+        parts: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. The runner throttles.
+
+        parts: the files under way, each with path, done, total, rate (bytes per second) and left_s.
+        """
 
     def note(self, text: str) -> None:
         """A sentence worth a line of its own while the task goes on."""

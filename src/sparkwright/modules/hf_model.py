@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.errors import Failed
-from sparkwright.modules import hub
+from sparkwright.modules import hub, neighbour
 from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.modules.hub import Source
+from sparkwright.modules.transfer import Transfer, sizes
 from sparkwright.modules.whole import Manifest
 
-WORKERS = 8
-TRIES = 4
-POLL_S = 0.1
 MARGIN = 1.05
+CACHE_WORTH_SAYING_BYTES = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,21 @@ class Found:
 class HfModel(StateModule["HfModel.Args", Found]):
     """The model's folder holds exactly the locked files, each proved by its hash.
 
-    Files that were proved before cost a stat each. A file that is missing, truncated or wrong is named and fetched, alone;
-    one that is there is replaced in one step when the new one is whole, so a server that reads it is not disturbed. Room is
-    checked first (+5 %). Broken transfers are tried again. With every file whole the hub is not asked at all.
+    Files that were proved before cost a stat each. A file that is missing, truncated or wrong is named and fetched, alone,
+    beside the old one; it takes its place in one step when its hash is right, so a server that reads it is not disturbed.
+    Room is checked first (+5 %). With every file whole nobody is asked at all. Every shard that a safetensors index names
+    has to be there.
 
     transfer: `hf_transfer` reads a file in parallel ranges (where connections are throttled); `plain` fetches files in
-    parallel (fast mirrors); `xet`; `auto` is hf_transfer.
+    parallel and goes on where it was cut (fast mirrors); `xet`, where the hub has it; `auto` measures for two seconds and says
+    what it chose. No new byte on the disk for stall_seconds: the transfer is killed, and goes on in the next mode. Partial
+    files of another mode or hub version are removed first: continuing one corrupts it silently.
 
-    Returns: dir, commit, size_bytes, fetched (paths).
+    from: another host of the inventory that has the model; its files come from there, not from the hub, proved by the same
+    hashes. What was read and written stays in the page cache, which counts against the GPU's memory on a Spark until the
+    `memory` task lets it go; page_cache_bytes says by how much it grew.
+
+    Returns: dir, commit, size_bytes, fetched (paths), mode, page_cache_bytes.
 
     Fails: gated (says where to accept the licence), hub down, disk full, no permission, a file wrong twice.
     """
@@ -49,25 +58,31 @@ class HfModel(StateModule["HfModel.Args", Found]):
         files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each, from the lock")
         dir: str = arg("the folder; ~ is the user's home")
         transfer: Literal["auto", "hf_transfer", "plain", "xet"] = arg("how files are fetched", default="auto")
+        stall_seconds: float = arg("no byte for so long: kill the transfer and go on otherwise, seconds", default=60.0)
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
+        from_: str = arg("a host that has the model, to copy it from; empty: the hub", default="")
+        neighbour: list[str] = arg("where that host hands it out; filled in by the command", default_factory=list)
 
     def read(self, args: Args, context: Context) -> Found:
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
-        missing = manifest.prove(args.files)
-        if not context.check and not missing:
-            manifest.save()
+        missing = manifest.prove(args.files, heard=_told(context, sizes(args.files)))
+        manifest.about = {"id": args.id, "commit": args.commit}
+        if not missing:
+            _refuse_lost_shards(manifest, args)
+            if not context.check:
+                manifest.save()
         return Found(missing, manifest)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        sizes = {file["path"]: file["size_bytes"] for file in args.files}
+        wanted = {file["path"]: file["size_bytes"] for file in args.files}
         here = found.manifest.folder
         return [
-            Change(path, "wrong" if (here / path).exists() else None, f"{sizes[path]} bytes", "not as the lock has it")
+            Change(path, _as_found(here / path, wanted[path]), f"{wanted[path]} bytes", "not as the lock has it")
             for path in found.missing
         ]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        size = sum(file["size_bytes"] for file in args.files)
+        size = sizes(args.files)
         whole = f"{len(args.files)} files, {size / 1e9:.2f} GB, all hashes right"
         return {
             "dir": str(found.manifest.folder),
@@ -78,87 +93,84 @@ class HfModel(StateModule["HfModel.Args", Found]):
         }
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        folder, missing = found.manifest.folder, found.missing
-        files = {file["path"]: file for file in args.files}
-        self._make_room(folder, sum(files[path]["size_bytes"] for path in missing), context)
+        folder, missing = found.manifest.folder, set(found.missing)
+        files = [file for file in args.files if file["path"] in missing]
+        size = sizes(files)
+        _make_room(folder, size, context)
         hub.remove_leftovers(folder)
-        self._fetch(args, missing, files, folder, context)
-        wrong = found.manifest.prove(args.files)
-        if wrong:
-            context.note(f"wrong after the download, fetching again: {', '.join(wrong)}")
-            self._fetch(args, wrong, files, folder, context)
-            wrong = found.manifest.prove(args.files)
+        cached_before = context.machine.meminfo().get("Cached", 0)
+        with _source(args, context) as source:
+            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds)
+            mode = transfer.run(_first_mode(args))
+        _refuse_lost_shards(found.manifest, args)
         found.manifest.save()
-        if wrong:
-            fix = "The hub hands out other bytes than it promises; try `transfer: plain`, or another HF_ENDPOINT."
-            raise Failed(f"wrong bytes twice: {', '.join(wrong)}.", fix=fix)
-        size = sum(files[path]["size_bytes"] for path in missing)
-        return {"fetched": missing, "msg": f"{len(missing)} files fetched, {size / 1e9:.2f} GB; all hashes right"}
-
-    @staticmethod
-    def _make_room(folder: Path, need_bytes: int, context: Context) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except PermissionError:
-            fix = "Make it as root and give it to this user, or choose another `model.dir`."
-            raise Failed(f"no permission to make {folder}.", fix=fix) from None
-        free = context.machine.free_bytes(folder)
-        if need_bytes * MARGIN > free:
-            said = f"the disk of {folder} is full: {need_bytes * MARGIN / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free."
-            raise Failed(said, fix="Free some, or give the recipe another `model.dir`.")
-
-    def _fetch(
-        self, args: Args, paths: list[str], files: Mapping[str, Mapping[str, Any]], folder: Path, context: Context
-    ) -> None:
-        """Fetch files, largest first, and say how many bytes are really on the disk meanwhile."""
-        mode = "hf_transfer" if args.transfer == "auto" else args.transfer
-        total = sum(files[path]["size_bytes"] for path in paths)
-        before = _on_disk(folder)
-        ordered = sorted(paths, key=lambda path: -int(files[path]["size_bytes"]))
-        with ThreadPoolExecutor(max_workers=1 if mode == "hf_transfer" else WORKERS) as pool:
-            jobs = [pool.submit(self._one, args, path, folder, mode, context) for path in ordered]
-            while wait(jobs, timeout=POLL_S).not_done:
-                done = sum(_failed(job) is not None for job in jobs)
-                if done:
-                    pool.shutdown(cancel_futures=True)
-                    break
-                context.progress(
-                    min(max(0, _on_disk(folder) - before), total), total, unit="bytes", text=f"{args.id} ({mode})"
-                )
-        context.progress(total, total, unit="bytes", text=args.id)
-        for job in jobs:
-            error = None if job.cancelled() else _failed(job)
-            if error is not None:
-                hub.remove_leftovers(folder)
-                raise error
-
-    @staticmethod
-    def _one(args: Args, path: str, folder: Path, mode: str, context: Context) -> None:
-        from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
-
-        token = context.secrets.get(args.token_secret)
-        tries = Retrying(
-            retry=retry_if_exception_type(hub.HubDown),
-            stop=stop_after_attempt(TRIES),
-            wait=wait_exponential(multiplier=0.3, max=20),
-            before_sleep=lambda state: context.note(
-                f"{path}: {state.outcome.exception() if state.outcome else ''} Trying again."
-            ),
-            reraise=True,
-        )
-        tries(hub.fetch, context.machine, args.id, args.commit, path, folder, mode, token)
+        grown = max(0, context.machine.meminfo().get("Cached", 0) - cached_before)
+        if grown > CACHE_WORTH_SAYING_BYTES:
+            context.note(f"the page cache grew by {grown / 1e9:.1f} GB; it counts as used memory until it is let go.")
+        msg = f"{len(files)} files fetched, {size / 1e9:.2f} GB; all hashes right"
+        if args.from_:
+            msg += f"; from {args.from_}"
+        return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": grown, "msg": msg}
 
 
-def _failed(job: Future[None]) -> BaseException | None:
-    return job.exception() if job.done() and not job.cancelled() else None
+@contextmanager
+def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
+    """Who hands the files out: the hub, or the neighbour that `from` names."""
+    if not args.from_:
+        yield Source(context.machine.hub_url, args.id, args.commit, context.secrets.get(args.token_secret))
+        return
+    if not args.neighbour:
+        fix = "Use `invoke models.copy`, or a playbook of this command."
+        raise Failed(f"nobody on {args.from_} hands out {args.id}.", fix=fix)
+    with neighbour.reached(args.neighbour, args.from_, context.secrets.get(neighbour.TOKEN)) as url:
+        yield Source(url, args.id, args.commit, context.secrets.get(neighbour.TOKEN))
 
 
-def _on_disk(folder: Path) -> int:
-    """Bytes that are really written: a transfer in ranges makes sparse files, so their size says nothing."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_blocks * 512
-        except OSError:
-            continue
-    return total
+def _first_mode(args: HfModel.Args) -> str:
+    """A neighbour's connections are not throttled; `plain` goes on where it was cut."""
+    return "plain" if args.from_ and args.transfer in ("auto", "xet") else args.transfer
+
+
+def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
+    lost = manifest.unnamed(args.files)
+    if lost:
+        fix = "Look at `allow` and `ignore` in the recipe's model, then remove its entry from spark.lock."
+        raise Failed(f"the index of {args.id} names files that are not there: {', '.join(lost[:5])}.", fix=fix)
+
+
+def _told(context: Context, total: int) -> Callable[[int], None]:
+    """Adds up what several threads have read, and tells how far it is."""
+    guard, done = threading.Lock(), 0
+
+    def heard(count: int) -> None:
+        nonlocal done
+        with guard:
+            done += count
+            context.progress(min(done, total - 1), total, unit="bytes", text="proving")
+
+    return heard
+
+
+def _as_found(path: Path, size: int) -> str | None:
+    try:
+        there = path.stat().st_size
+    except OSError:
+        return None
+    return "wrong" if there == size else f"{there} bytes"
+
+
+def _make_room(folder: Path, need_bytes: int, context: Context) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except PermissionError:
+        fix = "Make it as root and give it to this user, or choose another `model.dir`."
+        raise Failed(f"no permission to make {folder}.", fix=fix) from None
+    except (FileExistsError, NotADirectoryError):
+        raise Failed(f"{folder} is no folder.", fix="Choose another `model.dir`.") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        fix = "On the host: `sudo chown -R $USER` it, or choose another `model.dir`."
+        raise Failed(f"no permission to write in {folder}.", fix=fix)
+    free = context.machine.free_bytes(folder)
+    if need_bytes * MARGIN > free:
+        said = f"the disk of {folder} is full: {need_bytes * MARGIN / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free."
+        raise Failed(said, fix="Free some, or give the recipe another `model.dir`.")

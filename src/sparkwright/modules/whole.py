@@ -3,54 +3,109 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sparkwright.modules.state import StateFolder
 
-CHUNK_BYTES = 4 * 2**20
+CHUNK_BYTES = 2**20
+INDEX = ".safetensors.index.json"
+PREFIX = "model-"
 
 Files = Iterable[Mapping[str, Any]]
+Heard = Callable[[int], None]
 
 
 @dataclass
 class Manifest:
-    """What was proved about a folder: path -> [size, mtime_ns, inode, hash]. A changed file has to be proved again."""
+    """What was proved about a folder.
+
+    rows: path -> [size, mtime_ns, inode, hash]; a file that changed has to be proved again. indexes: path of a safetensors
+    index -> [its stamp, the files it names]. about: whose files they are (id, commit).
+    """
 
     state: StateFolder
     folder: Path
     rows: dict[str, list[Any]]
+    indexes: dict[str, list[Any]] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: StateFolder, folder: Path) -> Manifest:
         """The manifest of a folder, as it was saved last."""
-        return cls(state, folder, (state.read(_name(folder)) or {}).get("files", {}))
+        return cls._from(state, folder, state.read(_name(folder)) or {})
+
+    @classmethod
+    def all(cls, state: StateFolder) -> Iterator[Manifest]:
+        """Every folder that something was proved about."""
+        for path in sorted(state.path.glob(f"{PREFIX}*.json")):
+            found = state.read(path.stem)
+            if found and found.get("folder"):
+                yield cls._from(state, Path(found["folder"]), found)
+
+    @classmethod
+    def _from(cls, state: StateFolder, folder: Path, found: Mapping[str, Any]) -> Manifest:
+        return cls(state, folder, found.get("files", {}), found.get("indexes", {}), found.get("about", {}))
 
     def save(self) -> None:
-        """Remember it."""
-        self.state.write(_name(self.folder), {"folder": str(self.folder), "files": self.rows})
+        """Remember it, unless it is remembered so already."""
+        data = {"folder": str(self.folder), "files": self.rows, "indexes": self.indexes, "about": self.about}
+        if self.state.read(_name(self.folder)) != data:
+            self.state.write(_name(self.folder), data)
+
+    def forget(self) -> None:
+        """Forget the folder."""
+        self.state.remove(_name(self.folder))
 
     def knows(self, file: Mapping[str, Any]) -> bool:
         """Whether this file was proved, and has not changed since."""
-        now = _stamp(self.folder / file["path"])
+        now = stamp(self.folder / file["path"])
         return now is not None and self.rows.get(file["path"]) == [*now, wanted(file)]
 
-    def prove(self, files: Files) -> list[str]:
-        """Hash what is not known yet, in parallel. Returns the paths that are missing or wrong."""
-        doubtful = [file for file in files if not self.knows(file)]
+    def changed(self) -> list[str]:
+        """The files that were proved and are not there any more as they were. Costs a stat each."""
+        return [path for path, row in self.rows.items() if stamp(self.folder / path) != row[:3]]
+
+    def prove(self, files: Files, *, deep: bool = False, heard: Heard = lambda count: None) -> list[str]:
+        """Hash what is not known yet, in parallel. Returns the paths that are missing or wrong.
+
+        deep: what is known is hashed again too, and its pages are given back. heard: told of bytes as they are read.
+        """
+        doubtful = [file for file in files if deep or not self.knows(file)]
         right = [file for file in doubtful if _size(self.folder / file["path"]) == file["size_bytes"]]
+        right.sort(key=lambda file: -int(file["size_bytes"]))
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 2) as pool:
-            hashes = list(pool.map(lambda file: digest(self.folder / file["path"], file), right))
-        for file, found in zip(right, hashes, strict=True):
+            hashes = list(pool.map(lambda file: digest(self.folder / file["path"], file, heard, drop=deep), right))
+        for file in doubtful:
             self.rows.pop(file["path"], None)
-            stamp = _stamp(self.folder / file["path"])
-            if found == wanted(file) and stamp is not None:
-                self.rows[file["path"]] = [*stamp, found]
+        for file, found in zip(right, hashes, strict=True):
+            if found == wanted(file):
+                self.note(file)
         return [file["path"] for file in doubtful if not self.knows(file)]
+
+    def note(self, file: Mapping[str, Any]) -> None:
+        """This file was proved just now."""
+        now = stamp(self.folder / file["path"])
+        if now is not None:
+            self.rows[file["path"]] = [*now, wanted(file)]
+
+    def unnamed(self, files: Files) -> list[str]:
+        """What an index of shards names and the folder has not. An index is read once, then known by its stamp."""
+        found = []
+        for path in (file["path"] for file in files if file["path"].endswith(INDEX)):
+            now = stamp(self.folder / path)
+            if now is None:
+                continue
+            if self.indexes.get(path, [None])[0] != now:
+                self.indexes[path] = [now, _shards(self.folder / path)]
+            beside = Path(path).parent
+            found += [name for name in self.indexes[path][1] if stamp(self.folder / beside / name) is None]
+        return found
 
 
 def wanted(file: Mapping[str, Any]) -> str:
@@ -58,19 +113,26 @@ def wanted(file: Mapping[str, Any]) -> str:
     return str(file["sha256"] or file["blob_id"])
 
 
-def digest(path: Path, file: Mapping[str, Any]) -> str:
-    """The hash a file has, of the kind that the lock holds for it."""
-    if file["sha256"]:
-        hasher = hashlib.sha256()
-    else:
-        hasher = hashlib.sha1(f"blob {file['size_bytes']}\0".encode())
-    with path.open("rb") as source:
-        while chunk := source.read(CHUNK_BYTES):
-            hasher.update(chunk)
+def digest(path: Path, file: Mapping[str, Any], heard: Heard = lambda count: None, *, drop: bool = False) -> str:
+    """The hash a file has, of the kind that the lock holds for it; "" when it can't be read. drop: give its pages back."""
+    hasher = hashlib.sha256() if file["sha256"] else hashlib.sha1(f"blob {file['size_bytes']}\0".encode())
+    buffer = bytearray(CHUNK_BYTES)
+    view = memoryview(buffer)
+    try:
+        with path.open("rb", buffering=0) as source:
+            os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            while count := source.readinto(buffer):
+                hasher.update(view[:count])
+                heard(count)
+            if drop:
+                os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
+        return ""
     return hasher.hexdigest()
 
 
-def _stamp(path: Path) -> list[int] | None:
+def stamp(path: Path) -> list[int] | None:
+    """[size, mtime_ns, inode] of a file; None when there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -78,10 +140,18 @@ def _stamp(path: Path) -> list[int] | None:
     return [found.st_size, found.st_mtime_ns, found.st_ino]
 
 
+def _shards(index: Path) -> list[str]:
+    try:
+        named = json.loads(index.read_text())["weight_map"].values()
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return []
+    return sorted({str(one) for one in named})
+
+
 def _size(path: Path) -> int:
-    stamp = _stamp(path)
-    return stamp[0] if stamp else -1
+    found = stamp(path)
+    return found[0] if found else -1
 
 
 def _name(folder: Path) -> str:
-    return f"model-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+    return f"{PREFIX}{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"

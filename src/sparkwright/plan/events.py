@@ -5,6 +5,7 @@ Subscribers (console, `--json`, journal, lock file) read the same stream; the ru
     run_started     run, host, play, playbook, check, who, schema
     task_started    task (id), name, module, where
     progress        task, done, total, unit ("bytes", "tokens", "s", ""), text      total 0: not known
+                    parts: of a download, the files under way (path, done, total, rate, left_s)
     note            task, text                                                       a sentence worth a line
     task_finished   task, name, module, status, msg, diff, data, seconds, fix, exit  status: one of STATUSES
     recap           host, ok, changed, failed, skipped, unreachable, exit, seconds, msg

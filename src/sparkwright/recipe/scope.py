@@ -20,8 +20,9 @@ def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any
     """Names and values. user: who logs in there. pinned: the lock's entries, {"image": ..., "model": ...}."""
     home = home_of(host, user)
     about = {"name": host.name, "address": host.address, "user": user, "port": host.port, "groups": list(host.groups)}
+    about = {**about, "home": home, "connection": host.connection, "model_from": host.model_from or ""}
     about["registry_mirror"] = host.registry_mirror or ""
-    names = {**host.vars, "home": home, "host": {**about, "home": home, "connection": host.connection}}
+    names = {**host.vars, "home": home, "host": about}
     if recipe is None:
         return names
     port = serve_port(host, recipe)

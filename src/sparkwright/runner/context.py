@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -61,13 +61,22 @@ class RunContext:
             self.engine = Engine(self.machine)
         return self.engine.client()
 
-    def progress(self, done: float, total: float = 0, *, unit: str = "", text: str = "") -> None:
+    def progress(
+        self,
+        done: float,
+        total: float = 0,
+        *,
+        unit: str = "",
+        text: str = "",
+        parts: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         """See `modules.base.Context.progress`. The last step (done == total) is never dropped."""
         now = time.monotonic()
         if now - self._last_progress_s < PROGRESS_EVERY_S and not (total and done >= total):
             return
         self._last_progress_s = now
-        self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text))
+        more = {"parts": list(parts)} if parts else {}
+        self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **more))
 
     def note(self, text: str) -> None:
         """See `modules.base.Context.note`."""

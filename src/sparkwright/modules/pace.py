@@ -1,0 +1,38 @@
+"""How fast bytes come, lately, and how long the rest takes at that rate."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+WINDOW_S = 5.0
+
+
+@dataclass
+class Pace:
+    """Fed with how many bytes are there; remembers the last 5 s."""
+
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def at(self, done_bytes: int, now_s: float | None = None) -> float:
+        """So many are there now. Returns bytes per second; 0.0 as long as it is not known."""
+        now_s = time.monotonic() if now_s is None else now_s
+        self._seen.append((now_s, done_bytes))
+        while now_s - self._seen[0][0] > WINDOW_S and len(self._seen) > 2:
+            self._seen.popleft()
+        then_s, before = self._seen[0]
+        return max(0.0, (done_bytes - before) / (now_s - then_s)) if now_s > then_s else 0.0
+
+
+def left(remaining_bytes: int, rate: float) -> str:
+    """How long the rest takes: "40 s left", "12 min left"; "" when nothing says."""
+    if rate <= 0 or remaining_bytes <= 0:
+        return ""
+    seconds = remaining_bytes / rate
+    return f"{seconds:.0f} s left" if seconds < 120 else f"{seconds / 60:.0f} min left"
+
+
+def rate_text(rate: float) -> str:
+    """ "412 MB/s"."""
+    return f"{rate / 1e6:.0f} MB/s" if rate >= 1e6 else f"{rate / 1e3:.0f} kB/s"

@@ -1,0 +1,316 @@
+"""Transfers that finish: a child process fetches, this side watches the bytes on the disk, and tries again or otherwise.
+
+Everything lands in a staging folder inside the model's. A file is proved there and then moved over the old one in one step, so
+that a wrong byte never stands where a server reads. What a killed transfer left whole there is not fetched again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sparkwright
+from sparkwright.errors import Failed
+from sparkwright.modules import hub
+from sparkwright.modules.base import Context
+from sparkwright.modules.hub import Source
+from sparkwright.modules.pace import Pace, left, rate_text
+from sparkwright.modules.whole import Manifest, digest, wanted
+
+TRIES = 5
+PAUSES_S = (0.5, 2.0, 5.0, 15.0)
+POLL_S = 0.25
+SAY_EVERY_S = 1.0  # each progress event names every file under way, and the journal keeps them
+WORTH_BYTES = 64 * 2**20  # a try that kept this much more than the last was not in vain
+STAGING = ".cache/sparkwright"
+
+#: what comes after a mode that hangs
+NEXT = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
+
+
+@dataclass
+class Attempt:
+    """How a child ended: stalled, failed (kind, message, fix), or neither."""
+
+    stalled: bool = False
+    kind: str = ""
+    message: str = ""
+    fix: str = ""
+
+
+@dataclass
+class Transfer:
+    """Brings files of a source into the manifest's folder. wrong: how often a file came with other bytes than promised."""
+
+    source: Source
+    manifest: Manifest
+    files: Sequence[Mapping[str, Any]]
+    context: Context
+    stall_s: float
+    wrong: dict[str, int] = field(default_factory=dict)
+    _at: dict[str, Path] = field(default_factory=dict)
+    _base_bytes: int = 0
+    _paces: dict[str, Pace] = field(default_factory=dict)
+    _said_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.staging = self.manifest.folder / STAGING
+        self.missing = {file["path"]: file for file in self.files}
+        self.total_bytes = sum(int(file["size_bytes"]) for file in self.files)
+        self._hashing: dict[str, Future[bool]] = {}
+
+    def run(self, mode: str) -> str:
+        """Fetch until all is here and proved. Returns the mode that ended it. Raises Failed."""
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="proof") as pool:
+            self._pool = pool
+            self._take_over()
+            tries, kept = 0, self._kept(mode)
+            while self.missing:
+                attempt, mode = self._attempt(mode)
+                self._settle()
+                if not self.missing:
+                    break
+                self._refuse_wrong_twice()
+                if attempt.kind in ("refused", "full"):
+                    self._clean(attempt.kind == "full")
+                    raise Failed(attempt.message, fix=attempt.fix)
+                now = self._kept(mode)
+                tries, kept = (0 if now >= kept + WORTH_BYTES else tries + 1), now
+                if tries >= TRIES:
+                    self._clean(False)
+                    raise self._gave_up(attempt)
+                mode = self._again(attempt, mode, tries)
+        shutil.rmtree(self.staging, ignore_errors=True)
+        return mode
+
+    # -- one attempt ---------------------------------------------------------------------------------------------
+
+    def _attempt(self, mode: str) -> tuple[Attempt, str]:
+        """Let a child fetch what is missing, and watch it. Returns how it ended and the mode it used."""
+        child = self._child(mode)
+        lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=_listen, args=(child, lines), daemon=True).start()
+        attempt, moved_s, seen = Attempt(), time.monotonic(), self._on_disk()
+        try:
+            while True:
+                try:
+                    line = lines.get(timeout=POLL_S)
+                except queue.Empty:
+                    line = {}
+                if line is None:
+                    if not attempt.kind and child.wait() != 0:
+                        attempt.kind, attempt.message = "down", f"the transfer's process ended with {child.returncode}."
+                    return attempt, mode
+                if "chose" in line:
+                    mode = line["chose"]
+                    self.context.note(f"transfer: {mode} ({line['why']})")
+                self._hear(line, attempt)
+                now = self._on_disk()
+                if now != seen or line:
+                    moved_s, seen = time.monotonic(), now
+                elif time.monotonic() - moved_s > self.stall_s:
+                    attempt.stalled = True
+                    attempt.message = f"no byte came for {self.stall_s:g} s."
+                    return attempt, mode
+                self._progress(mode)
+        finally:
+            child.kill()
+            child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
+            self._at.clear()
+
+    def _child(self, mode: str) -> subprocess.Popen[bytes]:
+        files = [
+            {key: file[key] for key in ("path", "size_bytes", "sha256", "blob_id")} for file in self.missing.values()
+        ]
+        token = self.source.token
+        request = {
+            "url": self.source.url,
+            "id": self.source.id,
+            "commit": self.source.commit,
+            "token": token.reveal() if token else "",
+            "staging": str(self.staging),
+            "files": files,
+            "mode": mode,
+            "again": [path for path in self.wrong if path in self.missing],
+        }
+        top = str(Path(sparkwright.__file__).parents[1])
+        env = {**self.context.machine.env, "PYTHONPATH": top, "HF_HUB_DISABLE_TELEMETRY": "1", "MALLOC_ARENA_MAX": "2"}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "sparkwright.modules.fetching"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **env},
+        )
+        assert child.stdin is not None
+        try:
+            child.stdin.write(json.dumps(request).encode() + b"\n")
+            child.stdin.flush()
+        except BrokenPipeError:
+            pass  # it ended at once; its exit code says so
+        return child
+
+    def _hear(self, line: Mapping[str, Any], attempt: Attempt) -> None:
+        if "begin" in line:
+            self._at[line["begin"]] = Path(line["partial"])
+        elif "done" in line:
+            self._at.pop(line["done"], None)
+            self._prove(self.missing[line["done"]])
+        elif "failed" in line:
+            attempt.kind, attempt.message, attempt.fix = line["kind"], line["message"], line["fix"]
+
+    # -- proof ---------------------------------------------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        """What an earlier run left whole in the staging folder."""
+        for path, file in self.missing.items():
+            if _size(self.staging / path) == file["size_bytes"]:
+                self._prove(file)
+        self._settle()
+        self.wrong.clear()
+
+    def _prove(self, file: Mapping[str, Any]) -> None:
+        self._hashing[file["path"]] = self._pool.submit(self._move_when_right, file)
+
+    def _move_when_right(self, file: Mapping[str, Any]) -> bool:
+        come, place = self.staging / file["path"], self.manifest.folder / file["path"]
+        if _size(come) != file["size_bytes"] or digest(come, file) != wanted(file):
+            come.unlink(missing_ok=True)
+            return False
+        place.parent.mkdir(parents=True, exist_ok=True)
+        come.replace(place)
+        return True
+
+    def _settle(self) -> None:
+        """Wait for the proofs that are under way; what is whole is missing no more."""
+        while any(not job.done() for job in self._hashing.values()):
+            self.context.progress(self._done(), self.total_bytes, unit="bytes", text=f"proving {self.source.id}")
+            time.sleep(POLL_S / 10)
+        found, self._hashing = self._hashing, {}
+        for path, job in found.items():
+            if job.result():
+                self._base_bytes += int(self.missing[path]["size_bytes"])
+                self.manifest.note(self.missing.pop(path))
+            else:
+                self.wrong[path] = self.wrong.get(path, 0) + 1
+        if found:
+            self.manifest.save()
+
+    def _refuse_wrong_twice(self) -> None:
+        twice = sorted(path for path, times in self.wrong.items() if times > 1)
+        if twice:
+            self._clean(False)
+            fix = "The hub hands out other bytes than it promises; try `transfer: plain`, or another HF_ENDPOINT."
+            raise Failed(f"wrong bytes twice: {', '.join(twice)}.", fix=fix)
+        once = sorted(path for path in self.wrong if path in self.missing)
+        if once:
+            self.context.note(f"wrong after the download, fetching again: {', '.join(once)}")
+
+    # -- between attempts ----------------------------------------------------------------------------------------
+
+    def _again(self, attempt: Attempt, mode: str, tries: int) -> str:
+        """Say why, pause longer each time, and go on: in the next mode after one that hung."""
+        following = NEXT[mode] if attempt.stalled else mode
+        if attempt.message:
+            how = f"Going on with {following}." if following != mode else "Trying again."
+            self.context.note(f"{attempt.message} {how}")
+            time.sleep(0 if attempt.stalled else PAUSES_S[min(max(tries - 1, 0), len(PAUSES_S) - 1)])
+        return following
+
+    def _gave_up(self, attempt: Attempt) -> Failed:
+        there = len(self.files) - len(self.missing)
+        said = attempt.message or "the files did not come."
+        have = f"{there} of {len(self.files)} missing files came; {', '.join(sorted(self.missing)[:3])}"
+        more = f" and {len(self.missing) - 3} more" if len(self.missing) > 3 else ""
+        fix = attempt.fix or "Run it again: what is whole is kept."
+        return hub.HubDown(f"{said} {have}{more} did not.", fix=fix)
+
+    def _clean(self, everything: bool) -> None:
+        """Leave no partial file that can't be gone on with; after a full disk none at all."""
+        mark = self.staging / hub.MARK
+        if everything or not mark.exists() or mark.read_text().split()[0] not in hub.RESUMES:
+            hub.remove_leftovers(self.staging)
+        if not any(path.is_file() and path.name.endswith(".incomplete") for path in self.staging.rglob("*")):
+            shutil.rmtree(self.staging, ignore_errors=True)
+
+    # -- bytes ---------------------------------------------------------------------------------------------------
+
+    def _kept(self, mode: str) -> int:
+        """Bytes that the next try need not fetch."""
+        return self._done() if mode in hub.RESUMES else self._base_bytes
+
+    def _on_disk(self) -> tuple[int, ...]:
+        """What changes when a byte comes: the blocks that are written, never the size, which ranges make at once."""
+        return (len(self.missing), len(self._hashing), *(_blocks(path) for path in self._at.values()))
+
+    def _done(self) -> int:
+        """Bytes that are here."""
+        whole = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
+        partial = sum(_blocks(path) for path in (self.staging / ".cache").rglob("*.incomplete"))
+        return min(self._base_bytes + whole + partial, self.total_bytes)
+
+    def _progress(self, mode: str) -> None:
+        if time.monotonic() - self._said_s < SAY_EVERY_S:
+            return
+        self._said_s, done = time.monotonic(), self._done()
+        rate = self._paces.setdefault("", Pace()).at(done)
+        parts = [self._part(path) for path in list(self._at) if path in self.missing]
+        parts.sort(key=lambda part: -part["done"])
+        in_all = [rate_text(rate), left(self.total_bytes - done, rate)] if rate else []
+        of_one = [_in_words(parts[0]), f"and {len(parts) - 1} more" if len(parts) > 1 else ""] if parts else []
+        text = ", ".join(word for word in [mode, *in_all, *of_one] if word)
+        self.context.progress(done, self.total_bytes, unit="bytes", text=text, parts=parts)
+
+    def _part(self, path: str) -> dict[str, Any]:
+        size = int(self.missing[path]["size_bytes"])
+        done = min(_blocks(self._at[path]), size)
+        rate = self._paces.setdefault(path, Pace()).at(done)
+        left_s = round((size - done) / rate, 1) if rate else None
+        return {"path": path, "done": done, "total": size, "rate": round(rate), "left_s": left_s}
+
+
+def _in_words(part: Mapping[str, Any]) -> str:
+    share = 100 * part["done"] // max(part["total"], 1)
+    ending = (
+        f" at {rate_text(part['rate'])}, {left(part['total'] - part['done'], part['rate'])}" if part["rate"] else ""
+    )
+    return f"{part['path']} {share} %{ending}".rstrip(", ")
+
+
+def _listen(child: subprocess.Popen[bytes], lines: queue.Queue[dict[str, Any] | None]) -> None:
+    assert child.stdout is not None
+    with child.stdout:
+        for line in child.stdout:
+            lines.put(json.loads(line))
+    lines.put(None)
+
+
+def _blocks(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def sizes(files: Iterable[Mapping[str, Any]]) -> int:
+    """The bytes of files together."""
+    return sum(int(file["size_bytes"]) for file in files)

@@ -1,0 +1,152 @@
+"""A hub on loopback that breaks as hubs do: cut, wrong bytes, throttled per connection, stalled, gated, down.
+
+It speaks what huggingface_hub, hf_transfer and curl ask for: model info, tree, resolve with HEAD, GET and Range.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.sandbox.web import Handler, Server
+
+MODEL = "lab/tiny"
+COMMIT = "a" * 40
+BLOCK = 64 * 1024
+
+
+@dataclass
+class Faults:
+    """What goes wrong. A path's bytes end after cut[path] bytes of an answer, so many times as cuts[path] says.
+
+    wrong: paths of which one byte is another, so many times. stalled: paths whose bytes stop coming. rate: bytes per second of
+    one connection. stall_when: whether an answer to this Range hangs. status: what everything answers.
+    """
+
+    cut_after: dict[str, int] = field(default_factory=dict)
+    cuts: dict[str, int] = field(default_factory=dict)
+    wrong: dict[str, int] = field(default_factory=dict)
+    stalled: set[str] = field(default_factory=set)
+    stall_when: Callable[[str], bool] = lambda wanted: True
+    stall_after: int = 0
+    rate: float = 0.0
+    status: int = 0
+    token: str = ""
+
+
+class LoopbackHub:
+    """files: by path. asked: what came, as (method, path, Range). sent: bytes by path."""
+
+    def __init__(self, files: dict[str, bytes], lfs: Callable[[str], bool] | None = None) -> None:
+        self.files = files
+        self.lfs = lfs or (lambda path: path.endswith((".safetensors", ".bin")))
+        self.faults = Faults()
+        self.asked: list[tuple[str, str, str]] = []
+        self.sent: dict[str, int] = {}
+        self.stalls = threading.Event()
+        self.released = threading.Event()
+        self.guard = threading.Lock()
+        self.server = Server(0, _Api, self)
+        self.server.start()
+        self.url = f"http://127.0.0.1:{self.server.port}"
+
+    def close(self) -> None:
+        self.released.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+    def gets(self, path: str) -> int:
+        return sum(1 for method, asked, _ in self.asked if method == "GET" and asked == path)
+
+    def locked(self, *, without: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+        """The files as spark.lock holds them."""
+        return [self.row(path) for path in sorted(self.files) if path not in without]
+
+    def row(self, path: str) -> dict[str, Any]:
+        data = self.files[path]
+        lfs = self.lfs(path)
+        return {
+            "path": path,
+            "size_bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest() if lfs else None,
+            "blob_id": None if lfs else hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
+        }
+
+
+class _Api(Handler):
+    def route(self) -> None:
+        hub: LoopbackHub = self.server.owner  # type: ignore[attr-defined]
+        text = "/".join(self.parts)
+        if hub.faults.status:
+            self.reply(hub.faults.status, {"error": "as told"})
+        elif hub.faults.token and self.headers.get("Authorization") != f"Bearer {hub.faults.token}":
+            self.reply(401, {"error": "gated"}, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
+        elif text.startswith(f"api/models/{MODEL}/tree/"):
+            self.reply(200, [{"type": "file", "path": path, "size": len(data)} for path, data in hub.files.items()])
+        elif text.startswith(f"api/models/{MODEL}"):
+            self.reply(
+                200, {"id": MODEL, "sha": COMMIT, "tags": [], "siblings": [self._sibling(hub, p) for p in hub.files]}
+            )
+        elif text.startswith(f"{MODEL}/resolve/") and "/".join(self.parts[4:]) in hub.files:
+            self._file(hub, "/".join(self.parts[4:]))
+        else:
+            self.reply(404, {"error": "no"}, {"X-Error-Code": "EntryNotFound"})
+
+    @staticmethod
+    def _sibling(hub: LoopbackHub, path: str) -> dict[str, Any]:
+        row = hub.row(path)
+        found: dict[str, Any] = {"rfilename": path, "size": row["size_bytes"], "blobId": row["blob_id"] or "b" * 40}
+        if row["sha256"]:
+            found["lfs"] = {"sha256": row["sha256"], "size": row["size_bytes"], "pointerSize": 135}
+        return found
+
+    def _file(self, hub: LoopbackHub, path: str) -> None:
+        data, row, given = hub.files[path], hub.row(path), self.headers.get("Range", "")
+        hub.asked.append((self.command, path, given))
+        if self.command == "GET" and hub.faults.wrong.get(path, 0) > 0 and not given.startswith("bytes=0-0"):
+            hub.faults.wrong[path] -= 1
+            data = bytes([data[0] ^ 1]) + data[1:]
+        first, _, last = given.removeprefix("bytes=").partition("-")
+        begin, end = (
+            (int(first), min(int(last), len(data) - 1) if last else len(data) - 1) if given else (0, len(data) - 1)
+        )
+        self.send_response(206 if given else 200)
+        self.send_header("ETag", f'"{row["sha256"] or row["blob_id"]}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(end - begin + 1))
+        if given:
+            self.send_header("Content-Range", f"bytes {begin}-{end}/{len(data)}")
+        self.end_headers()
+        if self.command == "GET":
+            self._body(hub, path, memoryview(data)[begin : end + 1])
+
+    def _body(self, hub: LoopbackHub, path: str, data: memoryview) -> None:
+        faults, began_s, sent = hub.faults, time.monotonic(), 0
+        cut = None
+        with hub.guard:
+            if faults.cuts.get(path, 0) > 0 and len(data) > faults.cut_after[path]:
+                faults.cuts[path] -= 1
+                cut = faults.cut_after[path]
+        stalls = path in faults.stalled and faults.stall_when(self.headers.get("Range", ""))
+        while sent < len(data):
+            if cut is not None and sent >= cut:
+                self.close_connection = True
+                return
+            if stalls and sent >= faults.stall_after:
+                self.wfile.flush()
+                hub.stalls.set()
+                hub.released.wait(60)
+                self.close_connection = True
+                return
+            piece = data[sent : sent + BLOCK]
+            self.wfile.write(piece)
+            sent += len(piece)
+            with hub.guard:
+                hub.sent[path] = hub.sent.get(path, 0) + len(piece)
+            if faults.rate:
+                time.sleep(max(0.0, sent / faults.rate - (time.monotonic() - began_s)))

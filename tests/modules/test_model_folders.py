@@ -1,0 +1,122 @@
+"""Which models a host holds, whether they are whole, and what pruning takes and leaves, beside a real container list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Exit, Failed
+from sparkwright.modules import model_folders
+from sparkwright.modules.base import Result
+from sparkwright.modules.models import Models
+from sparkwright.modules.remove_model import RemoveModel
+from sparkwright.modules.verify_model import VerifyModel
+from tests.modules.context import RecordingContext
+from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
+
+FILES = {"config.json": b"{}", "model.safetensors": b"weights" * 1000}
+
+
+class Engine:
+    """What is asked of Docker here: containers with their mounts."""
+
+    def __init__(self, mounts: dict[str, str]) -> None:
+        self.mounts = mounts
+        self.api = self
+
+    def containers(self, all: bool = False) -> list[dict[str, Any]]:
+        return [{"Id": name, "Names": [f"/{name}"]} for name in self.mounts]
+
+    def inspect_container(self, name: str) -> dict[str, Any]:
+        return {"Mounts": [{"Source": self.mounts[name]}]}
+
+
+@pytest.fixture
+def hub() -> Iterator[LoopbackHub]:
+    one = LoopbackHub(dict(FILES))
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
+    one = RecordingContext(tmp_path, hub_url=hub.url)
+    for path, data in FILES.items():
+        place = tmp_path / "m" / path
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(data)
+    verify(one, hub)
+    mounted(one, {})
+    return one
+
+
+def mounted(context: RecordingContext, mounts: dict[str, str]) -> None:
+    context.docker = lambda: Engine(mounts)  # type: ignore[method-assign, assignment, return-value]
+
+
+def verify(context: RecordingContext, hub: LoopbackHub, *, deep: bool = False) -> Result:
+    args = VerifyModel.Args(id=MODEL, commit=COMMIT, files=hub.locked(), dir="~/m", deep=deep)
+    return VerifyModel().run(args, context)
+
+
+def test_a_bit_that_flipped_behind_the_times_back_is_found_by_deep_alone(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    import os
+
+    path = context.machine.home / "m/model.safetensors"
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[5] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert verify(context, hub).data["wrong"] == []
+    assert verify(context, hub, deep=True).data["wrong"] == ["model.safetensors"]
+    assert verify(context, hub).data["wrong"] == ["model.safetensors"], "what deep found is not forgotten"
+
+
+def test_models_are_listed_with_who_uses_them(context: RecordingContext) -> None:
+    mounted(context, {"qwen35-previous": str(context.machine.home)})
+    (one,) = Models().run(Models.Args(), context).data["models"]
+    assert (one["id"], one["commit"], one["changed"]) == (MODEL, COMMIT, [])
+    assert one["used_by"] == ["qwen35-previous"]
+
+
+def test_a_model_that_any_container_mounts_is_never_removed(context: RecordingContext) -> None:
+    link = context.machine.home / "link"
+    link.symlink_to(context.machine.home / "m")
+    mounted(context, {"qwen35-previous": str(link)})
+    with pytest.raises(Failed, match=r"is used by qwen35-previous") as caught:
+        RemoveModel().run(RemoveModel.Args(dir="~/m"), context)
+    assert caught.value.exit is Exit.REFUSED
+    assert (context.machine.home / "m/config.json").exists()
+
+
+def test_removing_takes_what_was_proved_and_leaves_what_others_put_there(context: RecordingContext) -> None:
+    top = context.machine.home / "m"
+    (top / "notes.txt").write_text("mine")
+    (top / ".cache/huggingface/download").mkdir(parents=True)
+    (top / ".cache/huggingface/download/x.incomplete").write_bytes(b"half")
+    result = RemoveModel().run(RemoveModel.Args(dir="~/m"), context)
+    assert result.changed and result.data["left"] == 1
+    assert [path.name for path in top.rglob("*")] == ["notes.txt"]
+    assert Models().run(Models.Args(), context).data["models"] == []
+    assert not RemoveModel().run(RemoveModel.Args(dir="~/m"), context).changed
+
+
+def test_check_mode_removes_nothing(context: RecordingContext) -> None:
+    context.check = True
+    assert RemoveModel().run(RemoveModel.Args(dir="~/m"), context).changed
+    assert (context.machine.home / "m/config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "used"), [("~/m", True), ("~", True), ("~/m/sub", True), ("~/mm", False), ("/elsewhere", False)]
+)
+def test_a_mount_of_a_part_or_of_the_whole_counts(tmp_path: Path, source: str, used: bool) -> None:
+    home = str(tmp_path)
+    assert model_folders.overlaps(tmp_path / "m", Path(source.replace("~", home))) is used

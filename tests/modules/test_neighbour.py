@@ -1,0 +1,157 @@
+"""A model from a neighbour: handed out on loopback to several readers at once, proved, and to nobody else."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sparkwright.errors import Failed
+from sparkwright.modules import neighbour
+from sparkwright.modules.base import Result
+from sparkwright.modules.hf_model import HfModel
+from sparkwright.modules.share_model import ShareModel
+from sparkwright.secret import Secret
+from tests.modules.context import RecordingContext
+from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
+
+FILES = {
+    "config.json": b"{}",
+    "sub/model-00001.safetensors": bytes(range(256)) * 20_000,
+    "empty.json": b"",
+}
+TOKEN = Secret("one-time-token")
+
+
+@pytest.fixture
+def hub() -> Iterator[LoopbackHub]:
+    one = LoopbackHub(dict(FILES))
+    yield one
+    one.close()
+
+
+def host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
+    (tmp_path / name).mkdir()
+    return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={neighbour.TOKEN: TOKEN})
+
+
+def model(hub: LoopbackHub) -> dict[str, Any]:
+    return {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m"}
+
+
+def share(giver: RecordingContext, hub: LoopbackHub, **fields: Any) -> list[str]:
+    result = ShareModel().run(ShareModel.Args(**{**model(hub), "bind": "127.0.0.1", **fields}), giver)
+    return list(result.data["urls"])
+
+
+def copy(taker: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
+    return HfModel().run(HfModel.Args(**model(hub), from_="spark1", neighbour=urls), taker)
+
+
+@pytest.fixture
+def giver(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
+    """spark1, which has the model; from now on the hub answers nobody."""
+    one = host(tmp_path, "spark1", hub.url)
+    HfModel().run(HfModel.Args(**model(hub), transfer="plain"), one)
+    hub.asked.clear()
+    return one
+
+
+def test_two_hosts_copy_at_once_and_the_hub_is_not_asked(
+    giver: RecordingContext, hub: LoopbackHub, tmp_path: Path
+) -> None:
+    takers = [host(tmp_path, name, "http://127.0.0.1:1") for name in ("spark2", "spark3")]
+    urls = share(giver, hub, readers=2)
+    threads = [threading.Thread(target=copy, args=(taker, hub, urls)) for taker in takers]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    for taker in takers:
+        assert all((taker.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items())
+    assert hub.asked == []
+    assert ended(urls)
+
+
+def ended(urls: list[str]) -> bool:
+    """Whether the process that hands out is gone, within its last answers' time."""
+    port = int(urls[0].rpartition(":")[2])
+    pause = threading.Event()
+    for _ in range(100):
+        if not any(
+            one.laddr and one.laddr.port == port and one.status == "LISTEN" for one in psutil.net_connections("tcp")
+        ):
+            return True
+        pause.wait(0.1)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"),
+    [
+        (f"/{MODEL}/resolve/{COMMIT}/config.json", "another", 401),
+        (f"/{MODEL}/resolve/{COMMIT}/config.json", "", 401),
+        (f"/{MODEL}/resolve/{COMMIT}/../../../etc/passwd", "one-time-token", 404),
+        (f"/{MODEL}/resolve/{COMMIT}/not-in-the-lock.txt", "one-time-token", 404),
+        (f"/{MODEL}/resolve/{'b' * 40}/config.json", "one-time-token", 404),
+    ],
+)
+def test_nobody_gets_what_is_not_his(
+    giver: RecordingContext, hub: LoopbackHub, path: str, token: str, status: int
+) -> None:
+    (giver.machine.home / "m/not-in-the-lock.txt").write_text("private")
+    urls = share(giver, hub)
+    asked = urllib.request.Request(urls[0] + path, headers={"Authorization": f"Bearer {token}"})
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(asked, timeout=5)
+    assert caught.value.code == status
+    with neighbour.reached(urls, "spark1", TOKEN):
+        pass
+
+
+def test_a_neighbour_whose_copy_is_not_whole_says_what_is_missing(giver: RecordingContext, hub: LoopbackHub) -> None:
+    (giver.machine.home / "m/config.json").write_bytes(b"[]")
+    with pytest.raises(Failed, match=f"{MODEL} is not whole in .*: config.json"):
+        share(giver, hub)
+
+
+def test_another_folder_that_this_commit_was_proved_in_will_do(giver: RecordingContext, hub: LoopbackHub) -> None:
+    urls = share(giver, hub, dir="~/elsewhere")
+    with neighbour.reached(urls, "spark1", TOKEN):
+        pass
+    assert ended(urls)
+
+
+def test_a_neighbour_out_of_reach_is_a_sentence(hub: LoopbackHub, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=r"spark1 can't be reached from here at http://127.0.0.1:1"):
+        copy(host(tmp_path, "spark2", hub.url), hub, ["http://127.0.0.1:1"])
+
+
+def test_what_the_neighbour_changed_meanwhile_is_not_taken(
+    giver: RecordingContext, hub: LoopbackHub, tmp_path: Path
+) -> None:
+    urls = share(giver, hub)
+    (giver.machine.home / "m/config.json").write_bytes(b"[]")
+    taker = host(tmp_path, "spark2", hub.url)
+    with pytest.raises(Failed, match="wrong bytes twice: config.json"):
+        copy(taker, hub, urls)
+    assert not (taker.machine.home / "m/config.json").exists()
+
+
+def test_the_token_is_on_no_command_line_and_in_no_environment(giver: RecordingContext, hub: LoopbackHub) -> None:
+    urls = share(giver, hub)
+    port = int(urls[0].rpartition(":")[2])
+    (pid,) = {one.pid for one in psutil.net_connections("tcp") if one.laddr and one.laddr.port == port and one.pid}
+    said = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+    assert b"neighbour" in said
+    assert TOKEN.reveal().encode() not in said
+    assert TOKEN.reveal() not in json.dumps(giver.said)
+    with neighbour.reached(urls, "spark1", TOKEN):
+        pass

@@ -1,0 +1,434 @@
+"""Downloads that finish, and finish right: over a loopback hub that cuts, lies, hangs and throttles, with the real clients."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sparkwright.errors import Failed
+from sparkwright.modules import hub as hub_client
+from sparkwright.modules import transfer
+from sparkwright.modules.base import Result
+from sparkwright.modules.hf_model import HfModel
+from sparkwright.secret import Secret
+from tests.modules.context import RecordingContext
+from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
+
+MIB = 2**20
+BIG = "model-00001-of-00002.safetensors"
+SMALL = "model-00002-of-00002.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def content(size: int, seed: int) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+FILES = {
+    "config.json": b'{"model_type": "tiny"}',
+    INDEX: json.dumps({"weight_map": {"a": BIG, "b": SMALL}}).encode(),
+    BIG: content(64 * MIB, 1),
+    SMALL: content(3 * MIB, 2),
+}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    monkeypatch.setattr(transfer, "PAUSES_S", (0.0,))
+    one = LoopbackHub(dict(FILES))
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
+    return RecordingContext(tmp_path, hub_url=hub.url)
+
+
+def fetch(context: RecordingContext, hub: LoopbackHub, mode: Any = "plain", **fields: Any) -> Result:
+    given = {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m", "transfer": mode, **fields}
+    return HfModel().run(HfModel.Args(**given), context)
+
+
+def folder(context: RecordingContext) -> Path:
+    return context.machine.home / "m"
+
+
+def same(path: Path, data: bytes) -> bool:
+    return hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(data).digest()
+
+
+def is_right(context: RecordingContext, hub: LoopbackHub) -> bool:
+    return all(same(folder(context) / path, data) for path, data in hub.files.items())
+
+
+def notes(context: RecordingContext) -> str:
+    return "\n".join(one["text"] for one in context.said if one["event"] == "note")
+
+
+def second_of_all(wanted: str) -> bool:
+    """Of ranges only what begins in the second 10 MiB hangs, so that the file gets a hole; a plain request hangs too."""
+    return not wanted or int(wanted.removeprefix("bytes=").partition("-")[0]) // (10 * MIB) == 1
+
+
+def killed_midway(context: RecordingContext, hub: LoopbackHub, mode: str) -> None:
+    """Run it in a process of its own, and kill that (as a power cut would) in the middle of the large file."""
+    hub.faults.stalled, hub.faults.stall_after, hub.faults.stall_when = {BIG}, 2 * MIB, second_of_all
+    program = f"""
+import json, sys
+from pathlib import Path
+from tests.modules.context import RecordingContext
+from sparkwright.modules.hf_model import HfModel
+HfModel().run(HfModel.Args(**json.loads(sys.stdin.read())), RecordingContext(Path({str(context.machine.home)!r}), hub_url={hub.url!r}))
+"""
+    given = {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m", "transfer": mode}
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(given).encode())
+    process.stdin.close()
+    assert hub.stalls.wait(30)
+    partial = until_partial(folder(context), MIB, long=30 * MIB if mode == "hf_transfer" else 0)
+    children = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait()
+    psutil.wait_procs(children, timeout=20)
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    assert partial.exists()
+    hub.faults.stalled = set()
+    hub.released.set()
+
+
+def until_partial(top: Path, size: int, *, long: int = 0) -> Path:
+    """Until a partial file has so many bytes on the disk, and is so long with the holes in it."""
+    deadline = threading.Event()
+    for _ in range(600):
+        for path in top.rglob("*.incomplete"):
+            if path.stat().st_blocks * 512 >= size and path.stat().st_size >= long:
+                return path
+        deadline.wait(0.05)
+    raise AssertionError("no partial file grew")
+
+
+# -- whole -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["plain", "hf_transfer", "xet", "auto"])
+def test_every_mode_brings_it_whole_and_leaves_nothing_beside_it(
+    context: RecordingContext, hub: LoopbackHub, mode: str
+) -> None:
+    result = fetch(context, hub, mode)
+    assert result.changed and is_right(context, hub)
+    assert sorted(path.name for path in folder(context).rglob("*") if path.is_file()) == sorted(FILES)
+
+
+def test_a_bare_hub_client_that_goes_on_in_another_mode_corrupts_silently_and_it_is_caught(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    """What facts say of huggingface_hub, reproduced: right size, exit 0, wrong bytes. Then hf_model names and mends it."""
+    download = (
+        "import sys\nfrom huggingface_hub import constants, hf_hub_download as get\n"
+        "constants.HF_TRANSFER_CONCURRENCY = 4\n"
+        f"get({MODEL!r}, {BIG!r}, revision={COMMIT!r}, local_dir=sys.argv[1], endpoint={hub.url!r}, token=False)\n"
+    )
+    words, target = [sys.executable, "-c", download, str(folder(context))], folder(context) / BIG
+    hub.faults.stalled, hub.faults.stall_after, hub.faults.stall_when = {BIG}, MIB, second_of_all
+    first = subprocess.Popen(words, env={**os.environ, "HF_HUB_ENABLE_HF_TRANSFER": "1"}, stderr=subprocess.DEVNULL)
+    assert hub.stalls.wait(30)
+    until_partial(folder(context), MIB, long=30 * MIB)
+    first.kill()
+    first.wait()
+    hub.faults.stalled = set()
+    hub.released.set()
+    done = subprocess.run(words, env={**os.environ, "HF_HUB_ENABLE_HF_TRANSFER": "0"}, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert target.stat().st_size == len(FILES[BIG])
+    assert not same(target, FILES[BIG])
+    for path in (INDEX, SMALL, "config.json"):
+        (folder(context) / path).write_bytes(FILES[path])
+    result = fetch(context, hub)
+    assert result.data["fetched"] == [BIG]
+    assert is_right(context, hub)
+
+
+@pytest.mark.parametrize(("first", "then"), [("hf_transfer", "plain"), ("plain", "plain"), ("plain", "hf_transfer")])
+def test_killed_and_started_again_nothing_is_lost_or_wrong(
+    context: RecordingContext, hub: LoopbackHub, first: str, then: str
+) -> None:
+    killed_midway(context, hub, first)
+    before = hub.gets(SMALL)
+    result = fetch(context, hub, then)
+    assert result.changed and is_right(context, hub)
+    assert hub.gets(SMALL) == before, "a file that was whole already came again"
+
+
+def test_a_plain_transfer_goes_on_where_it_was_killed(context: RecordingContext, hub: LoopbackHub) -> None:
+    killed_midway(context, hub, "plain")
+    hub.asked.clear()
+    fetch(context, hub, "plain")
+    ranges = [given for method, path, given in hub.asked if path == BIG and method == "GET"]
+    assert [given.startswith("bytes=") and given != "bytes=0-" for given in ranges] == [True]
+
+
+def test_what_another_version_of_the_hub_left_is_removed(context: RecordingContext, hub: LoopbackHub) -> None:
+    killed_midway(context, hub, "plain")
+    mark = folder(context) / transfer.STAGING / hub_client.MARK
+    mark.write_text("plain huggingface_hub-0.30.0")
+    hub.asked.clear()
+    fetch(context, hub, "plain")
+    assert ("GET", BIG, "") in hub.asked
+    assert is_right(context, hub)
+
+
+def test_only_the_wrong_file_comes_again(context: RecordingContext, hub: LoopbackHub) -> None:
+    hub.faults.wrong = {SMALL: 1}
+    result = fetch(context, hub)
+    assert is_right(context, hub)
+    assert f"wrong after the download, fetching again: {SMALL}" in notes(context)
+    assert (hub.gets(SMALL), hub.gets(BIG)) == (2, 1)
+    assert result.changed
+
+
+def test_wrong_bytes_never_stand_where_a_server_reads(context: RecordingContext, hub: LoopbackHub) -> None:
+    fetch(context, hub)
+    good = (folder(context) / SMALL).read_bytes()
+    hub.files[SMALL] = content(3 * MIB, 9)
+    hub.faults.wrong = {SMALL: 99}
+    with pytest.raises(Failed, match=f"wrong bytes twice: {SMALL}"):
+        fetch(context, hub)
+    assert same(folder(context) / SMALL, good)
+
+
+def test_a_second_run_reads_no_file(context: RecordingContext, hub: LoopbackHub) -> None:
+    fetch(context, hub)
+    opened: list[str] = []
+
+    def audit(name: str, given: tuple[Any, ...]) -> None:
+        if name == "open" and watching and str(given[0]).startswith(str(folder(context))):
+            opened.append(str(given[0]))
+
+    watching = True
+    sys.addaudithook(audit)
+    result = fetch(context, hub)
+    watching = False
+    assert not result.changed
+    assert opened == []
+
+
+def test_a_shard_that_the_index_names_and_the_lock_does_not_is_named(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    with pytest.raises(Failed, match=f"names files that are not there: {SMALL}"):
+        fetch(context, hub, files=hub.locked(without=(SMALL,)))
+
+
+def test_a_half_and_a_wrong_file_are_told_apart(context: RecordingContext, hub: LoopbackHub) -> None:
+    fetch(context, hub)
+    (folder(context) / SMALL).write_bytes(FILES[SMALL][:1000])
+    (folder(context) / "config.json").write_bytes(b'{"model_type": "tinY"}')
+    context.check = True
+    diff = {one.field: one.before for one in fetch(context, hub).diff}
+    assert diff == {SMALL: "1000 bytes", "config.json": "wrong"}
+
+
+# -- finishing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "following"), [("plain", "hf_transfer"), ("hf_transfer", "plain")])
+def test_a_transfer_that_hangs_is_killed_and_goes_on_in_the_next_mode(
+    context: RecordingContext, hub: LoopbackHub, mode: str, following: str
+) -> None:
+    hub.faults.stalled, hub.faults.stall_after = {BIG}, MIB
+    plain = mode == "plain"  # one request without a Range; the other mode's are the ones with
+    hub.faults.stall_when = lambda wanted: not wanted if plain else wanted not in ("", "bytes=0-0")
+    result = fetch(context, hub, mode, stall_seconds=1.5)
+    assert f"no byte came for 1.5 s. Going on with {following}." in notes(context)
+    assert result.data["mode"] == following
+    assert is_right(context, hub)
+
+
+def test_a_file_that_grows_in_size_but_not_on_the_disk_counts_as_hanging(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    """hf_transfer makes its file as long as its last range at once: only written blocks are progress."""
+    hub.faults.stalled, hub.faults.stall_after = {BIG}, 0
+    hub.faults.stall_when = lambda wanted: wanted not in ("", "bytes=0-0")
+    result = fetch(context, hub, "hf_transfer", stall_seconds=1.5)
+    assert result.data["mode"] == "plain"
+    assert is_right(context, hub)
+
+
+def test_a_transfer_that_is_cut_goes_on_with_the_rest(context: RecordingContext, hub: LoopbackHub) -> None:
+    hub.faults.cuts, hub.faults.cut_after = {BIG: 3}, {BIG: 8 * MIB}
+    fetch(context, hub)
+    assert is_right(context, hub)
+    assert hub.sent[BIG] < 2 * len(FILES[BIG])
+
+
+def test_a_hub_that_answers_500_is_tried_again_then_named(context: RecordingContext, hub: LoopbackHub) -> None:
+    files = hub.locked()
+    hub.faults.status = 500
+    with pytest.raises(Failed, match=r"the hub .* 0 of 4 missing files came"):
+        fetch(context, hub, files=files)
+    assert "Trying again." in notes(context)
+
+
+def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    fetch(context, hub)
+    (folder(context) / SMALL).unlink()
+    files = hub.locked()
+    hub.close()
+    with pytest.raises(Failed, match=f"does not answer.*{SMALL} did not"):
+        fetch(context, hub, files=files)
+
+
+def test_progress_says_rate_and_time_left_for_each_file_and_in_all(context: RecordingContext, hub: LoopbackHub) -> None:
+    hub.faults.rate = 12 * MIB
+    fetch(context, hub)
+    said = [one for one in context.said if one["event"] == "progress" and one.get("parts")]
+    last = said[-1]
+    assert 0 < last["done"] <= last["total"] == sum(map(len, FILES.values()))
+    part = next(one for one in last["parts"] if one["path"] == BIG)
+    assert 0 < part["done"] <= part["total"] == len(FILES[BIG])
+    assert part["rate"] > 0 and part["left_s"] is not None
+    assert "left" in last["text"] and BIG in last["text"]
+
+
+def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    hub.faults.rate = 3 * MIB
+    fetch(context, hub, "hf_transfer")
+    done = [one["done"] for one in context.said if one["event"] == "progress" and one.get("parts")]
+    assert done == sorted(done)
+    assert done[0] < len(FILES[BIG]) / 2
+
+
+# -- which mode --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rate", "chosen"), [(3 * MIB, "hf_transfer"), (0, "plain")])
+def test_auto_measures_and_says_what_it_chose(
+    context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, rate: float, chosen: str
+) -> None:
+    from sparkwright.modules import link_speed
+
+    hub.faults.rate = rate
+    source = hub_client.Source(hub.url, MODEL, COMMIT)
+    monkeypatch.setattr(link_speed, "SMALL_BYTES", 0)
+    monkeypatch.setattr(link_speed, "WORTH", 1.25 if rate else 4.0)  # loopback's few cores jitter
+    choice = link_speed.choose(source, [link_speed.Sample(BIG, len(FILES[BIG]))], 8)
+    assert choice.mode == chosen
+    assert "1 connection " in choice.why and "16 connections" in choice.why
+
+
+def test_too_little_to_measure_is_said(context: RecordingContext, hub: LoopbackHub) -> None:
+    fetch(context, hub, "auto")
+    assert "transfer: plain (70 MB are too few to measure)" in notes(context)
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_gated_model_says_where_to_accept_and_a_token_opens_it(context: RecordingContext, hub: LoopbackHub) -> None:
+    hub.faults.token = "hf_right"
+    with pytest.raises(Failed, match=r"is gated. Accept its licence at .*/lab/tiny, then give a token"):
+        fetch(context, hub)
+    context.secrets = {"HF_TOKEN": Secret("hf_right")}
+    assert fetch(context, hub).changed
+
+
+def test_a_disk_that_fills_up_in_the_middle_leaves_the_old_model_and_no_partial_file(
+    context: RecordingContext, hub: LoopbackHub, tmp_path: Path
+) -> None:
+    place = tmp_path / "disk"
+    place.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(place)]
+    if os.geteuid() != 0 or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk needs root and mount")
+    try:
+        (place / "config.json").write_bytes(b"old")
+        roomy = RecordingContext(tmp_path, hub_url=hub.url, root=str(tmp_path / "root"), sandbox=True)
+        (tmp_path / "root/sandbox").mkdir(parents=True)
+        (tmp_path / "root/proc").mkdir(parents=True)
+        (tmp_path / "root/proc/meminfo").write_text("MemTotal: 1 kB\n")
+        (tmp_path / "root/sandbox/disk_free").write_text(str(10**12))
+        with pytest.raises(Failed, match="the disk is full"):
+            fetch(roomy, hub, files=[hub.row(BIG)], dir=str(place))
+        assert [path.name for path in place.rglob("*") if path.is_file()] == ["config.json"]
+        assert (place / "config.json").read_bytes() == b"old"
+    finally:
+        subprocess.run(["umount", str(place)], check=False)
+
+
+def test_a_folder_of_somebody_else_is_a_sentence(context: RecordingContext, hub: LoopbackHub) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become nobody")
+    target = context.machine.home / "theirs"
+    target.mkdir(mode=0o755)
+    for above in (target, *target.parents):
+        if above.stat().st_uid == 0 and above != Path("/") and not above.stat().st_mode & 0o005:
+            above.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(Failed, match="no permission to (make|write in)"):
+            fetch(context, hub, dir=str(target / "m"))
+    finally:
+        os.seteuid(0)
+
+
+def test_the_process_that_fetches_gets_the_token_on_no_command_line_and_in_no_environment(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    secret = "hf_" + hashlib.sha256(b"token").hexdigest()
+    hub.faults.token, context.secrets = secret, {"HF_TOKEN": Secret(secret)}
+    hub.faults.stalled, hub.faults.stall_after = {BIG}, MIB
+    seen: list[bytes] = []
+
+    def look() -> None:
+        assert hub.stalls.wait(30)
+        for child in psutil.Process().children(recursive=True):
+            seen.append(
+                Path(f"/proc/{child.pid}/cmdline").read_bytes() + Path(f"/proc/{child.pid}/environ").read_bytes()
+            )
+        hub.faults.stalled = set()
+        hub.released.set()
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    fetch(context, hub)
+    looker.join()
+    assert any(b"sparkwright.modules.fetching" in one for one in seen)
+    assert not any(secret.encode() in one for one in seen)
+    everything = b"".join(path.read_bytes() for path in context.machine.home.rglob("*") if path.is_file())
+    assert secret.encode() not in everything
+    assert secret not in json.dumps(context.said)
+
+
+def test_a_child_that_is_killed_is_started_again(context: RecordingContext, hub: LoopbackHub) -> None:
+    hub.faults.stalled, hub.faults.stall_after = {BIG}, MIB
+
+    def kill() -> None:
+        assert hub.stalls.wait(30)
+        hub.faults.stalled = set()
+        for child in psutil.Process().children():
+            if "sparkwright.modules.fetching" in child.cmdline():
+                os.kill(child.pid, signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    fetch(context, hub)
+    assert "the transfer's process ended with -9. Trying again." in notes(context)
+    assert is_right(context, hub)
