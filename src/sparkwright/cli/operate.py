@@ -33,6 +33,7 @@ COMMANDS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
         "Show what deploy would change, field by field; touches nothing.",
     ),
     ("restart", "restart", {}, "Stop, wait for the memory, unload Ollama, start, verify."),
+    ("rollback", "rollback", {}, "Go back to the last verified state: image digest, settings, model revision."),
     ("provision", "provision", {}, "Prepare a new host: docker group, folders; never upgrades packages."),
     ("verify", "verify", {}, "Prove what runs: health, the engine's own log, throughput."),
 )
