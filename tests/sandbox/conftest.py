@@ -52,7 +52,7 @@ class Desk:
             shutil.copytree(TOP / name, folder / name)
         self.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {self.port}")
         for book in ("deploy", "restart", "rollback", "verify"):  # fewer tokens and shorter waits than a real server deserves
-            self.edit(f"playbooks/{book}.yml", r"( +)tok_per_s: ", r"\1tokens: 24\n\1tok_per_s: ")
+            self.edit(f"playbooks/{book}.yml", r"(?m)^( +)tok_per_s: ", r"\1tokens: 24\n\1tok_per_s: ")
             self.edit(
                 f"playbooks/{book}.yml",
                 r"( +)model: \"\{\{ served_name \}\}\"(?!\n +tok)",

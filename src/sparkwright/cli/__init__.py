@@ -10,16 +10,18 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import lint, logs, look, model, operate, runs, sandbox
+from sparkwright.cli import lint, logs, look, model, ollama, operate, records, runs, sandbox
 
 namespace = Collection(
     *operate.TASKS,
     *runs.TASKS,
+    *records.TASKS,
     *logs.TASKS,
     *look.TASKS,
     *lint.TASKS,
     docs=look.docs_collection(),
     model=model.model_collection(),
+    ollama=ollama.ollama_collection(),
     sandbox=Collection(*sandbox.TASKS),
 )
 

@@ -29,6 +29,7 @@ NAMES: tuple[str, ...] = (
     "lock_model",
     "memory",
     "memory_back",
+    "ollama_ps",
     "ollama_reload",
     "ollama_stop",
     "ollama_unload",
