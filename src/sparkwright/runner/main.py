@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -76,6 +78,16 @@ def _detach(folder: Path) -> None:
     log = os.open(folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
+    sys.stdout = sys.stderr = _Log()
+
+
+class _Log(io.TextIOBase):
+    """What is printed goes to runner.log; what a full disk does not take is lost, and the swap goes on."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            os.write(1, text.encode(errors="replace"))
+        return len(text)
 
 
 def _play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Secret], book: Journal) -> None:
