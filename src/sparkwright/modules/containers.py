@@ -56,6 +56,12 @@ def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:
     raise Failed(f"container {name} does not stop.", fix=f"On the host: `docker kill {name}`.")
 
 
+def running(client: docker.DockerClient, name: str) -> bool:
+    """Whether there is a container of this name and the engine keeps it up, between two starts of a loop too."""
+    found = inspect(client, name)
+    return found is not None and found["State"]["Status"] in ("running", "restarting")
+
+
 def remove(client: docker.DockerClient, name: str, timeout_s: int) -> None:
     """Take a container away: gracefully stopped first, so that the driver takes its memory back in order."""
     api: Any = client.api

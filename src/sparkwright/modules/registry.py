@@ -10,6 +10,7 @@ from sparkwright.modules.base import Module
 NAMES: tuple[str, ...] = (
     "command",
     "container",
+    "crash_loop",
     "directory",
     "docker_image",
     "docker_ready",
