@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test test-engine lint bed bed-down docs bench bench-logs clean
+.PHONY: demo test test-engine test-faults lint bed bed-down docs bench bench-logs clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -27,6 +27,10 @@ test: .venv/.installed-test lint
 
 test-engine: .venv/.installed-test
 	$(BIN)/pytest -m engine -v --tb=short -p no:xdist tests/real_engine
+
+# every fault at every step of a swap, some minutes; prints the table of who serves afterwards
+test-faults: .venv/.installed-test
+	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/faults -q
 
 lint: .venv/.installed-test
 	$(BIN)/ruff check src tests molecule benchmarks tasks.py

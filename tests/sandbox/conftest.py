@@ -51,8 +51,13 @@ class Desk:
         for name in ("hosts", "recipes", "playbooks", "templates"):
             shutil.copytree(TOP / name, folder / name)
         self.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {self.port}")
-        for book in ("deploy", "restart", "verify"):  # fewer tokens and shorter waits than a real server deserves
-            self.edit(f"playbooks/{book}.yml", r"( +)tok_per_s: ", r"\1tokens: 24\n\1tok_per_s: ")
+        for book in (
+            "deploy",
+            "restart",
+            "rollback",
+            "verify",
+        ):  # fewer tokens and shorter waits than a real server deserves
+            self.edit(f"playbooks/{book}.yml", r"(?m)^( +)tok_per_s: ", r"\1tokens: 24\n\1tok_per_s: ")
             self.edit(
                 f"playbooks/{book}.yml",
                 r"( +)model: \"\{\{ served_name \}\}\"(?!\n +tok)",
@@ -62,9 +67,7 @@ class Desk:
             (folder / f"playbooks/{book}.yml").write_text(
                 re.sub(r"(smoke_test:\n.*\n.*\n)( +)timeout_s: 3\n", r"\1", text)
             )
-            self.edit(
-                f"playbooks/{book}.yml", r"( +)mode: \"\{\{ ollama \}\}\"", r'\1mode: "{{ ollama }}"\n\1timeout_s: 2'
-            )
+            self.edit(f"playbooks/{book}.yml", r"(ollama_unload:\n)( +)mode: (.*)", r"\1\2mode: \3\n\2timeout_s: 2")
 
     def edit(self, file: str, pattern: str, replacement: str) -> None:
         path = self.root / file

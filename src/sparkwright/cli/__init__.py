@@ -10,11 +10,12 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import images, lint, lock, logs, look, model, models, operate, runs, sandbox
+from sparkwright.cli import images, lint, lock, logs, look, model, models, ollama, operate, records, runs, sandbox
 
 namespace = Collection(
     *operate.TASKS,
     *runs.TASKS,
+    *records.TASKS,
     *logs.TASKS,
     *look.TASKS,
     *lint.TASKS,
@@ -23,6 +24,7 @@ namespace = Collection(
     images=images.images_collection(),
     model=model.model_collection(),
     models=models.models_collection(),
+    ollama=ollama.ollama_collection(),
     sandbox=Collection(*sandbox.TASKS),
 )
 

@@ -19,6 +19,7 @@ OPTIONS: tuple[tuple[str, str | bool, str], ...] = (
     ("skip_tags", "", "not the tasks with one of these tags"),
     ("start_at_task", "", "begin with the task of this name"),
     ("list_tasks", False, "print the tasks and end"),
+    ("wait", False, "when somebody else works on the host, wait for him instead of ending with 5"),
     ("json", False, "events as JSON lines on stdout, nothing else there; the last ones are the recaps"),
     ("debug", False, "show the traceback of an error"),
 )
@@ -33,9 +34,18 @@ COMMANDS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
         "Show what deploy would change, field by field; touches nothing.",
     ),
     ("restart", "restart", {}, "Stop, wait for the memory, unload Ollama, start, verify."),
+    ("rollback", "rollback", {}, "Go back to the last verified state: image digest, settings, model revision."),
     ("provision", "provision", {}, "Prepare a new host: docker group, folders; never upgrades packages."),
     ("verify", "verify", {}, "Prove what runs: health, the engine's own log, throughput."),
 )
+
+
+#: options that only one command has
+ONLY: dict[str, tuple[tuple[str, str | bool, str], ...]] = {
+    "deploy": (
+        ("rollback", True, "put the old server back when the new one fails; --no-rollback keeps the failed one"),
+    ),
+}
 
 
 def run_playbook(playbook: str, **given: Any) -> int:
@@ -70,9 +80,10 @@ def _task(body: Callable[..., int], name: str, doc: str, *positional: str) -> Ta
     command.__name__, command.__doc__ = name, doc
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     words = [inspect.Parameter(word, kind) for word in ("context", *positional)]
-    flags = [inspect.Parameter(option, kind, default=default) for option, default, _ in OPTIONS]
+    options = (*OPTIONS, *ONLY.get(name, ()))
+    flags = [inspect.Parameter(option, kind, default=default) for option, default, _ in options]
     command.__signature__ = inspect.Signature(words + flags)  # type: ignore[attr-defined]
-    command_help = {option.replace("_", "-"): text for option, _, text in OPTIONS}
+    command_help = {option.replace("_", "-"): text for option, _, text in options}
     if positional:
         command_help["playbook"] = "playbooks/NAME.yml, or a path"
     return Task(command, name=name, positional=positional, help=command_help)

@@ -23,6 +23,9 @@ from sparkwright.inventory import Host
 from sparkwright.plan import expressions
 from sparkwright.plan.model import Plan, Task
 
+#: how long --wait waits: longer than any deploy takes
+WAIT_S = 4 * 3600.0
+
 
 def options(**given: Any) -> playbook.Options:
     """The options of a command as the compiler takes them."""
@@ -33,6 +36,8 @@ def options(**given: Any) -> playbook.Options:
         skip_tags=_words(given["skip_tags"]),
         start_at_task=given["start_at_task"],
         who=f"{getpass.getuser()}@{platform.node()}",
+        wait_s=WAIT_S if given["wait"] else 0,
+        extra={} if given.get("rollback", True) else {"rollback": False},
     )
 
 
@@ -57,6 +62,25 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
     Shown(chosen, json=json, diff=False)
     try:
         fleet.each(fleet.members, lambda member: fleet.request(member, header))
+    finally:
+        fleet.close()
+    return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
+
+
+def one_task(chosen: Chosen, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
+    """Run one module on each chosen host, shown as a task of a play. read_only: it changes nothing, and needs no lock."""
+    fleet = chosen.fleet
+    Shown(chosen, json=json, diff=False)
+    who = f"{getpass.getuser()}@{platform.node()}"
+
+    def ask(member: Member) -> None:
+        name = module.replace("_", " ")
+        task = Task(id=module, name=name, module=module, args=args)
+        plan = Plan(new_run_id(), member.host.name, name, (task,), exclusive=not read_only, who=who)
+        fleet.request(member, {"verb": "run", "plan": plan.to_json()})
+
+    try:
+        fleet.each(fleet.members, ask)
     finally:
         fleet.close()
     return [member.recap["exit"] if member.recap else 0 for member in fleet.members]

@@ -56,6 +56,26 @@ def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:
     raise Failed(f"container {name} does not stop.", fix=f"On the host: `docker kill {name}`.")
 
 
+def running(client: docker.DockerClient, name: str) -> bool:
+    """Whether there is a container of this name and the engine keeps it up, between two starts of a loop too."""
+    found = inspect(client, name)
+    return found is not None and found["State"]["Status"] in ("running", "restarting")
+
+
+def remove(client: docker.DockerClient, name: str, timeout_s: int) -> None:
+    """Take a container away: gracefully stopped first, so that the driver takes its memory back in order."""
+    api: Any = client.api
+    api.stop(name, timeout=timeout_s)
+    api.remove_container(name, force=True)
+
+
+def identity(container: dict[str, Any]) -> dict[str, Any]:
+    """What has to be written down of a container before its policy and its life are taken: id, name, policy, running."""
+    policy = container["HostConfig"]["RestartPolicy"]["Name"] or "no"
+    name = container["Name"].lstrip("/")
+    return {"id": container["Id"], "name": name, "policy": policy, "running": container["State"]["Running"]}
+
+
 def log_of_last_start(client: docker.DockerClient, name: str) -> Iterator[bytes]:
     """The log of the container's last start, piece by piece. Raises Failed when there is no container or no log to read."""
     from docker.errors import APIError
@@ -80,6 +100,15 @@ def started_at(container: dict[str, Any]) -> datetime:
     text = str(container["State"].get("StartedAt") or "0001-01-01T00:00:00Z")
     found = datetime.fromisoformat(text[:19])
     return found if found.year > 1970 else datetime(1970, 1, 2)
+
+
+def url_of(container: dict[str, Any]) -> str:
+    """Where a container's server answers on this host; empty when it publishes no port."""
+    for rows in (container["HostConfig"].get("PortBindings") or {}).values():
+        for one in rows or ():
+            address = one.get("HostIp") or ""
+            return f"http://{address if address not in ('', '0.0.0.0', '::') else '127.0.0.1'}:{one['HostPort']}"
+    return ""
 
 
 def who_listens(machine: Machine, client: docker.DockerClient, port: int) -> str:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import containers
+from sparkwright.modules import containers, footprint, good_states, history
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 
@@ -22,7 +22,8 @@ class Found:
 class GrantRestart(StateModule["GrantRestart.Args", Found]):
     """A server that was proved gets its restart policy; it becomes the last good state, and the older one goes.
 
-    Call it only after verification: the last good state is what a roll back goes to.
+    Call it only after verification: the last good state is what a roll back goes to. What it holds of the memory is written
+    down with it, so that a later stop can be told to have given it back.
 
     Returns: container_id. Fails when the container is not there or does not run.
     """
@@ -31,7 +32,13 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
     class Args:
         spec: dict[str, Any] = arg("the container, as `container` in scope holds it")
         model: dict[str, Any] = arg("id and commit of the model it serves", default_factory=dict)
+        serve: dict[str, Any] = arg(
+            "what making it again needs beside: served_name, utilization, ready_s, tok_per_s, stop_timeout_s",
+            default_factory=dict,
+        )
         measured: dict[str, Any] = arg("figures of the verification, with units in their names", default_factory=dict)
+        changed: list[Any] = arg("what differed from the server before, for the history", default_factory=list)
+        what: str = arg("what the history calls it", default="verified")
 
     def read(self, args: Args, context: Context) -> Found:
         client, name = context.docker(), args.spec["name"]
@@ -64,10 +71,19 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
             raise Failed(
                 f"container {name} does not run any more.", fix=f"On the host: `docker logs --tail 50 {name}`."
             )
-        good = {"spec": args.spec, "model": args.model, "measured": args.measured, "run": context.run_id}
-        context.state.write("verified", {**good, "container_id": found.current["Id"], "since": time.time()})
+        good_states.remember(context.state, self._good(args, found, context))
         containers.set_policy(client, name, args.spec["restart"])
         if found.previous:
             client.api.remove_container(name + containers.PREVIOUS, force=True)
         context.state.remove("previous")
+        about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
+        more = {"container_id": found.current["Id"], "changed": args.changed, "measured": args.measured}
+        history.append(context, args.what, **about, **more)
         return {}
+
+    @staticmethod
+    def _good(args: Args, found: Found, context: Context) -> dict[str, Any]:
+        held = footprint.held_now(context) or footprint.recorded(context, found.current["Id"])
+        about = {"spec": args.spec, "model": args.model, "serve": args.serve, "measured": args.measured}
+        ids = {"container_id": found.current["Id"], "restart_count": found.current.get("RestartCount", 0)}
+        return {**about, **ids, "held_bytes": held, "run": context.run_id, "since": time.time()}

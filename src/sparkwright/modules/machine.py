@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparkwright.errors import Failed
+from sparkwright.modules.ollama_places import url_of
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # an ordinary user's login does not have it, a root task needs it
 
@@ -53,12 +54,11 @@ class Machine:
     def here(cls, env: Mapping[str, str] | None = None) -> Machine:
         """This host, as the environment describes it."""
         env = os.environ if env is None else env
-        ollama = env.get("OLLAMA_HOST", "127.0.0.1:11434")
         return cls(
             root=env.get("SPARKWRIGHT_ROOT", ""),
             home=Path(env.get("HOME") or Path.home()),
             docker_host=env.get("DOCKER_HOST", ""),
-            ollama_url=ollama if "://" in ollama else f"http://{ollama.replace('0.0.0.0', '127.0.0.1')}",
+            ollama_url=url_of(env.get("OLLAMA_HOST", "")),
             hub_url=env.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
             architecture=env.get("SPARKWRIGHT_ARCHITECTURE", platform.machine()),
             sandbox="SPARKWRIGHT_ROOT" in env,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -24,10 +25,19 @@ class Busy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model in memory. size_bytes: what it holds."""
+    """A model in memory. size_bytes: what it holds. context_length: tokens, 0 when not said. pinned: it never expires."""
 
     name: str
     size_bytes: int
+    context_length: int = 0
+    pinned: bool = False
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Loaded:
+        """A row of /api/ps. A negative keep_alive shows as an expiry some centuries away."""
+        year = str(row.get("expires_at", ""))[:4]
+        pinned = year.isdigit() and int(year) > time.gmtime().tm_year + 10
+        return cls(row["name"], int(row.get("size", 0)), int(row.get("context_length") or 0), pinned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +54,20 @@ class Ollama:
     def loaded(self) -> list[Loaded]:
         """The models in memory now. Raises Absent or Busy."""
         rows = self._ask("/api/ps").get("models") or []
-        return [Loaded(row["name"], int(row.get("size", 0))) for row in rows]
+        return [Loaded.of(row) for row in rows]
 
     def unload(self, name: str) -> None:
         """Ask for a model to go; it goes later. Raises Absent or Busy."""
         self._ask("/api/generate", {"model": name, "keep_alive": 0})
+
+    def load(self, model: Loaded) -> bool:
+        """Bring a model into memory as it was before; answers when it is there. False: it is not installed any more.
+
+        Raises Absent or Busy.
+        """
+        options = {"options": {"num_ctx": model.context_length}} if model.context_length else {}
+        keep = {"keep_alive": -1} if model.pinned else {}
+        return bool(self._ask("/api/generate", {"model": model.name, "stream": False, **options, **keep}))
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = json.dumps(body).encode() if body is not None else None

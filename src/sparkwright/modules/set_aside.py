@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import containers
+from sparkwright.modules import containers, footprint, good_states
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 
@@ -20,9 +20,10 @@ class Found:
 class SetAside(StateModule["SetAside.Args", Found]):
     """The old server is stopped, will not start by itself, and is kept under NAME-previous.
 
-    Its policy goes to `no` before it stops, so that no reboot at any moment starts two. What it was is remembered, for
-    `put_back`. Without an old server there is nothing to do. An older NAME-previous left by an unfinished run is kept when
-    the current one never was verified (then the current one is the failed attempt, and is removed), else it is removed.
+    Its policy goes to `no` before it stops, so that no reboot at any moment starts two. What it was is written down before the
+    first act, for `put_back`: a run that is cut off anywhere between leaves enough to bring it back. Without an old server there
+    is nothing to do. An older NAME-previous left by an unfinished run is kept when the current one never was verified (then
+    the current one is the failed attempt, and is removed), else it is removed.
 
     Returns: previous (its name, or empty).
     """
@@ -50,16 +51,25 @@ class SetAside(StateModule["SetAside.Args", Found]):
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         client, kept = context.docker(), args.name + containers.PREVIOUS
-        policy = found.current["HostConfig"]["RestartPolicy"]["Name"] or "no"
-        verified = (context.state.read("verified") or {}).get("container_id")
-        if found.previous and found.current["Id"] != verified:
-            client.api.remove_container(args.name, force=True)
+        good = good_states.last(context.state)
+        footprint.before_stop(context, found.current)
+        if found.previous and found.current["Id"] != good.get("container_id"):
+            containers.remove(client, args.name, args.stop_timeout_s)
             return {"msg": f"removed an unfinished {args.name}; {kept} is still kept"}
         if found.previous:
             client.api.remove_container(kept, force=True)
-        was = {"id": found.current["Id"], "policy": policy, "running": found.current["State"]["Running"]}
-        context.state.write("previous", {**was, "name": args.name, "run": context.run_id})
+        context.state.write("previous", {**self._what_it_was(found.current, good, context), "run": context.run_id})
         containers.set_policy(client, args.name, "no")
         containers.stop(client, args.name, args.stop_timeout_s)
         client.api.rename(args.name, kept)
         return {"msg": f"stopped, kept as {kept}"}
+
+    @staticmethod
+    def _what_it_was(current: dict[str, Any], good: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Its policy and whether it ran. A run that was cut off had begun to take these away: what it wrote down is true."""
+        remembered = context.state.read("previous") or {}
+        if remembered.get("id") == current["Id"]:
+            return {key: remembered[key] for key in ("id", "name", "policy", "running")}
+        was = containers.identity(current)
+        earned = current["Id"] == good.get("container_id")
+        return {**was, "policy": good["spec"]["restart"]} if earned and was["policy"] == "no" else was

@@ -30,8 +30,18 @@ class StateFolder:
         return data if isinstance(data, dict) else None
 
     def write(self, name: str, data: dict[str, Any]) -> None:
-        """Store a JSON object under NAME.json."""
-        write_atomically(self.path / f"{name}.json", json.dumps(data, indent=1, sort_keys=True).encode() + b"\n")
+        """Store a JSON object under NAME.json. A full disk gives up the ballast of the runs first."""
+        content = json.dumps(data, indent=1, sort_keys=True).encode() + b"\n"
+        try:
+            write_atomically(self.path / f"{name}.json", content)
+        except OSError:
+            self.drop_ballast()
+            write_atomically(self.path / f"{name}.json", content)
+
+    def drop_ballast(self) -> None:
+        """Give back the room that runs keep for a full disk."""
+        for ballast in (self.path / "runs").glob("*/ballast"):
+            ballast.unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
         """Forget NAME.json."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import containers
+from sparkwright.modules import containers, footprint
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 
 class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     """The server is stopped and will not start by itself, until it is started and verified again.
+
+    What it was (policy, running, what it held of the memory) is written down before the first act.
 
     Returns: was_running. Fails when it does not stop.
     """
@@ -31,6 +33,10 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
         return {"was_running": bool(found) and found["State"]["Running"]}
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        footprint.before_stop(context, found)
+        remembered = context.state.read("previous") or {}
+        if remembered.get("id") != found["Id"]:
+            context.state.write("previous", {**containers.identity(found), "run": context.run_id})
         containers.set_policy(context.docker(), args.name, "no")
         containers.stop(context.docker(), args.name, args.stop_timeout_s)
         return {}

@@ -65,7 +65,7 @@ class Plan:
     vars: the laptop's values that open expressions refer to. open_vars: variables that are themselves expressions over
     facts or results. registered: results of earlier plays of the playbook.
     secrets: names only; the values travel beside the plan, never in it. exclusive: takes the host's lock (it changes
-    the host). who: user@laptop, for the lock and the history.
+    the host). who: user@laptop, for the lock and the history. wait_s: how long to wait for a lock that somebody else holds.
     """
 
     run_id: str
@@ -83,6 +83,7 @@ class Plan:
     exclusive: bool = True
     who: str = ""
     force_handlers: bool = False
+    wait_s: float = 0
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:

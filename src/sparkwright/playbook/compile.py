@@ -38,7 +38,7 @@ def compile(
 
     registered: results of earlier plays. Raises Refused with file and line for anything that can't be right.
     """
-    compiler = _Compiler(play, names, project, earlier=dict(registered or {}))
+    compiler = _Compiler(play, {**names, **options.extra}, project, earlier=dict(registered or {}))
     steps = compiler.steps(
         play.file.tasks, (*play.place, "tasks"), _Inherited(become=play.file.become, tags=_list(play.file.tags))
     )
@@ -60,6 +60,7 @@ def compile(
         exclusive=not play.file.read_only,
         who=options.who,
         force_handlers=play.file.force_handlers,
+        wait_s=options.wait_s,
     )
 
 

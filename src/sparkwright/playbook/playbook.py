@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ from sparkwright.userfiles.document import Document, Place
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says about a run. who: user@laptop."""
+    """What the command line says about a run. who: user@laptop. wait_s: for a lock that somebody else holds.
+
+    extra: variables that win over everybody's, as rollback of `--no-rollback`.
+    """
 
     check: bool = False
     diff: bool = False
@@ -25,6 +28,8 @@ class Options:
     skip_tags: tuple[str, ...] = ()
     start_at_task: str = ""
     who: str = ""
+    wait_s: float = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

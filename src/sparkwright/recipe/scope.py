@@ -13,6 +13,15 @@ from sparkwright.recipe.serving import serving
 
 #: what `scope` gives beside the host's own variables
 HOST_NAMES = ("host", "home")
+
+#: what a host may set under `vars:`, with what is meant when it does not
+DEFAULTS: dict[str, Any] = {
+    "ollama": "unload",  # unload, stop or leave
+    "reload_after": False,  # what was unloaded comes back once the engine is verified, if it fits
+    "reserve_gib": 4,  # memory that must stay free beside the engine
+    "drain_s": 30,  # how long requests may take to end before the server is stopped
+    "rollback": True,  # a deploy that fails puts the old server back; `--no-rollback`
+}
 RECIPE_NAMES = ("recipe", "container", "engine", "lock", "base_url", "served_name", "port", "memory_utilization")
 
 
@@ -22,7 +31,7 @@ def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any
     about = {"name": host.name, "address": host.address, "user": user, "port": host.port, "groups": list(host.groups)}
     about = {**about, "home": home, "connection": host.connection, "model_from": host.model_from or ""}
     about["registry_mirror"] = host.registry_mirror or ""
-    names = {**host.vars, "home": home, "host": about}
+    names = {**DEFAULTS, **host.vars, "home": home, "host": about}
     if recipe is None:
         return names
     port = serve_port(host, recipe)

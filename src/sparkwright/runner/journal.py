@@ -4,10 +4,12 @@ runs/<run id>/plan.json      what was asked
               events.jsonl   what was said, a line an event; a follower reads it while it grows
               alive          flocked as long as the runner lives: no stale pid can lie about it
               stop           somebody asked for a stop at the next safe point
+              ballast        room on the disk, given back when it is full: a swap must not be left halfway for want of a line
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -24,6 +26,7 @@ from sparkwright.plan.events import Event, decode, encode, event
 KEPT_RUNS = 50
 POLL_S = 0.02
 ALIVE_EVERY_S = 2.0
+BALLAST_BYTES = 2**20
 
 
 @dataclass
@@ -42,8 +45,11 @@ class Journal:
         folder.mkdir(parents=True)
         write_atomically(folder / "plan.json", json.dumps(plan).encode(), mode=0o600)
         (folder / "events.jsonl").touch(mode=0o600)
-        for old in list(state.runs())[KEPT_RUNS:]:
-            shutil.rmtree(old, ignore_errors=True)
+        for n, old in enumerate(state.runs()):
+            if n >= KEPT_RUNS:
+                shutil.rmtree(old, ignore_errors=True)
+            elif old != folder and not lives(old):
+                (old / "ballast").unlink(missing_ok=True)  # of one that was cut off
         return cls(folder, tuple(secret for secret in secrets if secret))
 
     def open(self) -> None:
@@ -53,16 +59,35 @@ class Journal:
         fcntl.flock(self._alive, fcntl.LOCK_EX)
         beside.replace(self.folder / "alive")  # a follower that finds it finds it locked
         self._events = (self.folder / "events.jsonl").open("ab", buffering=0)
+        with contextlib.suppress(OSError), (self.folder / "ballast").open("wb") as ballast:
+            os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
 
     def write(self, one: Event) -> None:
         """Append one event; what matters for the story is on the disk before the next act begins."""
         line = encode(one)
         for secret in self.secrets:
             line = line.replace(json.dumps(secret)[1:-1].encode(), "••••".encode())
+        for more_room in (True, False):
+            try:
+                line = self._append(line)
+                if one["event"] in ("task_started", "task_finished", "recap"):
+                    assert self._events is not None
+                    os.fdatasync(self._events.fileno())
+                break
+            except OSError as error:
+                (self.folder / "ballast").unlink(missing_ok=True)
+                if not more_room:
+                    print(f"an event is lost: {error}", flush=True)  # the swap goes on: it matters more than its story
+        if one["event"] == "recap":
+            (self.folder / "ballast").unlink(missing_ok=True)
+
+    def _append(self, line: bytes) -> bytes:
+        """Write a line whole. On a full disk a part of it may stand already: what is left is given to the next try."""
         assert self._events is not None
-        self._events.write(line)
-        if one["event"] in ("task_started", "task_finished", "recap"):
-            os.fdatasync(self._events.fileno())
+        while line:
+            written = self._events.write(line) or 0
+            line = line[written:]
+        return line
 
     def stop_requested(self) -> bool:
         """Whether somebody asked this run to stop at the next safe point."""

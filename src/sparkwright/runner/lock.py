@@ -1,43 +1,127 @@
-"""The host's lock: one writer at a time. A lock is held by a living process, so a dead owner can't leave one behind."""
+"""The host's lock: one writer at a time. A lock is held by a living process, so a dead owner can't keep the host locked.
+
+The file `lock` says who holds it: what, who (user@laptop), run, pid, since. An owner that ends takes its line away; a line that
+nobody holds the lock for was left by one that was killed, or by a reboot, and is told to whoever comes next.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import IO, Any
 
 from sparkwright.errors import Refused
 from sparkwright.modules.state import StateFolder
 
+POLL_S = 0.2
+SAY_AGAIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds the lock, or held it last. since: seconds since the epoch."""
+
+    what: str = "something"
+    who: str = "somebody"
+    run: str = ""
+    pid: int = 0
+    since: float = 0.0
+
+    def __str__(self) -> str:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return f"{self.who} runs {self.what} since {since} (run {self.run or 'unknown'})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
 
 @contextmanager
-def held(state: StateFolder, *, host: str, what: str, who: str, run_id: str) -> Iterator[None]:
-    """Hold the lock for the length of the block. Raises Refused, naming the owner, when somebody else does."""
+def held(
+    state: StateFolder,
+    owner: Owner,
+    *,
+    host: str,
+    wait_s: float = 0,
+    note: Callable[[str], None] = lambda text: None,
+) -> Iterator[Owner | None]:
+    """Hold the lock for the length of the block. Yields the owner that was cut off before, if there is one.
+
+    wait_s: how long to wait for somebody else, who is named through note. Raises Refused, naming him, when that was not enough.
+    """
     state.path.mkdir(parents=True, exist_ok=True)
+    with (state.path / "lock").open("a+") as file:
+        _take(file, host, wait_s, note)
+        cut_off = _read(file)
+        _write(file, json.dumps(owner.to_json()))
+        try:
+            yield cut_off
+        finally:
+            _write(file, "")
+
+
+def look(state: StateFolder) -> tuple[Owner | None, bool]:
+    """Who the lock names, and whether he lives. (None, False): nobody holds it and nobody was cut off."""
+    try:
+        with (state.path / "lock").open("r") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _read(file) or Owner(), True
+            return _read(file), False
+    except FileNotFoundError:
+        return None, False
+
+
+def forget(state: StateFolder) -> bool:
+    """Take away the line of an owner that was cut off. False when somebody holds the lock."""
     with (state.path / "lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refused(_sentence(_owner(file), host), fix=f"Follow it with `invoke attach --host {host}`.") from None
-        file.truncate(0)
-        file.write(json.dumps({"what": what, "who": who, "run": run_id, "since": time.time()}))
-        file.flush()
-        yield
+            return False
+        _write(file, "")
+    return True
 
 
-def _owner(file: Any) -> dict[str, Any]:
+def _take(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) -> None:
+    deadline_s, said_s = time.monotonic() + wait_s, -SAY_AGAIN_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                owner = _read(file) or Owner()
+                fix = f"Follow it with `invoke attach --host {host}`, or wait for it with `--wait`."
+                raise Refused(f"{host} is locked: {owner}.", fix=fix) from None
+        if time.monotonic() - said_s >= SAY_AGAIN_S:
+            said_s = time.monotonic()
+            note(f"waiting: {_read(file) or Owner()}")
+        time.sleep(POLL_S)
+
+
+def _read(file: IO[str]) -> Owner | None:
     file.seek(0)
     try:
         found = json.loads(file.read())
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return Owner(**found)
+    except (ValueError, TypeError):
+        return None
 
 
-def _sentence(owner: dict[str, Any], host: str) -> str:
-    since = time.strftime("%H:%M:%S", time.localtime(owner.get("since", time.time())))
-    who, what = owner.get("who", "somebody"), owner.get("what", "something")
-    return f"{host} is locked: {who} runs {what} since {since} (run {owner.get('run', 'unknown')})."
+def _write(file: IO[str], text: str) -> None:
+    """Never let a full disk stand in the way: the lock itself needs no line."""
+    try:
+        file.seek(0)
+        file.truncate(0)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    except OSError:
+        print("the lock's line could not be written", flush=True)

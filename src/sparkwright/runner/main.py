@@ -4,10 +4,14 @@
 {"verb": "attach", "run": "" | id}                                 follow a run again, from its first event
 {"verb": "stop"}                                                   ask the current run to stop at a safe point
 {"verb": "runs"}                                                   one `run` event for each kept run, newest first
+{"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
+{"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -21,7 +25,7 @@ from sparkwright.modules.machine import Machine
 from sparkwright.modules.state import StateFolder
 from sparkwright.plan.events import SCHEMA, Event, encode, event
 from sparkwright.plan.model import Plan
-from sparkwright.runner import journal, lock
+from sparkwright.runner import cut_off, journal, lock, records
 from sparkwright.runner.journal import Journal
 from sparkwright.secret import Secret
 
@@ -33,11 +37,13 @@ def main() -> int:
     os.environ["LC_ALL"] = "C"
     machine = Machine.here()
     state = StateFolder.of(machine.home)
-    verbs = {"run": _run, "attach": _attach, "stop": _stop, "runs": _runs}
     try:
-        _say(verbs[request["verb"]](request, machine, state))
+        _say(_VERBS[request["verb"]](request, machine, state))
     except SparkwrightError as error:
         _say([_refusal(request, error)])
+    except OSError as error:
+        said = f"nothing was begun: {state.path}: {error.strerror}."
+        _say([_refusal(request, SparkwrightError(said, fix="On the host: `df -h ~`."))])
     return 0
 
 
@@ -72,10 +78,23 @@ def _detach(folder: Path) -> None:
     log = os.open(folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
+    sys.stdout = sys.stderr = _Log()
+
+
+class _Log(io.TextIOBase):
+    """What is printed goes to runner.log; what a full disk does not take is lost, and the swap goes on."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            os.write(1, text.encode(errors="replace"))
+        return len(text)
 
 
 def _play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Secret], book: Journal) -> None:
     from sparkwright.runner.play import PlayRun
+
+    def note(text: str) -> None:
+        book.write(event("note", task="", text=text))
 
     book.open()
     book.write(
@@ -95,9 +114,15 @@ def _play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, S
     try:
         run = PlayRun(plan, machine, state, secrets, book.write, book.stop_requested)
         if plan.exclusive and not plan.check:
-            with lock.held(state, host=plan.host, what=plan.playbook or plan.play, who=plan.who, run_id=plan.run_id):
+            owner = lock.Owner(plan.playbook or plan.play, plan.who, plan.run_id, os.getpid(), time.time())
+            with lock.held(state, owner, host=plan.host, wait_s=plan.wait_s, note=note) as before:
+                if before is not None and cut_off.unfinished(state, before):
+                    note(cut_off.story(state, before))
                 recap = run.run()
         else:
+            before, alive = lock.look(state) if plan.exclusive else (None, False)
+            if before is not None and cut_off.unfinished(state, before):
+                note(f"in progress there: {before}" if alive else cut_off.story(state, before))
             recap = run.run()
     except SparkwrightError as error:
         recap = _recap(plan.host, error, time.monotonic() - started_s)
@@ -148,6 +173,18 @@ def _recap(host: str, error: SparkwrightError, seconds: float) -> Event:
     counts = {"ok": 0, "changed": 0, "failed": 1, "skipped": 0, "unreachable": 0}
     msg = f"{error.message} {error.fix}".strip()
     return event("recap", host=host, **counts, exit=int(error.exit), seconds=round(seconds, 3), msg=msg)
+
+
+_VERBS = {
+    "run": _run,
+    "attach": _attach,
+    "stop": _stop,
+    "runs": _runs,
+    "history": records.read_history,
+    "incident": records.read_incident,
+    "lock": records.read_lock,
+    "unlock": records.unlock,
+}
 
 
 if __name__ == "__main__":

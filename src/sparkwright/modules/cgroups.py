@@ -1,0 +1,34 @@
+"""Which processes belong to a container, as the kernel says it: each process names its cgroup, and that names the container.
+
+Docker's cgroup is docker/ID (cgroupfs) or docker-ID.scope (systemd), in version 1 and 2: the 64 hex digits are its id.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+CONTAINER = re.compile(r"(?:docker|containerd|cri-containerd|libpod|crio)[-/:]+(?:[\w.-]+[-/:])?([0-9a-f]{64})")
+
+
+def container_of(pid: int, *, proc: Path = Path("/proc")) -> str:
+    """The id of the container a process runs in; empty when it runs in none or is gone."""
+    try:
+        text = (proc / str(pid) / "cgroup").read_text()
+    except OSError:
+        return ""
+    found = CONTAINER.search(text)
+    return found[1] if found else ""
+
+
+def processes_of(container_id: str, *, proc: Path = Path("/proc")) -> list[int]:
+    """The processes of a container that are still there, dying ones too; zombies, which hold nothing, are left out."""
+    pids = (int(path.name) for path in proc.iterdir() if path.name.isdigit())
+    return sorted(pid for pid in pids if container_of(pid, proc=proc) == container_id and not _zombie(proc / str(pid)))
+
+
+def _zombie(folder: Path) -> bool:
+    try:
+        return (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return True

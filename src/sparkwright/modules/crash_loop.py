@@ -1,0 +1,113 @@
+"""The `crash_loop` module, and the rule it follows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.modules import containers, good_states, history, incidents
+from sparkwright.modules.base import Context, Module, Result, arg
+
+KEPT_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """time_s: seconds since the epoch. restarts: the engine's own count of this container (it starts at 0 with each start
+    by hand)."""
+
+    time_s: float
+    restarts: int
+
+
+def verdict(container: Mapping[str, Any], seen: Sequence[Sample], *, now_s: float, most: int, within_s: float) -> str:
+    """Why a server must not be started again by its policy; empty when it may.
+
+    container: its inspect. seen: earlier samples of the same container, the first from its verification.
+
+    More than `most` restarts in the last within_s is a loop. A container that has ended although its policy would keep it
+    up ended by itself with exit code 0, or somebody stopped it by hand: both are reported, and neither is started again.
+    """
+    state, policy = container["State"], container["HostConfig"]["RestartPolicy"]["Name"] or "no"
+    if policy == "no":
+        return ""
+    restarts = int(container.get("RestartCount", 0))
+    known = [one for one in seen if one.restarts <= restarts]
+    before = [one for one in known if now_s - one.time_s >= within_s]
+    base = before[-1] if before else known[0] if known else None
+    recent = restarts - base.restarts if base is not None else 0
+    if recent > most:
+        minutes = within_s / 60
+        return f"it was started again {recent} times within {minutes:g} minutes"
+    if state["Status"] == "exited" and state["ExitCode"] == 0:
+        return "it ended with exit code 0 although it should run (or was stopped by hand)"
+    return ""
+
+
+class CrashLoop(Module["CrashLoop.Args"]):
+    """A server that keeps dying is not started again and again: its restart policy goes to `no`, once, and that is reported.
+
+    A loop of starts on shared memory leaks what the driver holds, until the host itself dies. More than `most` restarts within
+    `within_s`, or an end with exit code 0 of a server that should run, break it; the bundle of the incident is kept. It only
+    ever takes a policy away. Looked at by the scheduled check; each look remembers the count of restarts, so the first
+    that follows a verification already knows where to count from.
+
+    Returns: broken, why, incident, restarts. Fails when it broke a loop; it changes nothing else.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        most: int = arg("restarts that are no loop yet", default=3)
+        within_s: float = arg("the time they are counted over, seconds", default=600.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        container = containers.inspect(context.docker(), args.name)
+        if container is None:
+            return Result(msg="there is no server", data={"broken": False})
+        now_s = time.time()
+        seen = _samples(container, context)
+        why = verdict(container, seen, now_s=now_s, most=args.most, within_s=args.within_s)
+        restarts = int(container.get("RestartCount", 0))
+        if not why:
+            if not context.check:
+                _remember(container, [*seen, Sample(now_s, restarts)], context)
+            return Result(msg=f"{restarts} restarts since its start", data={"broken": False, "restarts": restarts})
+        data = {"broken": True, "why": why, "restarts": restarts}
+        if context.check:
+            return Result(changed=True, msg=why, data=data)
+        containers.set_policy(context.docker(), args.name, "no")
+        folder = incidents.save(context, args.name, why)
+        if containers.running(context.docker(), args.name):
+            containers.stop(context.docker(), args.name, 10)
+        history.append(context, "stopped for a crash loop", container_id=container["Id"], why=why)
+        raise BrokenLoop(args.name, why, {**data, "incident": folder.name})
+
+
+class BrokenLoop(Failed):
+    """A loop that was broken. data: what is registered."""
+
+    def __init__(self, name: str, why: str, data: dict[str, Any]) -> None:
+        super().__init__(
+            f"{name} is not started again: {why}.",
+            fix="`invoke incident` fetches what was kept of it; `invoke deploy` or `invoke rollback` brings a server back.",
+        )
+        self.data = data
+
+
+def _samples(container: Mapping[str, Any], context: Context) -> list[Sample]:
+    """What earlier looks saw of this container; the first is its verification."""
+    good = good_states.last(context.state)
+    known = context.state.read("restarts") or {}
+    rows = [Sample(*row) for row in known.get("seen", [])] if known.get("id") == container["Id"] else []
+    if good.get("container_id") == container["Id"]:
+        rows.insert(0, Sample(float(good.get("since", 0)), int(good.get("restart_count", 0))))
+    return sorted(set(rows), key=lambda one: one.time_s)
+
+
+def _remember(container: Mapping[str, Any], seen: Sequence[Sample], context: Context) -> None:
+    rows = [[one.time_s, one.restarts] for one in seen if time.time() - one.time_s < KEPT_S]
+    context.state.write("restarts", {"id": container["Id"], "seen": rows})

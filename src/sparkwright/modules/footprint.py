@@ -1,0 +1,64 @@
+"""What a server holds of the shared memory: recorded when it was verified, compared when it was stopped.
+
+State "before_start": MemAvailable before the engine took its part. "stopping": the same before it was stopped, and what it held.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sparkwright.modules.base import Context
+
+
+def before_start(context: Context, available_bytes: int) -> None:
+    """Remember what was available when nothing was started yet."""
+    context.state.write("before_start", {"available_bytes": available_bytes, "run": context.run_id})
+
+
+def held_now(context: Context) -> int | None:
+    """What the server took since `before_start` of this run, bytes; None when that was not seen."""
+    before = context.state.read("before_start") or {}
+    if before.get("run") != context.run_id:
+        return None
+    held = int(before["available_bytes"]) - context.machine.meminfo()["MemAvailable"]
+    return held if held > 0 else None
+
+
+def before_stop(context: Context, container: dict[str, Any]) -> None:
+    """Remember what is available now, and what this container is known to hold, before it is stopped.
+
+    One that is stopped already was remembered before, by the run that stopped it.
+    """
+    stopped = stopping(context)
+    if container["State"]["Running"]:
+        row = {
+            "id": container["Id"],
+            "available_bytes": context.machine.meminfo()["MemAvailable"],
+            "since": time.time(),
+        }
+        context.state.write(
+            "stopping", {**row, "held_bytes": recorded(context, container["Id"]), "run": context.run_id}
+        )
+    elif stopped.get("id") == container["Id"]:
+        context.state.write("stopping", {**stopped, "run": context.run_id})
+    else:
+        context.state.remove("stopping")
+
+
+def stopping(context: Context) -> dict[str, Any]:
+    """What was stopped last: id, available_bytes, held_bytes (None: not known), run. Empty when nothing was."""
+    return context.state.read("stopping") or {}
+
+
+def stopped_now(context: Context) -> dict[str, Any]:
+    """The same, when this run stopped it (or took it over from one that was cut off)."""
+    found = stopping(context)
+    return found if found.get("run") == context.run_id else {}
+
+
+def recorded(context: Context, container_id: str) -> int | None:
+    """What a container held when it was verified, bytes; None when it never was, or that was not seen."""
+    good = context.state.read("verified") or {}
+    held = good.get("held_bytes") if good.get("container_id") == container_id else None
+    return int(held) if held else None

@@ -1,0 +1,62 @@
+"""The `last_good` module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engine.flags import DEFAULT_MEMORY_UTILIZATION
+from sparkwright.errors import Refused
+from sparkwright.modules import containers, good_states
+from sparkwright.modules.base import Context, Module, Result, arg
+from sparkwright.modules.container_options import port_bindings
+
+
+class LastGood(Module["LastGood.Args"]):
+    """Find what a roll back goes to: the last verified state; when that is what serves now, the one before it.
+
+    When its container was kept (NAME-previous, after a deploy with `--no-rollback` or one that was cut off) it is put back as
+    it is; else it is made again from what was written down, image digest, settings and model revision.
+
+    Returns: kept, spec, model, serve, since, base_url, utilization. Refuses when there is nothing to go back to.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+
+    def run(self, args: Args, context: Context) -> Result:
+        client = context.docker()
+        current = containers.inspect(client, args.name) or {}
+        previous = containers.inspect(client, args.name + containers.PREVIOUS) or {}
+        good = good_states.last(context.state)
+        if good and current.get("Id") == good.get("container_id"):
+            good = next(iter(good_states.before(context.state)), {})
+            if not good:
+                raise Refused(
+                    f"{args.name} is the only state that was ever verified here: there is none before it.",
+                    fix="`invoke deploy` with another recipe changes it.",
+                )
+        elif previous and (not good or previous["Id"] == good.get("container_id")):
+            msg = f"the kept container {args.name}{containers.PREVIOUS}"
+            return Result(msg=msg, data=_data(good, containers.url_of(previous), kept=True))
+        if not good:
+            raise Refused(f"no state of {args.name} was ever verified here, and no older container is kept.")
+        if not good.get("serve"):
+            raise Refused("the last verified state was written down by an older sparkwright: it can't be made again.")
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(good.get("since", 0)))
+        return Result(msg=f"verified {when}: {good['spec']['image']}", data=_data(good, "", kept=False))
+
+
+def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
+    empty: dict[str, Any] = {"spec": {}, "model": {}, "serve": {}, "since": 0}
+    found = {key: good.get(key) or default for key, default in empty.items()}
+    utilization = found["serve"].get("utilization", DEFAULT_MEMORY_UTILIZATION)
+    return {"kept": kept, **found, "base_url": url or _url(found["spec"]), "utilization": utilization}
+
+
+def _url(spec: dict[str, Any]) -> str:
+    """Where the server of a spec answers on this host."""
+    bindings = port_bindings(tuple(spec.get("ports") or ()))
+    return containers.url_of({"HostConfig": {"PortBindings": bindings}})

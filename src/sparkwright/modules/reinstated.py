@@ -1,0 +1,50 @@
+"""The `reinstated` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.modules import containers, history
+from sparkwright.modules.base import Change, Context, StateModule, arg
+
+
+class Reinstated(StateModule["Reinstated.Args", dict[str, Any]]):
+    """The old server that was put back, and proved again, has the restart policy that it had; the swap is over.
+
+    Returns: container_id. Fails when it does not run.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        restart: str = arg("the policy that `put_back` returned", default="no")
+        why: str = arg("why it was put back, for the history", default="")
+        what: str = arg("what the history calls it", default="put back")
+
+    def read(self, args: Args, context: Context) -> dict[str, Any]:
+        return containers.inspect(context.docker(), args.name) or {}
+
+    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
+        policy = found["HostConfig"]["RestartPolicy"]["Name"] if found else None
+        return [Change("restart", policy, args.restart, "it is proved again")] if policy != args.restart else []
+
+    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
+        return {"container_id": found.get("Id", "")}
+
+    def run(self, args: Args, context: Context) -> Any:
+        result = super().run(args, context)
+        if not context.check:
+            context.state.remove("previous")
+            history.append(context, args.what, container_id=result.data["container_id"], why=args.why)
+        return result
+
+    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        from sparkwright.errors import Failed
+
+        if not found or not found["State"]["Running"]:
+            raise Failed(
+                f"container {args.name} does not run.", fix=f"On the host: `docker logs --tail 50 {args.name}`."
+            )
+        containers.set_policy(context.docker(), args.name, args.restart)
+        return {}

@@ -1,0 +1,59 @@
+"""What the host remembers, asked for without a run: its lock, its history, its incidents."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+from sparkwright.errors import SparkwrightError
+from sparkwright.modules import history, incidents
+from sparkwright.modules.machine import Machine
+from sparkwright.modules.state import StateFolder
+from sparkwright.plan.events import Event, event
+from sparkwright.runner import cut_off, journal, lock
+
+
+def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """One `history` event an act, newest first."""
+    for row in history.read(state):
+        yield event("history", **{key: value for key, value in row.items() if key != "time"}, at=row.get("time", 0))
+
+
+def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """One `file` event a file of a bundle: the newest, or the one that is asked for."""
+    kept = incidents.bundles(state)
+    folder = next((one for one in kept if request.get("run", "") in ("", one.name)), None)
+    if folder is None:
+        wanted = request.get("run")
+        what = f"no incident {wanted} is kept here" if wanted else "no incident is kept here"
+        raise SparkwrightError(f"{what}.", fix=f"There are: {', '.join(one.name for one in kept) or 'none'}.")
+    for name, text in incidents.files(folder, state.path / "runs" / folder.name):
+        yield event("file", incident=folder.name, name=name, text=text)
+
+
+def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """One `lock` event: owner (null: nobody), alive, and the story of one that was cut off."""
+    owner, alive = lock.look(state)
+    told = cut_off.story(state, owner) if owner is not None and not alive else ""
+    yield event("lock", owner=owner.to_json() if owner else None, alive=alive, text=f"{owner}" if alive else told)
+
+
+def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """how: stop (at the next safe point), kill (now), forget (the line of one that was cut off)."""
+    owner, alive = lock.look(state)
+    if owner is None:
+        yield event("note", task="", text="nobody holds the lock")
+    elif not alive:
+        lock.forget(state)
+        yield event("note", task="", text=f"forgotten: {owner}")
+    elif request["how"] == "stop":
+        (state.path / "runs" / owner.run / "stop").touch()
+        yield event("note", task="", text=f"run {owner.run} stops at the next safe point, and gives the lock back")
+    elif request["how"] == "kill" and owner.run == request.get("run") and owner.pid > 1:
+        if journal.lives(state.path / "runs" / owner.run):
+            os.kill(owner.pid, signal.SIGKILL)
+        yield event("note", task="", text=f"run {owner.run} is killed; the next deploy takes up from what it left")
+    else:
+        raise SparkwrightError(f"the lock is held by another run now: {owner}.", fix="Look again.")

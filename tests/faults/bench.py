@@ -1,0 +1,239 @@
+"""A pretend Spark that is broken on purpose at one moment of a deploy: a gate stands before one task, the fault is done while
+the run waits there, and the gate opens."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+
+from sparkwright.modules.state import StateFolder
+from sparkwright.runner import journal
+from sparkwright.sandbox import control
+from tests.sandbox.conftest import Desk
+
+RECIPE = "recipes/qwen3.5-35b.yml"
+LONG_S = 60.0
+
+
+class Bench:
+    """A desk whose sandbox goes on from one fault to the next."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.good_book = (desk.root / "playbooks/deploy.yml").read_text()
+        self.seqs = 8
+        self.room = self.state.path
+        self.room.mkdir(parents=True)
+        self.tmpfs = not subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(self.room)], capture_output=True, check=False
+        ).returncode
+
+    def close(self) -> None:
+        control.down(self.desk.sandbox)
+        if self.tmpfs:
+            subprocess.run(["umount", "-l", str(self.room)], check=False)
+
+    @property
+    def state(self) -> StateFolder:
+        return StateFolder.of(self.desk.sandbox / "home")
+
+    # -- a deploy with a gate ------------------------------------------------------------------------------------
+
+    def change(self) -> None:
+        """Ask for another server than the one that runs."""
+        self.seqs = self.seqs % 60 + 1
+        self.desk.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}")
+
+    def gate(self, before: str) -> None:
+        """Put the gate before a task of the swap."""
+        for name in ("reached", "open", "fail"):
+            (self.desk.root / name).unlink(missing_ok=True)
+        here = self.desk.root
+        wait = f"touch {here}/reached; until [ -e {here}/open ]; do sleep 0.02; done; test ! -e {here}/fail"
+        task = f"        - name: Gate\n          command: {{argv: [sh, -c, '{wait}']}}\n\n"
+        at = f"        - name: {before}\n"
+        assert self.good_book.count(at) == 1, before
+        (here / "playbooks/deploy.yml").write_text(self.good_book.replace(at, task + at))
+
+    def ungate(self) -> None:
+        (self.desk.root / "playbooks/deploy.yml").write_text(self.good_book)
+
+    def start(self) -> subprocess.Popen[str]:
+        words = [
+            sys.executable,
+            "-c",
+            "from sparkwright.cli import main; main()",
+            "deploy",
+            "--host",
+            "sandbox",
+            "--json",
+        ]
+        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant"}
+        out = (self.desk.root / "said").open("w")
+        return subprocess.Popen(
+            words,
+            cwd=self.desk.root,
+            env=env,
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        )
+
+    def reached(self, laptop: subprocess.Popen[str]) -> None:
+        """Wait until the run stands at the gate."""
+        until(lambda: (self.desk.root / "reached").exists() or laptop.poll() is not None, "the gate")
+        assert (self.desk.root / "reached").exists(), (self.desk.root / "said").read_text()[-2000:]
+
+    def open(self) -> None:
+        (self.desk.root / "open").touch()
+
+    def ended(self) -> dict[str, Any]:
+        """Wait for the newest run's end, with or without a laptop; its recap, empty when it was cut off."""
+        folder = next(self.state.runs())
+        until(lambda: not journal.lives(folder), "the run's end")
+        return journal.recap_of(folder) or {}
+
+    # -- faults --------------------------------------------------------------------------------------------------
+
+    def fails(self, laptop: subprocess.Popen[str]) -> None:
+        (self.desk.root / "fail").touch()
+
+    def killed(self, laptop: subprocess.Popen[str]) -> None:
+        os.kill(json.loads((self.state.path / "lock").read_text())["pid"], signal.SIGKILL)
+
+    def cut(self, laptop: subprocess.Popen[str]) -> None:
+        os.killpg(laptop.pid, signal.SIGKILL)
+
+    def docker(self, laptop: subprocess.Popen[str]) -> None:
+        """The engine goes and comes back: every container dies, those with a policy start again."""
+        pid = json.loads((self.desk.sandbox / "state.json").read_text())["pid"]
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{pid}").exists() or zombie(pid), "the engine's end")
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        control.up(self.desk.sandbox)
+
+    def ollama(self, laptop: subprocess.Popen[str]) -> None:
+        url = f"http://{control.up(self.desk.sandbox)['OLLAMA_HOST']}/api/generate"
+        body = json.dumps({"model": "qwen3:32b"}).encode()
+        urllib.request.urlopen(urllib.request.Request(url, data=body), timeout=10).read()
+
+    def disk(self, laptop: subprocess.Popen[str]) -> None:
+        with contextlib.suppress(OSError), (self.room / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(b"x" * 4096)
+
+    def mend(self) -> None:
+        (self.room / "filler").unlink(missing_ok=True)
+        self.ungate()
+
+    # -- what came of it -----------------------------------------------------------------------------------------
+
+    def client(self) -> docker.DockerClient:
+        return docker.DockerClient(base_url=control.up(self.desk.sandbox)["DOCKER_HOST"])
+
+    def serving(self) -> str:
+        """The Id of the one server that runs with its earned policy and gives a token; empty when there is none."""
+        client = self.client()
+        running = client.api.containers()
+        assert len(running) <= 1, running
+        if not running or running[0]["Names"] != ["/qwen35"] or not self._token():
+            return ""
+        policy = client.api.inspect_container(running[0]["Id"])["HostConfig"]["RestartPolicy"]["Name"]
+        return str(running[0]["Id"]) if policy == "unless-stopped" else ""
+
+    def _token(self) -> bool:
+        body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "ok"}], "max_tokens": 1}
+        url = f"http://127.0.0.1:{self.desk.port}/v1/chat/completions"
+        request = urllib.request.Request(
+            url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return bool(json.loads(answer.read())["choices"])
+        except OSError:
+            return False
+
+    def settled(self) -> str:
+        """`serving`, for what an engine brings up again by itself."""
+        with contextlib.suppress(AssertionError):
+            until(lambda: bool(self.serving()), "a server", 5)
+        return self.serving()
+
+    def story(self) -> list[dict[str, Any]]:
+        """The events of the newest run."""
+        folder = next(self.state.runs())
+        return [json.loads(line) for line in (folder / "events.jsonl").read_bytes().splitlines() if line.endswith(b"}")]
+
+
+class Watch:
+    """Looks on all the while: how many servers ran at once, and how many would start by themselves."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.most_running = 0
+        self.most_eligible = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        file = self.bench.desk.sandbox / "containers.json"
+        while not self._done.wait(0.03):
+            try:
+                rows = json.loads(file.read_text())["containers"]
+                running = self.bench.client().api.containers()
+            except Exception:  # the engine is being restarted
+                continue
+            self.most_running = max(self.most_running, len(running))
+            self.most_eligible = max(self.most_eligible, sum(row["policy"] != "no" for row in rows))
+
+
+def until(holds: Any, what: str, timeout_s: float = LONG_S) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline_s, f"{what} did not come within {timeout_s:g} s"
+        time.sleep(0.02)
+
+
+def zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def swap_tasks(book: str) -> list[str]:
+    """The names of the tasks of the swap, in the playbook's order, without its rescue."""
+    swap = book.split("- name: Swap the servers\n")[1].split("      rescue:\n")[0]
+    return re.findall(r"^        - name: (.+)$", swap, re.M)

@@ -1,0 +1,42 @@
+"""Prints the fault matrix with its results at the end of the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+WHOLE = "SPARKWRIGHT_FAULTS"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The whole matrix takes minutes: `make test-faults` asks for it."""
+    if os.environ.get(WHOLE) == "all":
+        return
+    left_out = [item for item in items if item.get_closest_marker("whole")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("whole")]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    cells: dict[tuple[str, str], str] = {}
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for name, value in getattr(report, "user_properties", ()):
+                if name == "cell" and report.when == "call":
+                    step, fault, serves = json.loads(value)
+                    cells[step, fault] = serves if outcome == "passed" else f"{serves}!"
+    if not cells:
+        return
+    from tests.faults.test_matrix import COLUMNS, TABLE
+
+    steps = [row.split("|")[0].strip() for row in TABLE.strip().splitlines()]
+    width = max(map(len, steps))
+    terminalreporter.section("who serves after a fault before each step (! not as expected, . not run)")
+    terminalreporter.write_line(f"{'':<{width}}  " + "  ".join(f"{column:>6}" for column in COLUMNS))
+    for step in steps:
+        row = "  ".join(f"{cells.get((step, column), '.'):>6}" for column in COLUMNS)
+        terminalreporter.write_line(f"{step:<{width}}  {row}")

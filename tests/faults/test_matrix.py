@@ -1,0 +1,113 @@
+"""Everything that can happen at any moment of a swap: afterwards the new server is verified, or the old one serves.
+
+Each row is the task before which the run stands when it happens; each column is what happens:
+
+    fails    the step fails
+    killed   the runner is killed with -9
+    cut      the laptop is gone: lid, network, kill
+    docker   the Docker Engine is restarted: containers die, those with a policy start again
+    ollama   Ollama loads a model of 20 GiB
+    disk     the disk is full
+
+and each cell is who serves afterwards, verified and with its restart policy: the old server or the new one. `killed` is
+judged after the next deploy, which is told of what was cut off. `make test-faults` runs all of it and prints the table;
+`make test` runs the cells in brackets.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.bench import Bench, Watch, swap_tasks
+from tests.sandbox.conftest import Desk
+
+COLUMNS = ("fails", "killed", "cut", "docker", "ollama", "disk")
+
+TABLE = """
+Unload Ollama's models                          | old   |  new  |  new  |  new  |  new  |  new
+Let its requests end                            | old   |  new  |  new  |  new  |  new  |  new
+Set the old server aside                        | old   | (new) |  new  |  new  |  new  |  new
+See that nothing of it is left                  | old   | (new) |  new  |  new  |  new  |  new
+Wait until its memory is back                   | old   |  new  |  new  |  new  |  new  |  new
+Let the page cache of the model go              | old   |  new  |  new  |  new  |  new  | (new)
+See that the engine fits                        | old   |  new  |  new  |  new  | (new) |  new
+Start the server                                | (old) |  new  |  new  |  new  | (old) |  new
+Wait until it is ready                          | old   | (new) | (new) | (old) |  new  |  new
+Prove that it generates                         | old   |  new  |  new  |  old  |  new  |  new
+Prove what its log says                         | old   |  new  |  new  |  old  |  new  |  new
+Measure its throughput                          | (old) |  new  |  new  |  old  |  new  |  new
+Grant the restart policy, forget the old server | old   | (new) |  new  |  old  |  new  |  new
+"""
+
+CELLS = [
+    (step.strip(), column, cell.strip(" ()"), "(" in cell)
+    for row in TABLE.strip().splitlines()
+    for step, *cells in [row.split("|")]
+    for column, cell in zip(COLUMNS, cells, strict=True)
+]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    folder = Path(tempfile.mkdtemp(prefix="fault-"))
+    one = Bench(Desk(folder))
+    assert one.desk.deploy().code == 0
+    yield one
+    one.close()
+    shutil.rmtree(folder, ignore_errors=True)
+    patch.undo()
+
+
+def test_the_table_has_every_step_of_the_swap(bench: Bench) -> None:
+    steps = [step for step in swap_tasks(bench.good_book) if step != "Stop Ollama"]
+    assert steps == [row.split("|")[0].strip() for row in TABLE.strip().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("step", "fault", "expected", "quick"),
+    [pytest.param(*cell, marks=() if cell[3] else pytest.mark.whole) for cell in CELLS],
+    ids=[f"{fault}: {step}" for step, fault, _, _ in CELLS],
+)
+def test_afterwards_one_verified_server_serves(
+    bench: Bench, step: str, fault: str, expected: str, quick: bool, record_property: pytest.RecordProperty
+) -> None:
+    if fault == "disk" and not bench.tmpfs:
+        pytest.skip("a disk to fill is a tmpfs, and mounting one needs root")
+    old = bench.serving()
+    assert old
+    bench.change()
+    bench.gate(step)
+    with Watch(bench) as seen:
+        laptop = bench.start()
+        try:
+            bench.reached(laptop)
+            getattr(bench, fault)(laptop)
+            bench.open()
+            bench.ended()
+            laptop.wait(timeout=60)
+            told = bench.story()
+        finally:
+            bench.mend()
+        if fault == "killed":
+            again = bench.desk.deploy()
+            assert again.code == 0, again.out[-3000:]
+            notes = [one["text"] for one in again.events() if one["event"] == "note"]
+            assert any("an earlier run was cut off" in text and "in: Gate" in text for text in notes), notes
+        now = bench.settled()
+    outcome = "none" if not now else "old" if now == old else "new"
+    record_property("cell", json.dumps([step, fault, outcome]))
+    assert outcome == expected, [one for one in told if one.get("status") == "failed"]
+    assert (seen.most_running, seen.most_eligible) == (1, 1)
+    if fault != "killed":
+        assert told[-1]["event"] == "recap"
+        assert (told[-1]["exit"] == 0) == (expected == "new"), told[-1]
+    left = [row["Names"][0] for row in bench.client().api.containers(all=True)]
+    assert left == ["/qwen35"], "the failed and the older ones are taken away"

@@ -1,0 +1,47 @@
+"""When a server's restarts are a loop: a table of what was seen, and the verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkwright.modules.crash_loop import Sample, verdict
+
+NOW_S = 100_000.0
+
+
+def container(
+    *, restarts: int = 0, policy: str = "unless-stopped", status: str = "running", code: int = 0
+) -> dict[str, Any]:
+    state = {"Status": status, "ExitCode": code}
+    return {"State": state, "RestartCount": restarts, "HostConfig": {"RestartPolicy": {"Name": policy}}}
+
+
+def ago(minutes: float, restarts: int) -> Sample:
+    return Sample(NOW_S - 60 * minutes, restarts)
+
+
+@pytest.mark.parametrize(
+    ("found", "seen", "why"),
+    [
+        (container(restarts=0), [ago(300, 0)], ""),
+        (container(restarts=3), [ago(300, 0), ago(11, 0)], ""),
+        (container(restarts=4), [ago(300, 0), ago(11, 0)], "started again 4 times within 10 minutes"),
+        (container(restarts=35), [ago(2, 0)], "started again 35 times within 10 minutes"),
+        (container(restarts=35), [ago(900, 0), ago(12, 34), ago(6, 34)], ""),
+        (container(restarts=9), [], ""),  # never seen before: nothing is known of when
+        (
+            container(restarts=4),
+            [ago(300, 7), ago(5, 0)],
+            "started again 4 times",
+        ),  # a start by hand began its count again
+        (container(restarts=9, policy="no"), [ago(2, 0)], ""),  # a deploy has it in its hands, or it is broken already
+        (container(status="exited", code=0), [ago(2, 0)], "ended with exit code 0 although it should run"),
+        (container(status="exited", code=0, policy="no"), [ago(2, 0)], ""),
+        (container(status="exited", code=1, policy="on-failure"), [ago(2, 0)], ""),
+    ],
+)
+def test_a_loop_is_told_from_a_restart(found: dict[str, Any], seen: list[Sample], why: str) -> None:
+    said = verdict(found, seen, now_s=NOW_S, most=3, within_s=600)
+    assert why in said and bool(why) == bool(said)

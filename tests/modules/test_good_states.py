@@ -1,0 +1,73 @@
+"""Which state a roll back goes to, and what an incident's bundle must not tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparkwright.modules import good_states, history, incidents
+from sparkwright.modules.state import StateFolder
+from sparkwright.secret import Secret
+from tests.modules.context import RecordingContext
+
+
+def good(seqs: int, commit: str = "c1", container: str = "") -> dict[str, Any]:
+    return {
+        "spec": {"command": [str(seqs)]},
+        "model": {"commit": commit},
+        "container_id": container or f"id{seqs}{commit}",
+    }
+
+
+def names(state: StateFolder) -> list[str]:
+    return [
+        good_states.last(state).get("container_id", ""),
+        *(one["container_id"] for one in good_states.before(state)),
+    ]
+
+
+def test_verified_states_are_a_stack_and_going_back_forgets_what_came_after(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    for seqs in (1, 2, 3):
+        good_states.remember(state, good(seqs))
+    assert names(state) == ["id3c1", "id2c1", "id1c1"]
+    good_states.remember(state, good(2, container="again"))
+    assert names(state) == ["again", "id1c1"]
+    good_states.remember(state, good(4))
+    assert names(state) == ["id4c1", "again", "id1c1"]
+
+
+def test_a_restart_is_no_new_state_and_a_new_revision_of_the_model_is_one(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    good_states.remember(state, good(1))
+    good_states.remember(state, good(1, container="restarted"))
+    assert names(state) == ["restarted"]
+    good_states.remember(state, good(1, commit="c2"))
+    assert names(state) == ["id1c2", "restarted"]
+
+
+def test_a_bundle_hides_secrets_wherever_they_stand() -> None:
+    config = {"Env": ["HF_TOKEN=hf_abc", "VLLM_API_KEY=k1", "TZ=UTC"], "Cmd": ["--api-key", "k1", "--model", "/m"]}
+    shown = incidents.redacted({"Config": config, "Args": ["--api-key=k1", "--served-model-name", "token-model"]})
+    text = str(shown)
+    assert "hf_abc" not in text and "k1" not in text
+    assert shown["Config"]["Env"][2] == "TZ=UTC" and shown["Config"]["Cmd"][-1] == "/m"
+    assert shown["Args"][-1] == "token-model"
+
+
+def test_a_bundle_is_kept_although_the_engine_is_gone(tmp_path: Path) -> None:
+    context = RecordingContext(tmp_path, docker_host="unix:///nowhere", secrets={"X": Secret("s3cret")})
+    folder = incidents.save(context, "qwen35", "it said s3cret")
+    assert "s3cret" not in (folder / "about.json").read_text()
+    assert "not to be had" in (folder / "container.log").read_text()
+    assert "MemTotal" in (folder / "meminfo").read_text()
+    assert incidents.bundles(context.state) == [folder]
+
+
+def test_the_history_is_newest_first_and_survives_a_line_cut_in_half(tmp_path: Path) -> None:
+    context = RecordingContext(tmp_path)
+    history.append(context, "verified", image="a")
+    history.append(context, "put back", why="b")
+    with (context.state.path / history.FILE).open("a") as file:
+        file.write('{"time": 1, "wha')
+    assert [row["what"] for row in history.read(context.state)] == ["put back", "verified"]

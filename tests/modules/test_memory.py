@@ -1,0 +1,189 @@
+"""Who holds the memory, what is let go, and what is refused: on real processes and files, with a made-up meminfo."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Exit
+from sparkwright.modules import cgroups, holders, page_cache
+from sparkwright.modules.fits import Fits
+from sparkwright.modules.machine import Machine
+from sparkwright.modules.memory import Memory
+from sparkwright.modules.memory_back import MemoryBack
+from tests.modules.context import RecordingContext
+
+GIB = 2**30
+
+
+@pytest.fixture
+def hog() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds 0.4 GiB of its own."""
+    words = [sys.executable, "-c", "x = bytearray(400 * 2**20); print('ready', flush=True); input()"]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline()
+    yield process
+    process.kill()
+    process.wait()
+
+
+class Spark(RecordingContext):
+    """A host whose nvidia-smi and meminfo are told by the test; its processes are this machine's."""
+
+    def tell(self, **gib: float) -> None:
+        self.told = {name: int(size * GIB) for name, size in gib.items()}
+
+    def gpu(self, pid: int, mib: int) -> None:
+        tool = self.machine.home / "bin/nvidia-smi"
+        tool.parent.mkdir(exist_ok=True)
+        tool.write_text(f'#!/bin/sh\necho "{pid}, {mib}"\necho "77777777, [N/A]"\n')
+        tool.chmod(0o755)
+
+
+@pytest.fixture
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    one = Spark(tmp_path, env=env, docker_host="unix:///nowhere", ollama_url="http://127.0.0.1:1")
+    one.tell(MemTotal=120, MemFree=20, MemAvailable=25, Cached=6, Shmem=1, Buffers=0, AnonPages=3, Slab=1)
+    monkeypatch.setattr(Machine, "meminfo", lambda self: dict(one.told))
+    return one
+
+
+def test_the_table_names_process_user_gpu_memory_and_what_frees_it(spark: Spark, hog: subprocess.Popen[bytes]) -> None:
+    spark.gpu(hog.pid, 50 * 1024)
+    rows = {row["kind"]: row for row in holders.look(spark)}
+    first = next(row for row in holders.look(spark) if f"pid {hog.pid}," in row["holder"])
+    assert first["bytes"] == pytest.approx(50.4 * GIB, rel=0.01)
+    assert "python" in first["holder"] and "user " in first["holder"]
+    assert first["frees"].strip("`").endswith(f"kill {hog.pid}")
+    assert rows["page cache"]["bytes"] == 5 * GIB
+    assert rows["shared memory"]["bytes"] == 1 * GIB
+    assert rows["driver"]["bytes"] == (120 - 20 - 6 - 3 - 1 - 50) * GIB
+    assert "leaked, until a reboot" in rows["driver"]["frees"]
+
+
+def test_what_will_not_fit_is_refused_with_the_table_and_total_is_read(
+    spark: Spark, hog: subprocess.Popen[bytes]
+) -> None:
+    spark.gpu(hog.pid, 50 * 1024)
+    said = Memory().run(Memory.Args(utilization=0.85, timeout_s=0), spark)
+    assert (said.failed, said.exit) == (True, Exit.REFUSED)
+    assert said.msg.startswith(
+        "106.0 GiB are needed (102.0 GiB for the engine and 4 to stay free), and 25.0 GiB are available"
+    )
+    header, first, *_ = said.data["evidence"]
+    assert header.split() == ["GiB", "held", "by", "what", "frees", "it"]
+    assert first.split()[0] == "50.4" and f"pid {hog.pid}" in first
+
+
+def test_a_share_that_fits_on_no_host_of_this_size_is_refused_at_once(spark: Spark) -> None:
+    said = Memory().run(Memory.Args(utilization=0.98), spark)
+    assert "would take 117.6 of 120.0 GiB, and 4 GiB are to stay free" in said.msg
+
+
+def test_memory_that_comes_back_is_waited_for(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([25, 60, 110, 110, 110])
+    monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.told, "MemAvailable": next(looks) * GIB})
+    said = Memory().run(Memory.Args(utilization=0.85, ollama="leave"), spark)
+    assert (said.failed, said.data["available_bytes"]) == (False, 110 * GIB)
+
+
+def test_what_a_server_held_is_compared_with_what_came_back(spark: Spark) -> None:
+    spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 100 * GIB, "run": "run-1"})
+    spark.told["MemAvailable"] = 106 * GIB
+    assert MemoryBack().run(MemoryBack.Args(), spark).data["back"] is True
+    spark.told["MemAvailable"] = 90 * GIB
+    said = MemoryBack().run(MemoryBack.Args(timeout_s=0), spark)
+    assert (said.data["back"], said.data["missing_bytes"], said.failed) == (False, 20 * GIB, False)
+    assert "of 100.0 GiB that it held 20.0 did not come back" in said.msg
+    assert any("what frees it" in one.get("text", "") for one in spark.said), "who holds it is told"
+
+
+def test_a_stop_that_nothing_is_known_of_is_not_waited_for(spark: Spark) -> None:
+    said = MemoryBack().run(MemoryBack.Args(), spark)
+    assert (said.data["back"], said.msg) == (None, "nothing was stopped")
+
+
+def test_in_the_plan_nothing_is_waited_for(spark: Spark) -> None:
+    spark.check = True
+    assert Memory().run(Memory.Args(utilization=0.85), spark).failed
+
+
+def test_pages_of_the_weights_are_forgotten_without_root(tmp_path: Path) -> None:
+    file = tmp_path / "model/deep/model-00001.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(os.urandom(8 * 2**20))
+    with file.open("rb") as opened:
+        opened.read()
+    if cached(file) == 0:
+        pytest.skip("this file system keeps no pages")
+    assert page_cache.advise_away(tmp_path / "model") == 1
+    if (
+        "tmpfs"
+        in subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout
+    ):
+        pytest.skip("tmpfs is page cache: nothing can be forgotten")
+    assert cached(file) == 0
+
+
+def cached(path: Path) -> int:
+    """How many pages of a file are in memory (mincore)."""
+    size = path.stat().st_size
+    pages = -(-size // mmap.PAGESIZE)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+        flags = (ctypes.c_ubyte * pages)()
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), flags) == 0
+        found = sum(flag & 1 for flag in flags)
+        del address
+        import gc
+
+        gc.collect()
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0::/system.slice/docker-{id}.scope",
+        "12:memory:/docker/{id}",
+        "0::/../../docker/{id}/init.scope",
+        "0::/kubepods/besteffort/pod1/cri-containerd-{id}.scope",
+        "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{id}.scope",
+    ],
+)
+def test_a_process_names_its_container(tmp_path: Path, line: str) -> None:
+    container = "0123456789abcdef" * 4
+    (tmp_path / "42").mkdir()
+    (tmp_path / "42/cgroup").write_text(line.format(id=container) + "\n")
+    (tmp_path / "42/stat").write_text("42 (a b) S 1 2\n")
+    (tmp_path / "43").mkdir()
+    (tmp_path / "43/cgroup").write_text("0::/user.slice/session-1.scope\n")
+    (tmp_path / "43/stat").write_text("43 (c) S 1 2\n")
+    assert cgroups.processes_of(container, proc=tmp_path) == [42]
+    (tmp_path / "42/stat").write_text("42 (a b) Z 1 2\n")
+    assert cgroups.processes_of(container, proc=tmp_path) == []
+
+
+def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    def inspect(client: object, name: str) -> dict[str, object]:
+        return {"Id": "server", "State": {"Running": True}}
+
+    monkeypatch.setattr("sparkwright.modules.containers.inspect", inspect)
+    monkeypatch.setattr(Spark, "docker", lambda self: None)
+    args = Fits.Args(name="qwen35", utilization=0.85)
+    assert "is not known" in Fits().run(args, spark).msg
+    spark.state.write("verified", {"container_id": "server", "held_bytes": 90 * GIB})
+    assert Fits().run(args, spark).msg == "115.0 GiB will be available, 106.0 needed"
+    spark.state.write("verified", {"container_id": "server", "held_bytes": 70 * GIB})
+    said = Fits().run(args, spark)
+    assert said.exit is Exit.REFUSED
+    assert "95.0 GiB will be available (25.0 now, 70.0 of the server, 0.0 of Ollama)" in said.msg

@@ -1,0 +1,193 @@
+"""Ollama as it really behaves, played by a small server: unloads that are lost, models that are busy, calls that block."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Failed
+from sparkwright.modules import ollama_models, ollama_places
+from sparkwright.modules.ollama_client import Loaded, Ollama
+from sparkwright.modules.ollama_ps import OllamaPs
+from sparkwright.modules.ollama_reload import OllamaReload
+from sparkwright.modules.ollama_unload import OllamaUnload
+from tests.modules.context import RecordingContext
+
+GIB = 2**30
+
+
+@dataclass
+class Play:
+    """models: what ps lists. lost: how many unloads are no-ops. busy: models a request uses. blocked: ps does not answer."""
+
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lost: int = 0
+    busy: set[str] = field(default_factory=set)
+    blocked: threading.Event = field(default_factory=threading.Event)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    url: str = ""
+
+    def put(self, name: str, size_gib: int = 20, **more: Any) -> None:
+        self.models[name] = {"name": name, "size": size_gib * GIB, "expires_at": "2026-11-21T08:00:00Z", **more}
+
+    def answer(self, path: str, body: dict[str, Any] | None) -> tuple[int, dict[str, Any]]:
+        if path == "/api/version":
+            return 200, {"version": "0.32.15"}
+        if path == "/api/ps":
+            while self.blocked.is_set():
+                time.sleep(0.01)
+            return 200, {"models": list(self.models.values())}
+        assert body is not None
+        self.asked.append(body)
+        if body.get("keep_alive") != 0:
+            if body["model"] == "unknown":
+                return 404, {"error": "model 'unknown' not found"}
+            self.put(body["model"])
+        elif self.lost:
+            self.lost -= 1
+        elif body["model"] not in self.busy:
+            self.models.pop(body["model"], None)
+        return 200, {"model": body["model"], "done": True, "done_reason": "unload"}
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    one = Play()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._reply(None)
+
+        def do_POST(self) -> None:
+            self._reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def _reply(self, body: dict[str, Any] | None) -> None:
+            status, said = one.answer(self.path, body)
+            data = json.dumps(said).encode()
+            try:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            except BrokenPipeError:
+                pass
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    one.url = f"http://127.0.0.1:{server.server_port}"
+    yield one
+    one.blocked.clear()
+    server.shutdown()
+
+
+@pytest.fixture
+def context(tmp_path: Path, play: Play) -> RecordingContext:
+    return RecordingContext(tmp_path, ollama_url=play.url, sandbox=True)
+
+
+def test_every_model_is_unloaded_and_named(play: Play, context: RecordingContext) -> None:
+    play.put("a"), play.put("b")
+    done = OllamaUnload().run(OllamaUnload.Args(), context)
+    assert (done.changed, done.data["unloaded"], play.models) == (True, ["a", "b"], {})
+
+
+def test_an_unload_that_was_lost_is_asked_for_again(
+    play: Play, context: RecordingContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ollama_models, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(ollama_models, "POLL_S", 0.02)
+    play.put("a")
+    play.lost = 2
+    OllamaUnload().run(OllamaUnload.Args(), context)
+    assert (play.models, len(play.asked)) == ({}, 3)
+
+
+def test_a_busy_model_fails_with_its_name(play: Play, context: RecordingContext) -> None:
+    play.put("a")
+    play.busy = {"a"}
+    with pytest.raises(Failed, match="keeps a in memory: a request is using it"):
+        OllamaUnload().run(OllamaUnload.Args(timeout_s=0.3), context)
+
+
+def test_a_list_that_blocks_while_a_model_loads_is_waited_for_or_said(play: Play, context: RecordingContext) -> None:
+    play.blocked.set()
+    assert ollama_models.look(context, timeout_s=0.2).hanging
+    said = OllamaPs().run(OllamaPs.Args(timeout_s=0.2), context)
+    assert "does not answer: it loads a model, or hangs" in said.msg
+
+
+def test_no_ollama_at_all_is_fine(tmp_path: Path) -> None:
+    nobody = RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1", sandbox=True)
+    assert OllamaUnload().run(OllamaUnload.Args(), nobody).changed is False
+    assert OllamaPs().run(OllamaPs.Args(), nobody).msg == "no Ollama runs here"
+
+
+def test_leave_asks_nobody(play: Play, context: RecordingContext) -> None:
+    play.put("a")
+    assert OllamaUnload().run(OllamaUnload.Args(mode="leave"), context).changed is False
+    assert (list(play.models), play.asked) == (["a"], [])
+
+
+def test_an_ollama_of_another_machine_holds_nothing_here(tmp_path: Path) -> None:
+    elsewhere = RecordingContext(tmp_path, ollama_url="http://192.0.2.7:11434", sandbox=True)
+    assert ollama_models.look(elsewhere).present == ()
+
+
+def test_what_was_unloaded_comes_back_as_it_was_when_it_fits(play: Play, context: RecordingContext) -> None:
+    play.put("small", 1, context_length=8192, expires_at="2318-05-01T00:00:00Z")
+    play.put("large", 900)
+    had = OllamaUnload().run(OllamaUnload.Args(), context).data["models"]
+    play.asked.clear()
+    back = OllamaReload().run(OllamaReload.Args(models=had, reserve_gib=0), context)
+    assert (back.data["loaded"], back.data["left_out"]) == (["small"], ["large"])
+    assert play.asked == [{"model": "small", "stream": False, "options": {"num_ctx": 8192}, "keep_alive": -1}]
+    again = OllamaReload().run(OllamaReload.Args(models=had[:1], reserve_gib=0), context)
+    assert again.changed is False
+
+
+def test_a_model_that_is_not_installed_any_more_is_left_out(play: Play, context: RecordingContext) -> None:
+    assert Ollama(play.url).load(Loaded("unknown", 1)) is False
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("", "http://127.0.0.1:11434"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        ("0.0.0.0:8080", "http://127.0.0.1:8080"),
+        (":1234", "http://127.0.0.1:1234"),
+        ("[::]:99", "http://127.0.0.1:99"),
+        ("[::1]", "http://[::1]:11434"),
+        ("10.0.0.2", "http://10.0.0.2:11434"),
+        ("http://box", "http://box:80"),
+        ("https://box.example", "https://box.example:443"),
+    ],
+)
+def test_ollama_host_is_read_as_ollama_reads_it(host: str, url: str) -> None:
+    assert ollama_places.url_of(host) == url
+
+
+def test_a_service_is_found_where_its_unit_says(tmp_path: Path) -> None:
+    systemctl = tmp_path / "bin/systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text(
+        "#!/bin/sh\necho ActiveState=active\necho MainPID=77\necho 'Environment=A=1 OLLAMA_HOST=0.0.0.0:8888 B=2'\n"
+    )
+    systemctl.chmod(0o755)
+    context = RecordingContext(
+        tmp_path, docker_host="unix:///nowhere", env={"PATH": f"{systemctl.parent}:/usr/bin:/bin"}
+    )
+    found = ollama_places.find(context)
+    assert ("http://127.0.0.1:8888", "service", 77) in [(one.url, one.kind, one.pid) for one in found]

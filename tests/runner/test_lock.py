@@ -1,0 +1,142 @@
+"""One writer at a time: refused with who it is, waited for, and a dead owner told and never broken silently."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Refused
+from sparkwright.modules.state import StateFolder
+from sparkwright.plan.events import event
+from sparkwright.runner import cut_off, lock
+from sparkwright.runner.journal import Journal
+
+ALICE = lock.Owner("playbooks/deploy.yml", "alice@desk", "run-a", 1, 1_795_000_000.0)
+BOB = lock.Owner("playbooks/restart.yml", "bob@lap", "run-b", 2, 1_795_000_100.0)
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from sparkwright.modules.state import StateFolder
+from sparkwright.runner import lock
+with lock.held(StateFolder(Path(sys.argv[1])), lock.Owner("deploy", "carol@x", "run-c", 7, 1.0), host="spark1"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateFolder:
+    return StateFolder(tmp_path)
+
+
+def other(state: StateFolder) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(state.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"held\n"
+    return process
+
+
+def test_a_second_one_is_refused_with_who_holds_it(state: StateFolder) -> None:
+    with (
+        lock.held(state, ALICE, host="spark1"),
+        pytest.raises(Refused, match=r"spark1 is locked: alice@desk runs playbooks/deploy.yml since .* \(run run-a\)"),
+        lock.held(state, BOB, host="spark1"),
+    ):
+        pass
+
+
+def test_the_lock_is_free_again_and_tells_of_nobody(state: StateFolder) -> None:
+    with lock.held(state, ALICE, host="spark1") as before:
+        assert before is None
+        assert lock.look(state) == (ALICE, True)
+    assert lock.look(state) == (None, False)
+    with lock.held(state, BOB, host="spark1") as before:
+        assert before is None
+
+
+def test_waiting_says_for_whom_and_goes_on_when_he_is_done(state: StateFolder) -> None:
+    notes: list[str] = []
+    holder = other(state)
+    waited = threading.Event()
+
+    def note(text: str) -> None:
+        notes.append(text)
+        waited.set()
+
+    def let_go() -> None:
+        waited.wait(20)
+        holder.communicate()
+
+    threading.Thread(target=let_go).start()
+    with lock.held(state, BOB, host="spark1", wait_s=20, note=note) as before:
+        assert before is None
+    assert notes == [f"waiting: {lock.Owner('deploy', 'carol@x', 'run-c', 7, 1.0)}"]
+
+
+def test_a_killed_owner_keeps_nobody_out_and_is_told(state: StateFolder) -> None:
+    holder = other(state)
+    assert lock.look(state)[1] is True
+    assert lock.forget(state) is False
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    owner, alive = lock.look(state)
+    assert owner is not None and (owner.who, alive) == ("carol@x", False)
+    with lock.held(state, BOB, host="spark1") as before:
+        assert before == owner
+    assert lock.look(state) == (None, False)
+
+
+def test_a_line_that_was_left_can_be_forgotten(state: StateFolder) -> None:
+    holder = other(state)
+    holder.kill()
+    holder.wait()
+    assert lock.forget(state) is True
+    assert lock.look(state) == (None, False)
+
+
+def test_what_was_cut_off_is_told_with_its_task_and_what_it_had_stopped(state: StateFolder) -> None:
+    book = Journal.begin(state, "run-a", {"who": "alice@desk"}, ())
+    book.open()
+    book.write(event("task_started", task="1", name="Set the old server aside"))
+    book.write(event("task_finished", task="1", name="Set the old server aside", status="changed"))
+    book.write(event("task_started", task="2", name="Start the server"))
+    state.write("previous", {"run": "run-a", "name": "qwen35", "id": "x"})
+    assert cut_off.unfinished(state, ALICE)
+    told = cut_off.story(state, ALICE)
+    assert "alice@desk" in told and "in: Start the server" in told and "qwen35 had been stopped for it" in told
+    book.write(event("recap", exit=1))
+    assert not cut_off.unfinished(state, ALICE)
+
+
+def test_a_full_disk_takes_the_ballast_and_then_events_but_never_the_run(state: StateFolder) -> None:
+    book = Journal.begin(state, "run-a", {}, ())
+    book.open()
+    ballast = book.folder / "ballast"
+    assert ballast.stat().st_size > 500_000
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        book._events = full
+        book.write(event("note", text="lost"))
+    assert not ballast.exists()
+    book._events = (book.folder / "events.jsonl").open("ab", buffering=0)
+    book.write(event("recap", exit=0))
+    assert json.loads((book.folder / "events.jsonl").read_text())["event"] == "recap"
+
+
+def test_the_ballast_of_a_run_that_was_cut_off_is_given_back_by_the_next(state: StateFolder) -> None:
+    first = Journal.begin(state, "run-a", {}, ())
+    first.open()
+    assert first._alive is not None
+    first._alive.close()  # as its process's end does
+    os.utime(first.folder, (time.time(), time.time()))
+    Journal.begin(state, "run-b", {}, ())
+    assert not (first.folder / "ballast").exists()

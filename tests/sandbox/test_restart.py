@@ -1,0 +1,323 @@
+"""Restarts, roll backs and what is remembered of them, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.modules.state import StateFolder
+from sparkwright.sandbox import control
+from tests.faults.bench import until
+from tests.sandbox.conftest import Desk
+
+RECIPE = "recipes/qwen3.5-35b.yml"
+
+
+def seqs(desk: Desk, count: int) -> None:
+    desk.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {count}")
+
+
+def command(desk: Desk) -> list[str]:
+    """What the server runs with."""
+    import docker
+
+    client = docker.DockerClient(base_url=control.up(desk.sandbox)["DOCKER_HOST"])
+    return list(client.api.inspect_container("qwen35")["Config"]["Cmd"])
+
+
+def models(desk: Desk) -> list[str]:
+    url = f"http://{control.up(desk.sandbox)['OLLAMA_HOST']}/api/ps"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return [one["name"] for one in json.loads(answer.read())["models"]]
+
+
+def state(desk: Desk) -> StateFolder:
+    return StateFolder.of(desk.sandbox / "home")
+
+
+def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    alone = desk.run("rollback", "--host", "sandbox")
+    assert (alone.code, "the only state that was ever verified" in alone.out) == (5, True), alone.out
+    seqs(desk, 4)
+    assert desk.deploy().code == 0
+    assert desk.containers() == ["qwen35 running"]
+    done = desk.run("rollback", "--host", "sandbox", "--json")
+    assert done.code == 0, done.out[-2000:]
+    assert command(desk)[command(desk).index("--max-num-seqs") + 1] == "8"
+    assert desk.serving() and desk.containers() == ["qwen35 running"]
+    rows = desk.run("history", "--host", "sandbox", "--json").events()
+    assert [row["what"] for row in rows] == ["rolled back", "verified", "verified"]
+    assert rows[0]["measured"]["tok_per_s"] > 40 and rows[0]["commit"] and "@sha256:" in rows[0]["image"]
+    changed = [(one["field"], one["before"], one["after"]) for one in rows[1]["changed"]]
+    assert changed == [("--max-num-seqs", "8", "4")]
+    assert "by " in desk.run("history", "--host", "sandbox").out
+
+
+def test_no_rollback_keeps_the_failed_one_the_incident_tells_of_it_and_rollback_puts_back(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    before = desk.serving()
+    desk.run("sandbox.fault", "slow")
+    seqs(desk, 4)
+    done = desk.deploy("--no-rollback")
+    assert done.code == 1
+    assert "`invoke rollback --host sandbox` does it" in done.recap["msg"]
+    assert desk.containers() == ["qwen35 running", "qwen35-previous exited"]
+    fetched = desk.run("incident", "--host", "sandbox")
+    assert fetched.code == 0 and "misconfigured" in fetched.out
+    folder = next((desk.root / "incidents/sandbox").iterdir())
+    files = {path.name for path in folder.iterdir()}
+    assert files >= {
+        "container.log",
+        "inspect.json",
+        "meminfo",
+        "dmesg.txt",
+        "plan.json",
+        "events.jsonl",
+        "holders.txt",
+    }
+    assert "Application startup complete" in (folder / "container.log").read_text()
+    assert (folder / "events.jsonl").read_text().rstrip().endswith("}")
+    assert '"recap"' in (folder / "events.jsonl").read_text().splitlines()[-1], "the events are whole"
+    desk.run("sandbox.fault", "none")
+    back = desk.run("rollback", "--host", "sandbox")
+    assert back.code == 0, back.out
+    assert desk.serving() == before
+    assert desk.containers() == ["qwen35 running"]
+
+
+def test_what_will_not_fit_is_refused_with_a_table_before_the_old_server_stops(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    before = desk.serving()
+    desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.95")
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 5, done.out
+    assert "117.7 GiB are needed (113.7 GiB for the engine and 4 to stay free)" in done.out
+    assert "101.7  container qwen35  `docker stop qwen35`" in done.out
+    assert desk.serving() == before
+
+
+def test_ollama_gets_its_models_back_once_the_engine_is_verified_and_they_fit(desk: Desk) -> None:
+    desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    reload_after: true")
+    desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
+    done = desk.deploy()
+    assert done.code == 0
+    assert done.task("Load again what Ollama had, if it fits")["data"]["loaded"] == ["qwen3:32b"]
+    assert models(desk) == ["qwen3:32b"]
+    desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.85")
+    done = desk.deploy()
+    assert done.code == 0
+    assert done.task("Load again what Ollama had, if it fits")["data"]["left_out"] == ["qwen3:32b"]
+    assert desk.serving()
+
+
+def test_a_host_may_leave_ollama_alone_and_its_models_are_listed_and_unloaded_by_hand(desk: Desk) -> None:
+    desk.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
+    desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
+    assert desk.deploy().code == 0
+    assert models(desk) == ["qwen3:32b"]
+    assert "qwen3:32b, 20.0 GiB" in desk.run("ollama.ps", "--host", "sandbox").out
+    assert desk.run("ollama.unload", "--host", "sandbox").code == 0
+    assert models(desk) == []
+    assert "no model in memory" in desk.run("ollama.ps", "--host", "sandbox").out
+
+
+def stream(desk: Desk, tokens: int) -> Any:
+    """A request that is answered for a while."""
+    body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "go"}], "max_tokens": tokens}
+    data = json.dumps({**body, "stream": True, "ignore_eos": True}).encode()
+    url = f"http://127.0.0.1:{desk.port}/v1/chat/completions"
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    answer = urllib.request.urlopen(request, timeout=60)
+    answer.readline()
+    return answer
+
+
+def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    short = stream(desk, 60)
+    plan = desk.run("restart", "--host", "sandbox", "--json", "--check")
+    assert "1 request running now" in plan.task("Let its requests end")["msg"]
+    assert "as its last start" in plan.task("Let its requests end")["msg"]
+    text: list[bytes] = []
+    reader = threading.Thread(target=lambda: text.append(short.read()))
+    reader.start()
+    done = desk.run("restart", "--host", "sandbox", "--json")
+    reader.join(timeout=30)
+    assert done.code == 0 and done.task("Let its requests end")["data"]["running"] == 0
+    assert text and b"[DONE]" in text[0], "it was answered to its end"
+    long = stream(desk, 100_000)
+    desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    drain_s: 0.5")
+    done = desk.run("restart", "--host", "sandbox", "--json")
+    long.close()
+    assert done.code == 0
+    assert done.task("Let its requests end")["msg"].startswith("1 request cut after")
+
+
+def test_a_restart_that_does_not_come_up_is_tried_once_more(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    before = desk.serving()
+    book = desk.root / "playbooks/restart.yml"
+    at = "        - name: Measure its throughput\n"
+    book.write_text(book.read_text().replace(at, f"        - name: Break\n          fail: {{msg: broken}}\n\n{at}", 1))
+    done = desk.run("restart", "--host", "sandbox", "--json")
+    assert (done.code, "Started once more, it serves." in done.recap["msg"]) == (1, True), done.recap
+    assert desk.serving() == before
+
+
+#: what a plan shows must be what a deploy does: one field at a time
+DRIFTS = [
+    ("a flag", RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 3", "--max-num-seqs"),
+    ("shared memory", RECIPE, r"shm_size: .*", "shm_size: 32gb", "shm_size"),
+    ("a variable", RECIPE, r"  restart: unless-stopped", "  restart: unless-stopped\n  env: {TZ: UTC}", "env"),
+    ("ipc", RECIPE, r"  ipc: host", "  ipc: private", "ipc"),
+    ("the policy", RECIPE, r"  restart: unless-stopped", "  restart: always", "restart"),
+    ("the image", RECIPE, r"image: .*", "image: vllm/vllm-openai:v0.32.0", "image"),
+]
+
+
+def test_what_plan_says_is_what_deploy_does(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    clean = desk.run("plan", "--host", "sandbox", "--json")
+    assert clean.code == 0
+    for what, file, before, after, field in DRIFTS:
+        recipe = (desk.root / file).read_text()
+        desk.edit(file, before, after)
+        assert (desk.root / file).read_text() != recipe, what
+        plan = desk.run("plan", "--host", "sandbox", "--json")
+        assert plan.code == 2, (what, plan.out[-1500:])
+        done = desk.deploy()
+        assert done.code == 0, (what, done.out[-1500:])
+        for task in ("Compare what runs with the recipe", "Set the old server aside"):
+            assert plan.task(task)["diff"] == done.task(task)["diff"], (what, task)
+        said = plan.task("Compare what runs with the recipe")["diff"] + plan.task("Start the server")["diff"]
+        said += plan.task("Grant the restart policy, forget the old server")["diff"]
+        assert any(field in change["field"] for change in said), (what, said)
+        would = {one["name"] for one in plan.events() if one.get("status") == "changed"}
+        did = {one["name"] for one in done.events() if one.get("status") == "changed"}
+        late = {"Grant the restart policy, forget the old server"}  # known after the start
+        assert would - late == did - late, what
+        assert desk.run("plan", "--host", "sandbox").code == 0, what
+
+
+def test_a_loop_of_restarts_is_broken_once_and_reported(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    (desk.root / "playbooks/look.yml").write_text(
+        "- hosts: all\n  tasks:\n    - crash_loop: {name: qwen35, most: 2, within_s: 600}\n"
+    )
+    assert desk.run("play", "look", "--host", "sandbox").code == 0
+    desk.run("sandbox.fault", "crash-loop")
+    import docker
+
+    client = docker.DockerClient(base_url=control.up(desk.sandbox)["DOCKER_HOST"])
+    until(lambda: client.api.inspect_container("qwen35")["RestartCount"] > 2, "a loop")
+    done = desk.run("play", "look", "--host", "sandbox")
+    assert (done.code, "qwen35 is not started again" in done.out) == (1, True), done.out
+    assert client.api.inspect_container("qwen35")["HostConfig"]["RestartPolicy"]["Name"] == "no"
+    assert desk.containers() == ["qwen35 exited"]
+    assert desk.run("play", "look", "--host", "sandbox").code == 0, "it is broken once"
+    assert desk.run("incident", "--host", "sandbox").code == 0
+    assert desk.run("history", "--host", "sandbox", "--json").events()[0]["what"] == "stopped for a crash loop"
+
+
+def holding(desk: Desk) -> subprocess.Popen[str]:
+    """A run that holds the lock until the file `open` is there."""
+    wait = f"touch {desk.root}/reached; until [ -e {desk.root}/open ]; do sleep 0.02; done"
+    (desk.root / "playbooks/hold.yml").write_text(
+        f"- hosts: all\n  tasks:\n    - name: Hold\n      command: {{argv: [sh, -c, '{wait}']}}\n    - name: Next\n      facts:\n"
+    )
+    words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "play", "hold", "--host", "sandbox"]
+    process = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    until((desk.root / "reached").exists, "the lock")
+    return process
+
+
+def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    first = holding(desk)
+    refused = desk.deploy()
+    assert refused.code == 5
+    assert "sandbox is locked" in refused.recap["msg"] and "playbooks/hold.yml" in refused.recap["msg"]
+    nobody = desk.run("unlock", "--host", "sandbox")
+    assert (nobody.code, "Say `--stop` or `--kill`" in nobody.err) == (5, True)
+    assert "playbooks/hold.yml" in nobody.out
+    words = [
+        sys.executable,
+        "-c",
+        "from sparkwright.cli import main; main()",
+        "deploy",
+        "--host",
+        "sandbox",
+        "--json",
+        "--wait",
+    ]
+    second = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True)
+    assert second.stdout is not None
+    waiting = next(line for line in second.stdout if '"waiting: ' in line)
+    assert "playbooks/hold.yml" in waiting
+    assert desk.run("unlock", "--host", "sandbox", "--stop").code == 0
+    (desk.root / "open").touch()
+    out, _ = first.communicate(timeout=60)
+    assert "stopped on request, before: Next" in out
+    rest, _ = second.communicate(timeout=60)
+    assert second.returncode == 0, rest[-1500:]
+    (desk.root / "open").unlink()
+    (desk.root / "reached").unlink()
+    third = holding(desk)
+    assert desk.run("unlock", "--host", "sandbox", "--kill").code == 0
+    out, _ = third.communicate(timeout=60)
+    assert "was cut off" in out
+    told = desk.run("unlock", "--host", "sandbox")
+    assert "an earlier run was cut off" in told.out and "in: Hold" in told.out
+    assert desk.deploy().code == 0
+
+
+def test_the_runtime_tells_of_a_full_disk_before_anything_began(desk: Desk, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a disk to fill is a tmpfs, and mounting one needs root")
+    assert desk.run("sandbox.status").code == 0
+    control.up(desk.sandbox)
+    room = state(desk).path
+    room.mkdir(parents=True)
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(room)], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        (room / "filler").write_bytes(b"x" * 4096)
+        done = desk.run("provision", "--host", "sandbox")
+        assert done.code == 1
+        assert "nothing was begun" in done.out and "No space left on device" in done.out
+    finally:
+        subprocess.run(["umount", "-l", str(room)], check=False)
+
+
+def test_a_reboot_in_the_middle_of_a_swap_leaves_one_to_finish_it(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    seqs(desk, 4)
+    words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy", "--host", "sandbox", "--json"]
+    laptop = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert laptop.stdout is not None
+    next(line for line in laptop.stdout if '"name":"Start the server"' in line or '"name": "Start the server"' in line)
+    sandbox = json.loads((desk.sandbox / "state.json").read_text())["pid"]
+    runner = json.loads((state(desk).path / "lock").read_text())["pid"]
+    for pid in (runner, sandbox):
+        os.kill(pid, signal.SIGKILL)
+    laptop.communicate(timeout=60)
+    control.up(desk.sandbox)
+    assert all(row.endswith(("exited", "created")) for row in desk.containers()), (
+        "nothing that was not proved starts by itself"
+    )
+    done = desk.deploy()
+    assert done.code == 0, done.out[-2000:]
+    assert any("an earlier run was cut off" in one.get("text", "") for one in done.events())
+    assert desk.serving() and desk.containers() == ["qwen35 running"]
