@@ -21,7 +21,7 @@
 enum { STREAMS = 1024, CHUNKS = 4096, REQUEST_BYTES = 1 << 16 };
 
 typedef struct {
-    int fd, length, sent, streaming;
+    int fd, length, sent, streaming, waiting;
     double received_s, due_s;
     char request[REQUEST_BYTES];
 } Stream;
@@ -56,7 +56,7 @@ static void begin(Stream *one) {
     send_all(one->fd, head, sizeof head - 1);
     chunk(one->fd, "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}],"
                    "\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":0}}\n\n");
-    one->sent = 0, one->streaming = 1, one->due_s = one->received_s + first_us * 1e-6;
+    one->sent = one->waiting = 0, one->streaming = 1, one->due_s = one->received_s + first_us * 1e-6;
     one->length = recorded++;                                          /* from here on: where it is recorded */
     received_s[one->length] = one->received_s;
     sent_s[one->length] = calloc(CHUNKS, sizeof(double));
@@ -106,7 +106,7 @@ static int readable(Stream *one) {
     char *end = strstr(one->request, "\r\n\r\n"), *size = strcasestr(one->request, "content-length:");
     if (!end || one->length < end + 4 - one->request + (size && size < end ? atoi(size + 15) : 0)) return 1;
     one->received_s = at_s, one->length = 0;
-    if (one->request[0] == 'P') begin(one);
+    if (one->request[0] == 'P') one->waiting = 1;
     else tell(one->fd);
     return 1;
 }
@@ -125,11 +125,15 @@ int main(int given, char **words) {
     epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event);
     for (;;) {
         double due_s = 1e18, at_s = now_s();
-        for (int n = 0; n < count; n++)
+        Stream *waits = NULL;
+        for (int n = 0; n < count; n++) {
+            if (streams[n]->waiting) waits = streams[n], due_s = 0;
             if (streams[n]->streaming && streams[n]->due_s < due_s) due_s = streams[n]->due_s;
+        }
         double wait_s = due_s > at_s ? due_s - at_s : 0;
         struct timespec wait = {(time_t)wait_s, (long)((wait_s - (time_t)wait_s) * 1e9)};
         int ready = epoll_pwait2(epoll, events, 256, due_s > 1e17 ? NULL : &wait, NULL);
+        if (!ready && waits) begin(waits);                               /* answers wait: the time of receiving must be true */
         for (int n = 0; n < ready; n++) {
             Stream *one = events[n].data.ptr;
             if (!one) {

@@ -30,6 +30,9 @@ COUNTERS = frozenset(
 )
 CACHE_CONFIG = "vllm:cache_config_info"  # every setting of the cache, as labels
 
+#: options of `vllm serve` that bring speculation (speculative-config, and its pieces in older releases)
+SPECULATION_OPTIONS = ("--speculative-", "--spec-", "-sc")
+
 #: what only vLLM and its kin take: left out, in this order, for a server that refuses a request with them
 OWN_KEYS = (("chat_template_kwargs",), ("ignore_eos",), ("stream_options",))
 REFUSALS = (400, 422)
