@@ -17,6 +17,7 @@ from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.console.lines import Lines
 from sparkwright.console.summary import Served, Summary
+from sparkwright.console.tables import Tables
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet import Fleet, Member
 from sparkwright.inventory import Host
@@ -114,7 +115,7 @@ class Shown:
         lines = _lines(diff)
         lines.hosts([host.name for host in chosen.hosts])
         self._summary = Summary(self._snippet, lines.write)
-        chosen.fleet.subscribers = [lines, self._summary]
+        chosen.fleet.subscribers = [lines, Tables(lines.write), self._summary]
 
     def serves(self, one: Served) -> None:
         """Remember what a host is to serve, for the panel."""

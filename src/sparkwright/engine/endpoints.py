@@ -85,6 +85,13 @@ def delta_speaks(delta: Mapping[str, Any]) -> bool:
     return bool(delta.get("content") or delta.get("tool_calls"))
 
 
+def max_model_len(models: Any, name: str) -> int | None:
+    """The context's length of a served model, from the answer of MODELS; None where a server does not tell it."""
+    rows = models.get("data") or [] if isinstance(models, dict) else []
+    told = [row.get("max_model_len") for row in rows if isinstance(row, dict) and row.get("id") == name]
+    return told[0] if told and isinstance(told[0], int) else None
+
+
 def spoken(answer: Any) -> tuple[str, str]:
     """The content and the thinking of a whole answer; reasoning_content was its name before 0.16 or so."""
     try:

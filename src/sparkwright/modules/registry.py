@@ -10,6 +10,7 @@ from sparkwright.modules.base import Module
 NAMES: tuple[str, ...] = (
     "command",
     "container",
+    "diagnose",
     "directory",
     "docker_image",
     "engine_log",
@@ -24,6 +25,7 @@ NAMES: tuple[str, ...] = (
     "memory",
     "ollama_unload",
     "package",
+    "prefix_cache",
     "preflight",
     "put_back",
     "set_aside",
@@ -33,6 +35,7 @@ NAMES: tuple[str, ...] = (
     "systemd_unit",
     "template",
     "user_group",
+    "verdict",
     "verify_health",
     "verify_logs",
     "wait_ready",
