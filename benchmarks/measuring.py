@@ -2,8 +2,9 @@
 
     make bench-measuring                (or: .venv/bin/python benchmarks/measuring.py)
 
-It needs a C compiler. The server is a process of its own; medians of 3. Other clients are measured too where they are installed: httpx, aiohttp
-(as vLLM's benchmark uses it). guidellm and aiperf want a tokenizer and gigabytes: docs/benchmarks.md has their figures.
+It needs a C compiler. The server is a process of its own; medians of 3. Other clients are measured too where they are
+installed: httpx, aiohttp (as vLLM's benchmark uses it). guidellm and aiperf want a tokenizer and gigabytes:
+docs/benchmarks.md has their figures.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib.util
+import itertools
 import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -56,7 +57,13 @@ def program() -> str:
 
 @contextmanager
 def server(
-    *, first_s: float = 0.2, gap_s: float, per_chunk: int = 1, chunks: int = TOKENS, stall_at: int = 0, stall_s: float = 0
+    *,
+    first_s: float = 0.2,
+    gap_s: float,
+    per_chunk: int = 1,
+    chunks: int = TOKENS,
+    stall_at: int = 0,
+    stall_s: float = 0,
 ) -> Iterator[str]:
     """The exact server on a schedule; its URL."""
     numbers = (first_s * 1e6, gap_s * 1e6, chunks, per_chunk, stall_at, stall_s * 1e6)
@@ -75,7 +82,7 @@ def record(url: str) -> list[Times]:
     """The server's own times of each stream."""
     with urllib.request.urlopen(f"{url}/record") as answer:
         found = json.loads(answer.read())
-    return [(sent[0][0] - received_s, [b[0] - a[0] for a, b in zip(sent, sent[1:])]) for received_s, sent in found]
+    return [(sent[0][0] - received_s, [b[0] - a[0] for a, b in itertools.pairwise(sent)]) for received_s, sent in found]
 
 
 def ours(url: str, streams: int) -> Measured:
@@ -140,7 +147,7 @@ def measured(act: Callable[[], Any]) -> Measured:
     cpu_s = time.process_time()
     found = asyncio.run(act())
     cpu_s = time.process_time() - cpu_s
-    times = [(one[1] - one[0], [b - a for a, b in zip(one[1:], one[2:])]) for one in found]
+    times = [(one[1] - one[0], [b - a for a, b in itertools.pairwise(one)]) for one in found]
     wall_s = max(one[-1] for one in found) - min(one[0] for one in found)
     return Measured(times, sum(len(one) - 1 for one in found), wall_s, cpu_s)
 
@@ -181,7 +188,9 @@ def p50(times: list[Times]) -> float:
 
 def many_streams() -> None:
     """The table of streams."""
-    print(f"{'client':>8} {'streams':>7} {'TTFT p50 error':>15} {'gap p50 error':>14} {'of ideal':>9} {'CPU a token':>12}")
+    print(
+        f"{'client':>8} {'streams':>7} {'TTFT p50 error':>15} {'gap p50 error':>14} {'of ideal':>9} {'CPU a token':>12}"
+    )
     for client in CLIENTS:
         for streams in (8, 64, 256):
             rows = [row(client, streams) for _ in range(RUNS)]
@@ -198,13 +207,15 @@ def rates() -> None:
     for per_chunk in (1, 3, 8):
         with server(gap_s=per_chunk / RATE, per_chunk=per_chunk, chunks=TOKENS // per_chunk) as url:
             found = stream.run(url, body(0))
-            first, gaps = record(url)[0]
+            _first, gaps = record(url)[0]
         true = (found.tokens - per_chunk) / sum(gaps)
         assert found.tok_per_s is not None
         print(f"{per_chunk} tokens a chunk: {found.tok_per_s:.3f} tok/s, error {abs(found.tok_per_s / true - 1):.3%}")
     with server(gap_s=0.02, chunks=60, stall_at=30, stall_s=1.0) as url:
         summed = figures.of([stream.run(url, body(0))])
-    print(f"a 1 s stall (and the usual 20 ms): largest gap {summed.largest_gap_s * 1000:.1f} ms, stalls {summed.stalls}")
+    print(
+        f"a 1 s stall (and the usual 20 ms): largest gap {summed.largest_gap_s * 1000:.1f} ms, stalls {summed.stalls}"
+    )
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ class Schedule:
     ghost: tokens that the server's counter has too many. running: other requests at work. prefix_block: tokens of a block of
     its prefix cache, 0 without one; sightings: how often a prefix must be seen before it hits. prefill_s: of 1000 tokens.
     answers: the status of /health. silent: no token ever comes. silent_last: the last token decodes to nothing.
+    dies: the first request is answered 500, then nobody listens.
     """
 
     first_s: float = 0.05
@@ -59,6 +60,7 @@ class Schedule:
     model: str = "m"
     metrics: bool = True
     prefix_caching: str = "True"
+    dies: bool = False
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -78,6 +80,7 @@ class ExactServer:
     async def start(self) -> asyncio.Server:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)
         self.port = server.sockets[0].getsockname()[1]
+        self._listener = server
         return server
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -143,6 +146,10 @@ class ExactServer:
         if plan.status != 200 or refused:
             message = f"Unrecognized request argument supplied: {refused[0]}" if refused else "no"
             self._reply(writer, 400 if refused else plan.status, {"error": {"message": message}})
+            return
+        if plan.dies:
+            self._listener.close()
+            self._reply(writer, 500, {"error": {"message": "EngineCore encountered an issue."}})
             return
         if plan.silent:
             await asyncio.sleep(3600)

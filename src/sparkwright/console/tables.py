@@ -47,9 +47,7 @@ class Tables:
                 self._write(style, text)
 
 
-def lines(
-    rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]], width: int
-) -> list[tuple[str, str]]:
+def lines(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]], width: int) -> list[tuple[str, str]]:
     """(style, text) of each line; the last column is folded, and a fix stands below it with an arrow. width: of the terminal."""
     kept = [(title, key) for title, key in columns if any(row.get(key) for row in rows)]
     *narrow, (last_title, last) = kept

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparkwright.engine.logs import message
 from sparkwright.engine.rules.rule import Finding
 
 Verdict = Literal["found", "possible", "unknown", "excluded"]
@@ -21,6 +22,8 @@ SLOW_KERNELS = ("Using default MoE config", "does not have native support for FP
 LITTLE_BYTES = 4 * GIB
 MUCH_CACHE = 0.25
 LITTLE_ACCEPTED = 0.5
+#: below this share of what is expected the rate itself is to be explained
+SLOW = 0.7
 
 
 @dataclass(frozen=True)
@@ -53,22 +56,25 @@ class Seen:
     def said(self, name: str) -> tuple[Any, str]:
         """What the engine's log says of a setting, and the line; None when it does not."""
         log = self.log or {}
-        return log.get(name), (log.get("evidence") or {}).get(name, "")
+        return log.get(name), message((log.get("evidence") or {}).get(name, ""))
 
     def warned(self, *parts: str) -> str:
         """The first warning of the log that holds one of these; "" when none does."""
-        return next((line for line in (self.log or {}).get("warnings", ()) if any(part in line for part in parts)), "")
+        lines = (self.log or {}).get("warnings", ())
+        return message(next((line for line in lines if any(part in line for part in parts)), ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """name: short. weight: how well it explains a loss of this size; the larger first among equals."""
+    """name: short. weight: how well it explains a slow stream; the larger first among equals. of_rate: False for what makes
+    answers late without making tokens slow."""
 
     name: str
     verdict: Verdict
     evidence: str
     fix: str = ""
     weight: int = 0
+    of_rate: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -87,7 +93,13 @@ def _look(look: Look) -> Look:
 def causes(seen: Seen) -> list[Cause]:
     """All of them: what was found, then what is possible, what is unknown, what is excluded."""
     found = [cause for look in LOOKS for cause in look(seen)]
-    return sorted(found, key=lambda one: (ORDER.index(one.verdict), -one.weight))
+    slow = seen.share is not None and seen.share < SLOW
+
+    def place(one: Cause) -> tuple[int, bool, int]:
+        aside = slow and not one.of_rate and one.verdict == "found"
+        return ORDER.index("possible" if aside else one.verdict), aside, -one.weight
+
+    return sorted(found, key=place)
 
 
 def likely(seen: Seen) -> list[Cause]:
@@ -185,9 +197,7 @@ def still_compiling(seen: Seen) -> Iterator[Cause]:
     name = "kernels compile while requests wait"
     line = seen.warned(JIT)
     if line:
-        yield Cause(
-            name, "found", line, "send a request of each prompt length first, then measure again", weight=65
-        )
+        yield Cause(name, "found", line, "send a request of each prompt length first, then measure again", weight=65)
     elif seen.log is None:
         yield Cause(name, "unknown", "its log was not read", weight=30)
     else:
@@ -210,9 +220,7 @@ def heavy_weights(seen: Seen) -> Iterator[Cause]:
     said, line = seen.said("quantization")
     fewer = next((word for word in ("FP8", "NVFP4", "AWQ", "GPTQ", "INT4", "MXFP4") if word in seen.model.upper()), "")
     if said == "none" and fewer:
-        yield Cause(
-            f"BF16 weights where {fewer} was meant", "found", line, "look at model.id and model.dir", weight=60
-        )
+        yield Cause(f"BF16 weights where {fewer} was meant", "found", line, "look at model.id and model.dir", weight=60)
 
 
 @_look
@@ -229,13 +237,15 @@ def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
 
 @_look
 def block_over_budget(seen: Seen) -> Iterator[Cause]:
-    block, line = seen.said("block_size")
+    block, _ = seen.said("block_size")
     if block is None or seen.budget is None:
         return
     name = "a block of the KV cache is larger than max-num-batched-tokens"
     said = f"block {block}, max-num-batched-tokens {seen.budget}"
     if block > seen.budget:
-        yield Cause(name, "found", f"{said}: long prompts crawl, decoding does not. {line}", f"raise it to {block}", 30)
+        yield Cause(
+            name, "found", f"{said}: long prompts crawl, decoding does not", f"raise it to {block}", 30, of_rate=False
+        )
     else:
         yield Cause(name, "excluded", said)
 
@@ -282,7 +292,7 @@ def thinking(seen: Seen) -> Iterator[Cause]:
     if seen.thought:
         said = f"{seen.thought} of the first {seen.answered} tokens were thinking"
         fix = 'default-chat-template-kwargs: {"enable_thinking": false} (from 0.14), or in each request'
-        yield Cause(name, "found", f"{said}: the rate is right, the answer comes late", fix, weight=15)
+        yield Cause(name, "found", f"{said}: they come before any answer", fix, 15, of_rate=False)
     else:
         yield Cause(name, "excluded", "no thinking in its first tokens")
 

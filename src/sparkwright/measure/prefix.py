@@ -14,13 +14,14 @@ SIGHTINGS = 3
 ANSWER_TOKENS = 4
 QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
 #: common words are one token each, or more: as many words are at least as many tokens
-WORDS = tuple("the of and to in is was he for it with as his on be at by had not are but from or have an they which".split())
+COMMON = "the of and to in is was he for it with as his on be at by had not are but from or have an they which"
 
 
 def text(words: int) -> str:
     """A prefix of so many words that nobody has sent before."""
+    choices = COMMON.split()
     pick = random.Random(secrets.randbits(64))
-    return " ".join([secrets.token_hex(16), *(pick.choice(WORDS) for _ in range(words))])
+    return " ".join([secrets.token_hex(16), *(pick.choice(choices) for _ in range(words))])
 
 
 def sight(

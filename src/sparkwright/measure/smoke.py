@@ -150,7 +150,6 @@ class Measured:
         gaps = [gap for run in self.runs for gap in run.gaps_s]
         return statistics.median(gaps) if gaps else None
 
-
     @property
     def decoding_s(self) -> float | None:
         """The median time that a run decoded."""

@@ -228,9 +228,7 @@ def record(
     return found
 
 
-def _receive(
-    answer: http.client.HTTPResponse, found: Recording, cap_s: float, on_chunk: Callable[[int], None]
-) -> None:
+def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, on_chunk: Callable[[int], None]) -> None:
     """The hot loop: receive, read the clock, keep."""
     pieces, sent_s, clock, receive = found.pieces, found.sent_s, time.perf_counter, answer.read1
     count = 0

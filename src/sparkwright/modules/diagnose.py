@@ -31,9 +31,10 @@ class Tried:
 class Diagnose(Module["Diagnose.Args"]):
     """Why is it slow: what can be seen of the server and its host, most likely cause first, each with evidence and fix.
 
-    It looks at the engine's own log (what is effective, warnings), the flags against the rules of `invoke lint`, the GPU's clock and
-    power while a stream decodes, memory, page cache and swap, Ollama, other requests, thinking and speculation. It changes nothing; of
-    the server it asks two short answers, and none while others use it. That nothing was found is no proof.
+    It looks at the engine's own log (what is effective, warnings), the flags against the rules of `invoke lint`, the
+    GPU's clock and power while a stream decodes, memory, page cache and swap, Ollama, other requests, thinking and
+    speculation. It changes nothing; of the server it asks two short answers, and none while others use it. That
+    nothing was found is no proof.
 
     Returns: causes (cause, verdict: found, possible, unknown or excluded, evidence, fix), tok_per_s, gpu.
     """

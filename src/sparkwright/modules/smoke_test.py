@@ -37,16 +37,18 @@ class Seen:
 class SmokeTest(Module["SmokeTest.Args"]):
     """The decode rate of one stream is what the recipe expects, and what this host gave before.
 
-    A discarded warm-up, then the median of three runs (seven when unclear). Below half of tok_per_s is a misconfiguration; above
-    what the memory's bandwidth allows without speculation the measurement is invalid. The first measurement of a key (host, model,
-    image digest, arguments, environment, speculation, prompts) becomes its baseline, of five runs; later ones are judged against it, and
-    never change it unless `new_baseline` asks for that. A failure comes with the likely causes and the evidence for each.
+    A discarded warm-up, then the median of three runs (seven when unclear). Below half of tok_per_s is a
+    misconfiguration; above what the memory's bandwidth allows without speculation the measurement is invalid. The
+    first measurement of a key (host, model, image digest, arguments, environment, speculation, prompts) becomes its
+    baseline, of five runs; later ones are judged against it, and never change it unless `new_baseline` asks for that.
+    A failure comes with the likely causes and the evidence for each.
 
     Other traffic, counters of the server that do not agree with the client within 1 %, or a client that is itself too slow make
     it inconclusive (exit 4), and so does a GPU that is held at a low clock ("host degraded").
 
-    Returns: tok_per_s (median), ttft_s, runs, verdict, baseline, tolerance, ceiling_tok_per_s, acceptance (tokens accepted a draft), gpu
-    (clock_mhz, power_w, temperature_c, utilization_percent while decoding), client_lag_ms (p99), causes.
+    Returns: tok_per_s (median), ttft_s, runs, verdict, baseline, tolerance, ceiling_tok_per_s, acceptance (tokens
+    accepted a draft), gpu (clock_mhz, power_w, temperature_c, utilization_percent while decoding), client_lag_ms
+    (p99), causes.
     """
 
     safe_in_check = False
@@ -197,7 +199,7 @@ def _failed(
                 log=state.to_json() if state else None,
                 ollama=evidence.ollama(context),
                 memory=evidence.memory(context),
-                busy=evidence.busy(seen.after),
+                busy=0.0 if seen.before else None,  # the counters agreed, so nobody else was served
                 acceptance=data["acceptance"],
                 model=str(args.baseline_key.get("model_id", "")),
             )

@@ -40,8 +40,8 @@ class Row:
 class Verdict(Module["Verdict.Args"]):
     """Sum up checks that ran before, none of which stopped the play: a table of check, verdict, evidence and figure.
 
-    A check that was skipped because an earlier one failed is unknown. It fails when a check failed, and is inconclusive (exit 4) when
-    none failed and one proved nothing.
+    A check that was skipped because an earlier one failed is unknown. It fails when a check failed, and is
+    inconclusive (exit 4) when none failed and one proved nothing.
 
     Returns: rows (check, verdict: proved, failed, unknown or inconclusive, evidence, figure, fix).
     """
