@@ -1,18 +1,37 @@
-"""A server with a known schedule: what the client measures can be held against it."""
+"""A server with a known schedule that keeps a record of what it sent and when: the client is held against it.
+
+    python -m tests.measure.exact_server '{"gap_s": 0.02}'     prints its port; GET /record is what it did
+
+It runs in a thread for tests, as a process of its own for benchmarks. Its clock is time.perf_counter, the same for all
+processes of a machine.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
-
-from sparkwright.sandbox.web import Handler, Server
 
 
 @dataclass
 class Schedule:
-    """first_s: to the first token. gap_s: between chunks. per_chunk: tokens a chunk. usage: continuous, final or none."""
+    """first_s: to the first token. gap_s: between chunks. per_chunk: tokens a chunk. chunks: how many, unless the request's
+    max_tokens asks for fewer. usage: continuous, final, inside (in the last chunk) or none.
+
+    reasoning: so many chunks of thinking first. stall_at, stall_s: one stall. cut_at: the connection is cut. error_at: the
+    server's own error instead of a chunk. status: of every answer. drip_s: between the bytes of the headers.
+    rates: a decode rate for each request after another, the last one stays. refuses: keys of a request answered 400.
+    ghost: tokens that the server's counter has too many. running: other requests at work. prefix_block: tokens of a block of
+    its prefix cache, 0 without one; sightings: how often a prefix must be seen before it hits. prefill_s: of 1000 tokens.
+    answers: the status of /health. silent: no token ever comes. silent_last: the last token decodes to nothing.
+    dies: the first request is answered 500, then nobody listens.
+    """
 
     first_s: float = 0.05
     gap_s: float = 0.01
@@ -20,46 +39,243 @@ class Schedule:
     chunks: int = 30
     usage: str = "continuous"
     kind: str = "content"
+    reasoning: int = 0
     stall_at: int = -1
     stall_s: float = 0.0
     cut_at: int = -1
+    error_at: int = -1
     status: int = 200
+    drip_s: float = 0.0
+    rates: list[float] = field(default_factory=list)
+    refuses: list[str] = field(default_factory=list)
+    ghost: int = 0
+    running: int = 0
+    prefix_block: int = 0
+    sightings: int = 1
+    prefill_s: float = 0.0
+    answers: int = 200
+    silent: bool = False
+    silent_last: bool = False
+    api_key: str = ""
+    model: str = "m"
+    metrics: bool = True
+    prefix_caching: str = "True"
+    dies: bool = False
 
 
-class Exact(Handler):
-    def route(self) -> None:
-        plan: Schedule = self.server.owner  # type: ignore[attr-defined]
-        if plan.status != 200:
-            self.reply(plan.status, {"error": {"message": "no"}})
-            return
-        self.stream(self._events(plan), "text/event-stream")
+HEAD = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 
-    def _events(self, plan: Schedule) -> Any:
-        yield self._event({"role": "assistant", "content": ""}, 0, plan)
-        due_s = time.perf_counter() + plan.first_s
-        for n in range(1, plan.chunks + 1):
-            if n == plan.stall_at:
-                due_s += plan.stall_s
-            time.sleep(max(0.0, due_s - time.perf_counter()))
-            if n == plan.cut_at:
-                self.connection.shutdown(2)
-                return
-            yield self._event({plan.kind: "x"}, n * plan.per_chunk, plan)
-            due_s += plan.gap_s
-        if plan.usage == "final":
-            last = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": plan.chunks * plan.per_chunk}}
-            yield b"data: " + json.dumps(last).encode() + b"\n\n"
-        yield b"data: [DONE]\n\n"
+
+class ExactServer:
+    """Serves a schedule on 127.0.0.1. record: of each stream (received_s, [(sent_s, cumulative tokens), ...])."""
+
+    def __init__(self, plan: Schedule) -> None:
+        self.plan = plan
+        self.port = 0
+        self.record: list[tuple[float, list[tuple[float, int]]]] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.generated = self.queries = self.hits = 0
+        self._seen: dict[str, int] = {}
+
+    async def start(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)
+        self.port = server.sockets[0].getsockname()[1]
+        self._listener = server
+        return server
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                received_s = time.perf_counter()
+                method, path, _ = head.split(" ", 2)
+                fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
+                raw = await reader.readexactly(int(fields.get("content-length", 0)))
+                body = json.loads(raw) if raw else {}
+                allowed = not self.plan.api_key or fields.get("authorization") == f"bearer {self.plan.api_key}"
+                if not allowed and path.startswith("/v1"):
+                    self._reply(writer, 401, {"error": "Unauthorized"})
+                elif method == "POST":
+                    await self._chat(writer, body, received_s)
+                else:
+                    self._get(writer, path)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    def _get(self, writer: asyncio.StreamWriter, path: str) -> None:
+        plan = self.plan
+        if path == "/health":
+            self._reply(writer, plan.answers, None)
+        elif path == "/version":
+            self._reply(writer, 200, {"version": "0.32.0"})
+        elif path == "/v1/models":
+            self._reply(writer, 200, {"data": [{"id": plan.model}]})
+        elif path == "/record":
+            self._reply(writer, 200, self.record)
+        elif path == "/metrics" and plan.metrics:
+            self._reply(writer, 200, self._metrics().encode())
+        else:
+            self._reply(writer, 404, {"detail": "Not Found"})
+
+    def _metrics(self) -> str:
+        plan = self.plan
+        rows = {
+            "num_requests_running": plan.running,
+            "num_requests_waiting": 0,
+            "generation_tokens_total": self.generated,
+        }
+        if plan.prefix_block:
+            rows |= {"prefix_cache_queries_total": self.queries, "prefix_cache_hits_total": self.hits}
+        labels = '{engine="0",model_name="m"}'
+        text = "".join(f"vllm:{name}{labels} {float(value)}\n" for name, value in rows.items())
+        info = f'block_size="{plan.prefix_block}",enable_prefix_caching="{plan.prefix_caching}"'
+        return text + (f'vllm:cache_config_info{{{info},engine="0"}} 1.0\n' if plan.prefix_block else "")
 
     @staticmethod
-    def _event(delta: dict[str, Any], tokens: int, plan: Schedule) -> bytes:
-        data: dict[str, Any] = {"choices": [{"index": 0, "delta": delta}]}
-        if plan.usage == "continuous":
-            data["usage"] = {"prompt_tokens": 7, "completion_tokens": tokens}
-        return b"data: " + json.dumps(data).encode() + b"\n\n"
+    def _reply(writer: asyncio.StreamWriter, status: int, payload: Any) -> None:
+        data = b"" if payload is None else payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        writer.write(f"HTTP/1.1 {status} X\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data)
+
+    async def _chat(self, writer: asyncio.StreamWriter, body: dict[str, Any], received_s: float) -> None:
+        plan = self.plan
+        self.bodies.append(body)
+        refused = [key for key in plan.refuses if key in body]
+        if plan.status != 200 or refused:
+            message = f"Unrecognized request argument supplied: {refused[0]}" if refused else "no"
+            self._reply(writer, 400 if refused else plan.status, {"error": {"message": message}})
+            return
+        if plan.dies:
+            self._listener.close()
+            self._reply(writer, 500, {"error": {"message": "EngineCore encountered an issue."}})
+            return
+        if plan.silent:
+            await asyncio.sleep(3600)
+        if not body.get("stream"):
+            self.generated += body.get("max_tokens", 1)
+            message = {"role": "assistant", plan.kind: "ok", **({} if plan.kind == "content" else {"content": None})}
+            self._reply(writer, 200, {"choices": [{"message": message}], "usage": {"completion_tokens": 1}})
+            return
+        prompt = "".join(one["content"] for one in body.get("messages", ()))
+        cached = self._cached(prompt)
+        for n in range(0, len(HEAD), 4) if plan.drip_s else ():
+            writer.write(HEAD[n : n + 4])
+            await asyncio.sleep(plan.drip_s)
+        if not plan.drip_s:
+            writer.write(HEAD)
+        sent: list[tuple[float, int]] = []
+        self.record.append((received_s, sent))
+        due_s = received_s + plan.first_s + plan.prefill_s * (len(prompt.split()) - cached) / 1000
+        for tokens, data in self._events(body, len(prompt.split())):
+            if tokens > 0:
+                await self._until(due_s)
+                due_s += self._gap_s() + (plan.stall_s if len(sent) + 1 == plan.stall_at else 0)
+                if len(sent) + 1 == plan.cut_at:
+                    writer.transport.abort()
+                    return
+                sent.append((time.perf_counter(), tokens))
+                self.generated += tokens - (sent[-2][1] if len(sent) > 1 else 0)
+            if writer.transport.is_closing():
+                return
+            writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.generated += plan.ghost
+        writer.write(b"0\r\n\r\n")
+
+    @staticmethod
+    async def _until(due_s: float) -> None:
+        wait_s = due_s - time.perf_counter()
+        await asyncio.sleep(max(0.0, wait_s))
+
+    def _gap_s(self) -> float:
+        rates = self.plan.rates
+        return self.plan.per_chunk / rates[min(len(self.record), len(rates)) - 1] if rates else self.plan.gap_s
+
+    def _cached(self, prompt: str) -> int:
+        """How many words of a prompt its prefix cache holds, in whole blocks."""
+        block, words = self.plan.prefix_block, prompt.split()
+        if not block:
+            return 0
+        found, counting = 0, True
+        for end in range(block, len(words) + 1, block):
+            part = " ".join(words[:end])
+            counting = counting and self._seen.get(part, 0) >= self.plan.sightings
+            found = end if counting else found
+            self._seen[part] = self._seen.get(part, 0) + 1
+        self.queries += len(words)
+        found = found if self.plan.prefix_caching == "True" else 0
+        self.hits += found
+        return found
+
+    def _events(self, body: dict[str, Any], prompt: int) -> Iterator[tuple[int, bytes]]:
+        """(cumulative tokens, 0 for what is no token; the event) in their order."""
+        plan = self.plan
+        chunks = min(plan.chunks, -(-int(body.get("max_tokens") or 10**9) // plan.per_chunk))
+        asked = body.get("stream_options") or {}
+        each = plan.usage == "continuous" and asked.get("continuous_usage_stats", True)
+
+        def event(delta: dict[str, Any] | None, tokens: int, usage: bool) -> bytes:
+            data: dict[str, Any] = {"choices": [] if delta is None else [{"index": 0, "delta": delta}]}
+            if usage:
+                data["usage"] = {"prompt_tokens": prompt, "completion_tokens": tokens}
+            return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+        yield 0, event({"role": "assistant", "content": ""}, 0, each)
+        for n in range(1, chunks + 1):
+            tokens = n * plan.per_chunk
+            if n == plan.error_at:
+                yield 0, b'data: {"error": {"message": "EngineCore encountered an issue.", "code": 500}}\n\n'
+                yield 0, b"data: [DONE]\n\n"
+                return
+            kind = "reasoning" if n <= plan.reasoning else plan.kind
+            text = "" if plan.silent_last and n == chunks else "x"
+            delta = {kind: [{"index": 0, "function": {"arguments": text}}] if kind == "tool_calls" else text}
+            yield tokens, event(delta, tokens, each or (plan.usage == "inside" and n == chunks))
+        if plan.usage in ("continuous", "final"):
+            yield 0, event(None, chunks * plan.per_chunk, True)
+        yield 0, b"data: [DONE]\n\n"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
 
-def serve(plan: Schedule) -> Server:
-    server = Server(0, Exact, plan)
-    server.start()
-    return server
+@contextmanager
+def serving(plan: Schedule) -> Iterator[ExactServer]:
+    """The server in a thread of this process."""
+    server, loop = ExactServer(plan), asyncio.new_event_loop()
+    up = threading.Event()
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(server.start())
+        up.set()
+        loop.run_forever()
+        for task in (left := asyncio.all_tasks(loop)):
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    up.wait(10)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+
+
+async def _main() -> None:
+    server = ExactServer(Schedule(**(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {})))
+    listener = await server.start()
+    print(server.port, flush=True)
+    async with listener:
+        await listener.serve_forever()
+
+
+__all__ = ["ExactServer", "Schedule", "serving"]
+
+if __name__ == "__main__":
+    asyncio.run(_main())

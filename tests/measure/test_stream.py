@@ -1,50 +1,62 @@
-"""The streaming client against a server whose schedule is known, and against real streams of vLLM 0.32.0."""
+"""The streaming client against a server whose schedule and record are known, and against real streams of vLLM 0.32.0."""
 
 from __future__ import annotations
 
-import io
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkwright.measure import smoke, stream
-from tests.measure.exact_server import Schedule, serve
+from sparkwright.engine import endpoints
+from sparkwright.measure import figures, load, stream
+from tests.measure.exact_server import ExactServer, Schedule, serving
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
+BODY = endpoints.measured_stream("m", "hello", 1000)
 
 
-def measured(**plan: Any) -> stream.Stream:
-    server = serve(Schedule(**plan))
-    try:
-        return stream.run(f"http://127.0.0.1:{server.port}", {"stream": True}, timeout_s=5)
-    finally:
-        server.shutdown()
-        server.server_close()
+def measured(*, cap_s: float = 60, timeout_s: float = 5, **plan: Any) -> stream.Stream:
+    with serving(Schedule(**plan)) as server:
+        return stream.run(server.url, BODY, timeout_s=timeout_s, cap_s=cap_s)
+
+
+def true_rate(server: ExactServer) -> float:
+    """Of the first stream, by the server's own clock."""
+    (first_s, first), *_, (last_s, last) = server.record[0][1]
+    return (last - first) / (last_s - first_s)
 
 
 @pytest.mark.parametrize("per_chunk", [1, 3, 8])
-def test_the_rate_is_of_tokens_not_of_chunks(per_chunk: int) -> None:
-    found = measured(per_chunk=per_chunk)
-    assert found.tokens == 30 * per_chunk
-    assert found.tok_per_s == pytest.approx(100 * per_chunk, rel=0.25)
-    assert not found.approximate
+@pytest.mark.parametrize("usage", ["continuous", "final", "inside"])
+def test_the_rate_is_of_tokens_not_of_chunks(per_chunk: int, usage: str) -> None:
+    with serving(Schedule(per_chunk=per_chunk, usage=usage)) as server:
+        found = stream.run(server.url, BODY)
+        assert found.tokens == 30 * per_chunk
+        assert found.tok_per_s == pytest.approx(true_rate(server), rel=0.05)
+        assert not found.approximate
 
 
-def test_the_role_chunk_is_no_token() -> None:
-    found = measured(first_s=0.2)
-    assert found.ttft_s is not None
-    assert found.ttft_s > 0.19
+def test_the_first_token_is_timed_not_the_role() -> None:
+    with serving(Schedule(first_s=0.2)) as server:
+        found = stream.run(server.url, BODY)
+        received_s, sent = server.record[0]
+        assert found.ttft_s == pytest.approx(sent[0][0] - received_s, abs=0.05)
+        assert found.points[0][1] == 1
 
 
-@pytest.mark.parametrize("kind", ["content", "reasoning", "reasoning_content"])
-def test_thinking_counts_as_tokens(kind: str) -> None:
-    assert measured(kind=kind).tokens == 30
+@pytest.mark.parametrize("kind", ["content", "reasoning", "reasoning_content", "tool_calls"])
+def test_everything_generated_counts(kind: str) -> None:
+    assert measured(kind=kind, usage="none").tokens == 30
 
 
-def test_a_final_count_is_shared_among_the_chunks() -> None:
-    found = measured(usage="final", per_chunk=4)
-    assert (found.tokens, found.approximate) == (120, False)
+def test_thinking_is_told_apart_from_the_answer() -> None:
+    found = measured(reasoning=10)
+    assert (found.tokens, found.thought) == (30, 10)
+
+
+def test_a_last_token_without_text_counts_too() -> None:
+    assert measured(silent_last=True).tokens == 30
 
 
 def test_without_any_count_the_result_says_it_is_approximate() -> None:
@@ -52,13 +64,35 @@ def test_without_any_count_the_result_says_it_is_approximate() -> None:
     assert (found.tokens, found.approximate) == (30, True)
 
 
-def test_a_stall_is_seen_as_long_as_it_was() -> None:
-    assert max(measured(stall_at=10, stall_s=0.5).gaps_s) == pytest.approx(0.51, abs=0.1)
+def test_a_stall_is_reported_as_long_as_it_was() -> None:
+    with serving(Schedule(stall_at=10, stall_s=1.0)) as server:
+        found = figures.of([stream.run(server.url, BODY)])
+        times = [at_s for at_s, _ in server.record[0][1]]
+        truth = max(b - a for a, b in itertools.pairwise(times))
+    assert truth > 1.0
+    assert found.largest_gap_s == pytest.approx(truth, abs=0.05)
+    assert found.stalls >= 1
+    assert found.stall_s >= found.largest_gap_s
+
+
+def test_p99_of_few_gaps_misses_a_stall_and_the_largest_gap_does_not() -> None:
+    points = [(n * 0.02 + (1.0 if n > 100 else 0.0), n + 1) for n in range(201)]
+    found = figures.of([stream.Stream(points=points)])
+    assert found.itl is not None
+    assert found.itl.p99 == pytest.approx(0.02)
+    assert (found.stalls, round(found.largest_gap_s, 6), round(found.stall_s, 6)) == (1, 1.02, 1.02)
 
 
 def test_a_stream_that_is_cut_is_an_error_not_a_short_answer() -> None:
-    with pytest.raises(stream.StreamError):
+    with pytest.raises(stream.StreamError) as caught:
         measured(cut_at=10)
+    assert caught.value.tokens == 9
+
+
+def test_the_servers_error_in_the_middle_is_told_in_its_words() -> None:
+    with pytest.raises(stream.StreamError, match="EngineCore encountered an issue") as caught:
+        measured(error_at=10)
+    assert caught.value.tokens == 9
 
 
 def test_a_refusal_carries_its_status() -> None:
@@ -68,42 +102,74 @@ def test_a_refusal_carries_its_status() -> None:
 
 
 def test_nobody_there_is_an_error() -> None:
-    with pytest.raises(stream.StreamError, match="broke off"):
+    with pytest.raises(stream.StreamError, match="nobody answers"):
         stream.run("http://127.0.0.1:1", {})
+
+
+def test_headers_that_drip_end_at_the_deadline() -> None:
+    with pytest.raises(stream.StreamError, match="nothing came"):
+        measured(drip_s=0.2, timeout_s=0.5)
+
+
+def test_a_cap_ends_a_slow_stream_with_what_it_gave() -> None:
+    found = measured(gap_s=0.05, chunks=1000, cap_s=0.6)
+    assert found.capped
+    assert 1 < found.tokens < 15
+
+
+def test_a_cap_ends_a_silent_server() -> None:
+    assert measured(silent=True, cap_s=0.3).tokens == 0
+
+
+def test_many_streams_are_each_timed_from_their_own_request() -> None:
+    with serving(Schedule(first_s=0.1, chunks=10)) as server:
+        requests = [load.Request(BODY, at_s=0.05 * n, group=str(n)) for n in range(8)]
+        found = load.run(server.url, requests)
+        truth = sorted(sent[0][0] - received_s for received_s, sent in server.record)
+    streams = [one.stream for one in found if one.stream]
+    assert [one.request.group for one in found] == [str(n) for n in range(8)]
+    assert figures.of(streams).tokens == 80
+    ttft = figures.of(streams).ttft
+    assert ttft is not None
+    assert ttft.p50 == pytest.approx(figures.percentile(truth, 50), abs=0.05)
+
+
+def test_workers_take_the_next_request_when_one_is_done() -> None:
+    with serving(Schedule(first_s=0.02, gap_s=0.001, chunks=5)) as server:
+        found = load.run(server.url, [load.Request(BODY)] * 10, concurrency=3)
+        begun = [received_s for received_s, _ in server.record]
+        ended = [sent[-1][0] for _, sent in server.record]
+    assert len([one for one in found if one.stream]) == 10
+    for at_s in begun:
+        assert sum(b <= at_s for b in begun) - sum(e < at_s for e in ended) <= 3
+
+
+def test_one_that_fails_does_not_hide_the_others() -> None:
+    with serving(Schedule(api_key="right")) as server:
+        assert load.run(server.url, [load.Request(BODY)], api_key="wrong")[0].error
+        assert load.run(server.url, [load.Request(BODY)], api_key="right")[0].stream
+
+
+def test_a_plainer_request_leaves_out_what_others_refuse() -> None:
+    body: dict[str, Any] | None = BODY
+    with serving(Schedule(refuses=["ignore_eos", "chat_template_kwargs"])) as server:
+        tries = 0
+        while body is not None:
+            try:
+                found = stream.run(server.url, body)
+                break
+            except stream.StreamError as error:
+                assert error.status in endpoints.REFUSALS
+                body, tries = endpoints.plainer(body), tries + 1
+    assert (tries, found.tokens) == (2, 30)
 
 
 @pytest.mark.parametrize("case", ["hybrid-chunked-on", "llama-eager", "qwen3next-eager", "llama-chunked-off"])
 def test_a_real_stream_is_read_whole(case: str) -> None:
-    """Without continuous usage the chunks of a real answer are its tokens, less those that decode to nothing yet."""
-    raw = (DATA / case / "chat-stream.sse.txt").read_bytes().partition(b"\r\n\r\n")[2] or (
-        DATA / case / "chat-stream.sse.txt"
-    ).read_bytes().partition(b"\n\n")[2]
-    found = stream._read(io.BytesIO(raw), 0.0, 1e12, lambda tokens: None)  # type: ignore[arg-type]
+    """Without continuous usage the chunks of a real answer share its final count."""
+    raw = (DATA / case / "chat-stream.sse.txt").read_bytes().replace(b"\r\n", b"\n").partition(b"\n\n")[2]
+    pieces = [(n / 100, raw[n : n + 97]) for n in range(0, len(raw), 97)]
+    found = stream.read(stream.Recording(pieces))
     assert found.tokens > 0
     assert found.prompt_tokens > 0
-
-
-@pytest.mark.parametrize(
-    ("rates", "expected", "baseline", "verdict"),
-    [
-        ([47, 47, 46], 47, None, "new baseline"),
-        ([5.7, 5.7, 5.6], 47, None, "misconfigured"),
-        ([5.7, 5.7, 5.6], None, None, "new baseline"),
-        ([47, 46, 47], 47, (47, 0.2), "proved"),
-        ([44, 43.9, 44.1], 47, (47, 0.2), "unclear"),
-        ([30, 30, 31], 47, (47, 0.2), "regression"),
-        ([44, 43.9, 44.1, 46, 46, 46, 46], 47, (47, 0.2), "proved"),
-        ([41, 41, 41, 41, 41, 46, 46], 47, (47, 0.2), "regression"),
-        ([44, 43, 44], 47, (47, 3), "proved"),
-        ([], 47, None, "misconfigured"),
-    ],
-)
-def test_the_verdict_on_some_runs(
-    rates: list[float], expected: float | None, baseline: tuple[float, float] | None, verdict: str
-) -> None:
-    known = smoke.Baseline(*baseline) if baseline else None
-    assert smoke.judge(rates, expected, known)[0] == verdict
-
-
-def test_prompts_never_begin_alike() -> None:
-    assert len({smoke.prompt()[:8] for _ in range(50)}) == 50
+    assert not found.approximate

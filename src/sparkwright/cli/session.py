@@ -17,6 +17,7 @@ from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.console.lines import Lines
 from sparkwright.console.summary import Served, Summary
+from sparkwright.console.tables import Tables
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet import Fleet, Member
 from sparkwright.inventory import Host
@@ -145,7 +146,7 @@ class Shown:
         lines = _lines(diff)
         lines.hosts([host.name for host in chosen.hosts])
         self._summary = Summary(self._snippet, lines.write)
-        chosen.fleet.subscribers = [lines, self._summary]
+        chosen.fleet.subscribers = [lines, Tables(lines.write), self._summary]
 
     def serves(self, one: Served) -> None:
         """Remember what a host is to serve, for the panel."""
@@ -197,13 +198,13 @@ def _names(
     project: Project, fleet: Fleet, member: Member, pins: Pins, play: playbook.Play, run_id: str
 ) -> Mapping[str, Any]:
     """The names a host's plan may use. Only a play that asks for the recipe or the lock needs them."""
-    if not play.uses({"recipe", "container", "lock", "base_url"}):
+    if not play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}):
         return recipe.scope(member.host, _user(member.host), None, {})
     wanted = recipe.load(project.root, _recipe_of(member.host))
     known = _entries(pins.lock, wanted)
     if play.has_task("lint"):
         linting.refuse_errors(wanted, recipe.serving(wanted, known))
-    pinned = pins.complete(fleet, member, wanted, run_id) if play.uses({"container", "lock"}) else {}
+    pinned = pins.complete(fleet, member, wanted, run_id) if play.uses(recipe.PINNED_NAMES) else {}
     if play.has_task("lint"):
         served = recipe.serving(wanted, pinned)
         linting.refuse_errors(wanted, served)

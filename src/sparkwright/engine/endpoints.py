@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,33 @@ VERSION = "/version"
 METRICS = "/metrics"
 CHAT = "/v1/chat/completions"
 
-#: counters of /metrics (>= 0.11)
+#: counters and gauges of /metrics (>= 0.11)
 GENERATED_TOKENS = "vllm:generation_tokens_total"
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
+PREFIX_QUERIES = "vllm:prefix_cache_queries_total"  # in tokens, not requests
+PREFIX_HITS = "vllm:prefix_cache_hits_total"
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
+PREEMPTIONS = "vllm:num_preemptions_total"
+KV_CACHE_USED = "vllm:kv_cache_usage_perc"  # 0 to 1
+COUNTERS = frozenset(
+    [
+        *(GENERATED_TOKENS, RUNNING, WAITING, PREFIX_QUERIES, PREFIX_HITS),
+        *(DRAFTS, ACCEPTED_TOKENS, PREEMPTIONS, KV_CACHE_USED),
+    ]
+)
+CACHE_CONFIG = "vllm:cache_config_info"  # every setting of the cache, as labels
+
+#: options of `vllm serve` that bring speculation (speculative-config, and its pieces in older releases)
+SPECULATION_OPTIONS = ("--speculative-", "--spec-", "-sc")
+
+#: what only vLLM and its kin take: left out, in this order, for a server that refuses a request with them
+OWN_KEYS = (("chat_template_kwargs",), ("ignore_eos",), ("stream_options",))
+REFUSALS = (400, 422)
+
+
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def generated(model: str, tokens: int) -> dict[str, Any]:
@@ -42,10 +66,30 @@ def measured_stream(model: str, prompt: str, tokens: int) -> dict[str, Any]:
     }
 
 
+def plainer(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The same request with one thing less that other OpenAI-compatible servers refuse; None when there is none left."""
+    for keys in OWN_KEYS:
+        if any(key in body for key in keys):
+            return {name: value for name, value in body.items() if name not in keys}
+    return None
+
+
 def delta_counts(delta: Mapping[str, Any]) -> bool:
     """Whether a chunk carries generated text of any kind; the first chunk only names the role."""
     kinds = ("content", "reasoning", "reasoning_content", "tool_calls")
     return any(delta.get(kind) for kind in kinds)
+
+
+def delta_speaks(delta: Mapping[str, Any]) -> bool:
+    """Whether a chunk carries something for the user: text or a tool call, not thinking."""
+    return bool(delta.get("content") or delta.get("tool_calls"))
+
+
+def max_model_len(models: Any, name: str) -> int | None:
+    """The context's length of a served model, from the answer of MODELS; None where a server does not tell it."""
+    rows = models.get("data") or [] if isinstance(models, dict) else []
+    told = [row.get("max_model_len") for row in rows if isinstance(row, dict) and row.get("id") == name]
+    return told[0] if told and isinstance(told[0], int) else None
 
 
 def spoken(answer: Any) -> tuple[str, str]:
@@ -62,9 +106,17 @@ def counters(metrics_text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in metrics_text.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
-        if name in (GENERATED_TOKENS, RUNNING, WAITING):
+        if name in COUNTERS:
             try:
                 found[name] = found.get(name, 0.0) + float(line.rsplit(" ", 1)[1])
             except (IndexError, ValueError):
                 continue
     return found
+
+
+def cache_config(metrics_text: str) -> dict[str, str]:
+    """The engine's settings of its cache, as it prints them: "True", "16", "None"; empty where it says none."""
+    for line in metrics_text.splitlines():
+        if line.startswith(CACHE_CONFIG + "{"):
+            return dict(_LABEL.findall(line))
+    return {}

@@ -1,121 +1,266 @@
 """The throughput smoke test, and when a figure is a regression.
 
-One discarded warm-up, then the median of three runs; four more when that is unclear. Thresholds: the simulation in
-docs/measuring.md (false alarms under 0.6 % with noise of 4 %).
+A discarded warm-up, then the median of three runs; four more when that is unclear. Thresholds: the simulation in
+docs/measuring.md (false alarms under 0.6 % with noise of 4 %). Runs are judged as shares of their baseline, prompt by prompt:
+with speculation the prompt decides the rate.
 """
 
 from __future__ import annotations
 
 import secrets
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from sparkwright.engine import endpoints
 from sparkwright.measure import stream
 
+Verdict = Literal["proved", "new baseline", "regression", "misconfigured", "invalid", "unclear"]
+
+#: the first three runs use each of them once
+PROMPTS: dict[str, str] = {
+    "prose": "Write a long story about a lighthouse keeper who counts ships.",
+    "code": "Write a Python module with a binary heap, a trie and a graph search, each with its docstring.",
+    "reasoning": "A ferry, a bus and a bicycle meet every 84, 36 and 63 minutes. Explain step by step when, and check it.",
+}
+PROMPT_SET = 1
+CLIENT = 2  # of this client: figures of another way to measure are not comparable
+
 RUNS = 3
 MORE_RUNS = 4
+TOKENS = 128
 CAP_S = 4.0
+#: a baseline wants more runs, shorter ones do
+BASELINE_RUNS = 5
+BASELINE_RUNS_SPECULATING = 6
+BASELINE_TOKENS = 80
+WARM_UP_TOKENS = 32
 WARM_UP_CAP_S = 8.0
+
 FLOOR = 0.5
 MIN_TOLERANCE, MAX_TOLERANCE = 0.10, 0.20
+#: the median absolute deviation as a standard deviation, four of them
+SPREAD = 4 * 1.4826
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measured request: prompt is its name in PROMPTS."""
+
+    prompt: str
+    tok_per_s: float
+    ttft_s: float
+    gaps_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What this host gave before, for the same image, model and arguments. median and mad in tok/s."""
+    """What this host gave before. rates: median tok/s of each prompt. deviation: MAD as a share of the median.
 
-    median: float
-    mad: float
+    clock_mhz: of the GPU meanwhile, None when nobody could say.
+    """
+
+    rates: Mapping[str, float]
+    deviation: float
+    runs: int
+    clock_mhz: float | None = None
 
     @classmethod
-    def of(cls, rates: Sequence[float]) -> Baseline:
-        """From the runs of a verified server."""
-        median = statistics.median(rates)
-        return cls(median, statistics.median(abs(rate - median) for rate in rates))
+    def of(cls, runs: Sequence[Run], *, by_prompt: bool = False, clock_mhz: float | None = None) -> Baseline:
+        """From the runs of a verified server. by_prompt: each prompt has its own rate, as with speculation."""
+        names = {run.prompt for run in runs}
+        everything = statistics.median(run.tok_per_s for run in runs)
+        rates = {
+            name: statistics.median(run.tok_per_s for run in runs if run.prompt == name) if by_prompt else everything
+            for name in names
+        }
+        shares = [run.tok_per_s / rates[run.prompt] for run in runs]
+        return cls(rates, statistics.median(abs(share - 1) for share in shares), len(runs), clock_mhz)
+
+    @property
+    def median(self) -> float:
+        """Over the prompts, tok/s."""
+        return statistics.median(self.rates.values())
 
     @property
     def tolerance(self) -> float:
-        """How far below the median is still noise, as a share of it."""
-        return min(max(4 * 1.4826 * self.mad / self.median, MIN_TOLERANCE), MAX_TOLERANCE)
+        """How far below is still noise, as a share."""
+        return min(max(SPREAD * self.deviation, MIN_TOLERANCE), MAX_TOLERANCE)
+
+    def share(self, run: Run) -> float:
+        """A run's rate as a share of this."""
+        return run.tok_per_s / self.rates.get(run.prompt, self.median)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; `from_json` is its inverse."""
+        return {
+            "tok_per_s": dict(self.rates),
+            "deviation": self.deviation,
+            "runs": self.runs,
+            "clock_mhz": self.clock_mhz,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Baseline:
+        """The baseline again."""
+        return cls(data["tok_per_s"], data["deviation"], data["runs"], data.get("clock_mhz"))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """expected: what the recipe asks of one stream, tok/s. ceiling: what the memory's bandwidth allows without speculation."""
+
+    expected: float | None = None
+    ceiling: float | None = None
+    speculation: bool = False
+
+    @property
+    def baseline_runs(self) -> int:
+        """How many runs a baseline is made of."""
+        return BASELINE_RUNS_SPECULATING if self.speculation else BASELINE_RUNS
 
 
 @dataclass
 class Measured:
-    """rates: tok/s of each run. verdict: proved, new baseline, misconfigured, regression, inconclusive."""
+    """tokens: everything generated, the warm-up too. capped: how many requests were ended by the client."""
 
-    rates: list[float] = field(default_factory=list)
-    ttfts_s: list[float] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     tokens: int = 0
+    capped: int = 0
     approximate: bool = False
-    verdict: str = ""
+    prompt_tokens: int = 0
+    verdict: Verdict = "unclear"
     reason: str = ""
+    note: str = ""
 
     @property
     def tok_per_s(self) -> float:
         """Median of the runs."""
-        return statistics.median(self.rates) if self.rates else 0.0
+        return statistics.median(run.tok_per_s for run in self.runs) if self.runs else 0.0
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Median time to the first token."""
+        return statistics.median(run.ttft_s for run in self.runs) if self.runs else None
+
+    @property
+    def gap_s(self) -> float | None:
+        """Median gap between chunks."""
+        gaps = [gap for run in self.runs for gap in run.gaps_s]
+        return statistics.median(gaps) if gaps else None
+
+    @property
+    def decoding_s(self) -> float | None:
+        """The median time that a run decoded."""
+        return statistics.median(sum(run.gaps_s) for run in self.runs) if self.runs else None
 
 
 def measure(
     base_url: str,
     model: str,
     *,
-    expected: float | None,
+    bounds: Bounds,
     baseline: Baseline | None,
-    tokens: int,
+    tokens: int = TOKENS,
     api_key: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
+    decoding: Callable[[], None] = lambda: None,
 ) -> Measured:
-    """Measure one stream's decode rate and judge it. Raises stream.StreamError."""
-    result = Measured()
-    wanted = tokens * (RUNS + 1)
+    """Measure one stream's decode rate and judge it. Raises stream.StreamError.
 
-    def one(cap_s: float) -> stream.Stream:
+    tokens: of a run. progress: told chunks so far and about how many there will be. decoding: called when the warm-up is over.
+    """
+    result = Measured()
+    each = tokens if baseline else min(tokens, BASELINE_TOKENS)
+    wanted = min(tokens, WARM_UP_TOKENS) + each * (RUNS if baseline else bounds.baseline_runs)
+    shape = Shape(base_url, model, api_key)
+
+    def one(name: str, count: int, cap_s: float) -> stream.Stream:
         before = result.tokens
-        body = endpoints.measured_stream(model, prompt(), tokens)
-        got = stream.run(
-            base_url, body, api_key=api_key, cap_s=cap_s, on_chunk=lambda n: progress(min(before + n, wanted), wanted)
-        )
+        got = shape.run(name, count, cap_s, lambda chunks: progress(min(before + chunks, wanted), wanted))
         result.tokens += got.tokens
+        result.capped += got.capped
         result.approximate = result.approximate or got.approximate
+        result.prompt_tokens += got.prompt_tokens
         return got
 
     def take(count: int) -> None:
         for _ in range(count):
-            got = one(CAP_S)
+            name = tuple(PROMPTS)[len(result.runs) % len(PROMPTS)]
+            got = one(name, each, CAP_S)
             if got.tok_per_s is not None:
-                result.rates.append(got.tok_per_s)
-                result.ttfts_s.append(got.ttft_s or 0.0)
+                result.runs.append(Run(name, got.tok_per_s, got.ttft_s or 0.0, tuple(got.gaps_s)))
 
-    one(WARM_UP_CAP_S)
+    one("prose", min(tokens, WARM_UP_TOKENS), WARM_UP_CAP_S)
+    decoding()
     take(RUNS)
-    result.verdict, result.reason = judge(result.rates, expected, baseline)
+    result.verdict, result.reason, result.note = judge(result.runs, bounds, baseline)
     if result.verdict == "unclear":
-        take(MORE_RUNS)
-        result.verdict, result.reason = judge(result.rates, expected, baseline)
+        take(MORE_RUNS if baseline else bounds.baseline_runs - RUNS)
+        result.verdict, result.reason, result.note = judge(result.runs, bounds, baseline, last=True)
     return result
 
 
-def judge(rates: Sequence[float], expected: float | None, baseline: Baseline | None) -> tuple[str, str]:
-    """The verdict on some runs, and its reason. "unclear" asks for more runs; with seven it is never unclear."""
-    if not rates:
-        return "misconfigured", "no run gave two tokens"
-    median = statistics.median(rates)
-    if expected and median < FLOOR * expected:
-        return "misconfigured", f"{median:.1f} tok/s is below half of the {expected:g} that the recipe expects"
+def judge(
+    runs: Sequence[Run], bounds: Bounds, baseline: Baseline | None, *, last: bool = False
+) -> tuple[Verdict, str, str]:
+    """The verdict on some runs, its reason, and a note or "". "unclear" asks for more runs; the last time it is never unclear."""
+    if not runs:
+        return "misconfigured", "no run gave two tokens", ""
+    median = statistics.median(run.tok_per_s for run in runs)
+    if bounds.ceiling and not bounds.speculation and median > bounds.ceiling:
+        said = f"{median:.1f} tok/s is more than the {bounds.ceiling:.0f} that the memory's bandwidth allows"
+        return "invalid", f"{said} without speculation: something is counted or cached wrongly", ""
+    if bounds.expected and median < FLOOR * bounds.expected:
+        return (
+            "misconfigured",
+            f"{median:.1f} tok/s is below half of the {bounds.expected:g} that the recipe expects",
+            "",
+        )
     if baseline is None:
-        return "new baseline", "the first measurement of this image, model and arguments on this host"
-    base, tolerance = baseline.median, baseline.tolerance
-    against = f"{median:.1f} tok/s against {base:.1f} before"
-    if len(rates) > RUNS:
-        return ("regression", against) if median < (1 - tolerance) * base else ("proved", against)
-    if median < (1 - 2.5 * tolerance) * base:
-        return "regression", against
-    return ("proved", against) if median >= (1 - tolerance / 2) * base else ("unclear", against)
+        said = "the first measurement of this image, model and arguments on this host"
+        return ("new baseline" if last else "unclear"), said, ""
+    share, tolerance = statistics.median(baseline.share(run) for run in runs), baseline.tolerance
+    against = f"{median:.1f} tok/s against {baseline.median:.1f} before"
+    faster = "faster than its baseline: a cache, speculation or new kernels?" if share > 1 + tolerance else ""
+    if last:
+        return ("regression" if share < 1 - tolerance else "proved"), against, faster
+    if share < 1 - 2.5 * tolerance:
+        return "regression", against, ""
+    return ("proved" if share >= 1 - tolerance / 2 else "unclear"), against, faster
 
 
-def prompt() -> str:
+@dataclass
+class Shape:
+    """How this server is asked: as vLLM, or more plainly when it refuses that."""
+
+    base_url: str
+    model: str
+    api_key: str = ""
+    _left_out: tuple[str, ...] = ()
+
+    def run(
+        self, name: str, tokens: int, cap_s: float, on_chunk: Callable[[int], None] = lambda chunks: None
+    ) -> stream.Stream:
+        """One measured stream of a prompt. Raises stream.StreamError."""
+        whole = endpoints.measured_stream(self.model, prompt(name), tokens)
+        body = {key: value for key, value in whole.items() if key not in self._left_out}
+        while True:
+            try:
+                found = stream.run(
+                    self.base_url, body, api_key=self.api_key, cap_s=cap_s, timeout_s=30, on_chunk=on_chunk
+                )
+            except stream.StreamError as error:
+                plainer = endpoints.plainer(body) if error.status in endpoints.REFUSALS else None
+                if plainer is None:
+                    raise
+                body = plainer
+                continue
+            self._left_out = tuple(key for key in whole if key not in body)
+            return found
+
+
+def prompt(name: str = "prose") -> str:
     """Fresh random words first, so that no prefix cache can help."""
-    return f"{secrets.token_hex(16)} Write a long story about a lighthouse keeper."
+    return f"{secrets.token_hex(16)} {PROMPTS[name]}"

@@ -1,7 +1,8 @@
-"""One measured stream: a pre-opened connection, the clock read before anything is parsed.
+"""One measured stream: a connection opened beforehand, the clock read before anything is parsed.
 
-Tokens come from the cumulative usage of each chunk, else from the final usage, else chunks are counted and the result says
-that it is approximate: one chunk can carry many tokens.
+`record` does nothing but receive and read the clock; `read` makes tokens of it afterwards. Tokens come from the cumulative
+usage of each chunk, else from the final usage, else chunks are counted and the result says that it is approximate: one chunk
+can carry many tokens. Everything generated counts: content, thinking, tool calls. A chunk that only names the role does not.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,32 +20,52 @@ from urllib.parse import urlsplit
 
 from sparkwright.engine import endpoints
 
+READ_BYTES = 1 << 16
+
 
 class StreamError(Exception):
-    """The server refused, or the stream broke off. status: the HTTP status, 0 when there was none."""
+    """The server refused, or the stream broke off. status: the HTTP status, 0 when there was none.
 
-    def __init__(self, message: str, status: int = 0) -> None:
+    tokens: what had been generated until then.
+    """
+
+    def __init__(self, message: str, status: int = 0, tokens: int = 0) -> None:
         super().__init__(message)
         self.status = status
+        self.tokens = tokens
 
 
 @dataclass
 class Stream:
-    """started_s: when the request went out. points: (seconds since then, cumulative tokens) of each chunk with text."""
+    """What was generated, and when.
+
+    points: (seconds since the request went out, cumulative tokens) of each chunk with new tokens. sent_s: when it went out, by
+    time.perf_counter. total: what the server says it generated, the last token too when it decodes to nothing. capped: ended
+    by the client. thought: tokens before the first that is no thinking.
+    """
 
     points: list[tuple[float, int]] = field(default_factory=list)
     approximate: bool = False
     prompt_tokens: int = 0
+    sent_s: float = 0.0
+    total: int = 0
+    capped: bool = False
+    thought: int = 0
 
     @property
     def tokens(self) -> int:
         """Tokens generated."""
-        return self.points[-1][1] if self.points else 0
+        return max(self.total, self.points[-1][1] if self.points else 0)
 
     @property
     def ttft_s(self) -> float | None:
         """Time to the first token, seconds."""
         return self.points[0][0] if self.points else None
+
+    @property
+    def e2el_s(self) -> float | None:
+        """From the request to its last token, seconds."""
+        return self.points[-1][0] if self.points else None
 
     @property
     def tok_per_s(self) -> float | None:
@@ -53,18 +76,92 @@ class Stream:
         return (last - first) / (last_s - first_s)
 
     @property
+    def tpot_s(self) -> float | None:
+        """Seconds a token after the first chunk: the rate's inverse."""
+        return 1 / self.tok_per_s if self.tok_per_s else None
+
+    @property
     def gaps_s(self) -> list[float]:
         """Times between chunks, seconds."""
         return [b[0] - a[0] for a, b in zip(self.points, self.points[1:], strict=False)]
 
 
+@dataclass
+class Recording:
+    """The bytes of an answer with the seconds (since the request went out) at which they came."""
+
+    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    sent_s: float = 0.0
+    capped: bool = False
+    broken: str = ""
+
+
+class _Socket(socket.socket):
+    """Reads end at a deadline, however slowly the other side drips, and cost one system call each.
+
+    until_s: by time.perf_counter. silence_s: the longest wait. The kernel keeps the time: Python's own timeouts poll first, and
+    each call more is another wait for the interpreter's lock among many threads.
+    """
+
+    until_s = float("inf")
+    silence_s = 30.0
+
+    def waits(self, silence_s: float) -> None:
+        """The longest wait of a send or a receive."""
+        self.silence_s = silence_s
+        self.setblocking(True)
+        self._waits(socket.SO_SNDTIMEO, silence_s)
+        self._waits(socket.SO_RCVTIMEO, silence_s)
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        left_s = self.until_s - time.perf_counter()
+        if left_s <= 0:
+            raise TimeoutError
+        if left_s < self.silence_s:
+            self._waits(socket.SO_RCVTIMEO, left_s)
+        try:
+            return super().recv_into(*args, **kwargs)
+        except BlockingIOError:
+            raise TimeoutError from None
+
+    def _waits(self, which: int, seconds: float) -> None:
+        whole, part = divmod(max(seconds, 1e-6), 1)
+        self.setsockopt(socket.SOL_SOCKET, which, struct.pack("@ll", int(whole), int(part * 1e6) + 1))
+
+
 def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
     """An open connection without Nagle's delay. Raises OSError."""
     where = urlsplit(base_url)
-    connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port or 80, timeout=timeout_s)
-    connection.connect()
-    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    secure = where.scheme == "https"
+    host, port = where.hostname or "127.0.0.1", where.port or (443 if secure else 80)
+    plain = socket.create_connection((host, port), timeout=timeout_s)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if secure:
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(host, port, timeout=timeout_s)
+        connection.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+        return connection
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    connection.sock = _Socket(fileno=plain.detach())
+    connection.sock.waits(timeout_s)
     return connection
+
+
+def path_of(base_url: str, path: str) -> str:
+    """The path of a request: servers may stand below a prefix."""
+    return urlsplit(base_url).path.rstrip("/") + path
+
+
+def request_bytes(base_url: str, body: dict[str, Any], api_key: str) -> bytes:
+    """The whole request, made before the clock starts, so that it leaves in one piece."""
+    payload = json.dumps(body).encode()
+    lines = [
+        f"POST {path_of(base_url, endpoints.CHAT)} HTTP/1.1",
+        f"Host: {urlsplit(base_url).netloc}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(payload)}",
+        *([f"Authorization: Bearer {api_key}"] if api_key else []),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + payload
 
 
 def run(
@@ -74,66 +171,169 @@ def run(
     api_key: str = "",
     cap_s: float = 60,
     timeout_s: float = 30,
-    on_chunk: Callable[[int], None] = lambda tokens: None,
+    on_chunk: Callable[[int], None] = lambda chunks: None,
+    connection: http.client.HTTPConnection | None = None,
 ) -> Stream:
-    """Send one streaming request and time its chunks; after cap_s it is ended by closing. Raises StreamError."""
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    """Send one streaming request and time its chunks. Raises StreamError.
+
+    cap_s: after that it is ended by closing, which is no error. timeout_s: the longest silence. on_chunk: told how many pieces
+    have come. connection: an open one to use instead of opening one now.
+    """
+    return read(
+        record(
+            base_url,
+            body,
+            api_key=api_key,
+            cap_s=cap_s,
+            timeout_s=timeout_s,
+            on_chunk=on_chunk,
+            connection=connection,
+        )
+    )
+
+
+def record(
+    base_url: str,
+    body: dict[str, Any],
+    *,
+    api_key: str = "",
+    cap_s: float = 60,
+    timeout_s: float = 30,
+    on_chunk: Callable[[int], None] = lambda chunks: None,
+    connection: http.client.HTTPConnection | None = None,
+) -> Recording:
+    """The same, unparsed. A stream that breaks off after it began is told in `broken`, not raised."""
+    found, data = Recording(), request_bytes(base_url, body, api_key)
     try:
-        connection = connect(base_url, timeout_s)
-        try:
-            payload = json.dumps(body)
-            started_s = time.perf_counter()
-            connection.request("POST", endpoints.CHAT, payload, headers)
-            answer = connection.getresponse()
-            if answer.status != 200:
-                raise StreamError(_message(answer.read()), answer.status)
-            return _read(answer, started_s, cap_s, on_chunk)
-        finally:
-            connection.close()
+        connection = connection or connect(base_url, timeout_s)
+    except OSError as error:
+        raise StreamError(f"nobody answers: {_said(error)}") from None
+    try:
+        answer = http.client.HTTPResponse(connection.sock, method="POST")
+        found.sent_s = time.perf_counter()
+        connection.sock.sendall(data)
+        _deadline(connection, found.sent_s + min(timeout_s, cap_s))
+        answer.begin()
+        if answer.status != 200:
+            raise StreamError(_message(answer.read()), answer.status)
+        _deadline(connection, found.sent_s + cap_s)
+        _receive(answer, found, cap_s, on_chunk)
     except TimeoutError:
-        raise StreamError(f"nothing came for {timeout_s:g} s") from None
+        found.capped = time.perf_counter() - found.sent_s >= cap_s
+        found.broken = "" if found.capped else f"nothing came for {timeout_s:g} s"
     except (OSError, http.client.HTTPException) as error:
-        raise StreamError(f"the stream broke off: {type(error).__name__} {error}".strip()) from None
+        found.broken = f"the stream broke off: {_said(error)}"
+    finally:
+        connection.close()
+    return found
 
 
-def _read(answer: http.client.HTTPResponse, started_s: float, cap_s: float, on_chunk: Callable[[int], None]) -> Stream:
-    stream, continuous, chunks = Stream(), False, 0
+def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, on_chunk: Callable[[int], None]) -> None:
+    """The hot loop: receive, read the clock, keep."""
+    pieces, sent_s, clock, receive = found.pieces, found.sent_s, time.perf_counter, answer.read1
+    count = 0
     while True:
-        line = answer.readline()
-        now_s = time.perf_counter() - started_s
-        if not line:
-            raise StreamError("the stream ended before it was done")
-        if not line.startswith(b"data:"):
-            continue
+        piece = receive(READ_BYTES)
+        now_s = clock() - sent_s
+        if not piece:
+            return
+        pieces.append((now_s, piece))
+        count += 1
+        on_chunk(count)
+        if now_s > cap_s:
+            found.capped = True
+            return
+
+
+def _deadline(connection: http.client.HTTPConnection, until_s: float) -> None:
+    """Only plain connections know a deadline; with TLS each read has its own timeout."""
+    if isinstance(connection.sock, _Socket):
+        connection.sock.until_s = until_s
+
+
+def read(recording: Recording) -> Stream:
+    """The tokens of a recording. Raises StreamError for one that broke off, or that holds the server's own error."""
+    reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped))
+    rest = b""
+    for at_s, piece in recording.pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            reader.line(at_s, line)
+    stream = reader.stream
+    if recording.broken:
+        raise StreamError(recording.broken, tokens=stream.tokens)
+    if not reader.done and not stream.capped:
+        raise StreamError("the stream ended before it was done", tokens=stream.tokens)
+    return reader.finish()
+
+
+class _Reader:
+    """Lines of server-sent events become points."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.done = False
+        self._chunks = 0
+        self._continuous = False
+        self._speaks = False
+
+    def line(self, at_s: float, line: bytes) -> None:
+        if not line.startswith(b"data:") or self.done:
+            return
         data = line[5:].strip()
         if data == b"[DONE]":
-            break
-        chunk = json.loads(data)
-        if "error" in chunk:
-            raise StreamError(str(chunk["error"].get("message", chunk["error"])))
-        usage = chunk.get("usage") or {}
+            self.done = True
+            return
+        try:
+            chunk = json.loads(data)
+        except ValueError:
+            raise StreamError("a chunk is no JSON", tokens=self.stream.tokens) from None
+        if chunk.get("error"):
+            raise StreamError(f"the server says: {_error(chunk['error'])}", tokens=self.stream.tokens)
+        self._chunk(at_s, chunk)
+
+    def _chunk(self, at_s: float, chunk: dict[str, Any]) -> None:
+        stream, usage = self.stream, chunk.get("usage") or {}
         stream.prompt_tokens = usage.get("prompt_tokens") or stream.prompt_tokens
-        if any(endpoints.delta_counts(choice.get("delta") or {}) for choice in chunk.get("choices") or ()):
-            chunks += 1
-            continuous = continuous or bool(usage.get("completion_tokens"))
-            stream.points.append((now_s, usage.get("completion_tokens") or chunks))
-            on_chunk(stream.tokens)
-        elif usage.get("completion_tokens") and stream.points and not continuous:
-            _rescale(stream, usage["completion_tokens"], chunks)
-            continuous = True
-        if now_s > cap_s:
-            break
-    stream.approximate = not continuous
-    return stream
+        counted = usage.get("completion_tokens") or 0
+        deltas = [choice.get("delta") or {} for choice in chunk.get("choices") or ()]
+        speaks = any(endpoints.delta_counts(delta) for delta in deltas)
+        if deltas and counted and not self._chunks:
+            self._continuous = True
+            if counted > stream.tokens:
+                self._point(at_s, counted, deltas)
+            return
+        if speaks and not self._continuous:
+            self._chunks += 1
+            self._point(at_s, self._chunks, deltas)
+        stream.total = counted or stream.total
+
+    def _point(self, at_s: float, tokens: int, deltas: list[dict[str, Any]]) -> None:
+        self._speaks = self._speaks or any(endpoints.delta_speaks(delta) for delta in deltas)
+        if not self._speaks:
+            self.stream.thought = tokens
+        self.stream.points.append((at_s, tokens))
+
+    def finish(self) -> Stream:
+        """Where only the final count is known, the chunks share it evenly."""
+        stream, chunks, total = self.stream, self._chunks, self.stream.total
+        if not self._continuous and total and chunks:
+            stream.thought = round(stream.thought * total / chunks)
+            stream.points = [(at_s, round(n * total / chunks)) for at_s, n in stream.points]
+        stream.approximate = not self._continuous and not total
+        return stream
 
 
-def _rescale(stream: Stream, total: int, chunks: int) -> None:
-    """Only the final count is known: the chunks share it evenly."""
-    stream.points = [(at_s, round(n * total / chunks)) for n, (at_s, _) in enumerate(stream.points, 1)]
+def _error(error: Any) -> str:
+    return str(error.get("message") or error) if isinstance(error, dict) else str(error)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip()
 
 
 def _message(body: bytes) -> str:
     try:
-        return str(json.loads(body)["error"]["message"])
+        return _error(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         return body[:200].decode(errors="replace") or "no message"

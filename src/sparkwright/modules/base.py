@@ -75,7 +75,8 @@ class Result:
     def registered(self) -> dict[str, Any]:
         """What later tasks see under the registered name."""
         flags = {"changed": self.changed, "failed": self.failed, "skipped": self.skipped, "msg": self.msg}
-        return {**self.data, **flags, "diff": [dataclasses.asdict(change) for change in self.diff]}
+        ends = {"fix": self.fix, "exit": int(self.exit or Exit.FAILED) if self.failed else 0}
+        return {**self.data, **flags, **ends, "diff": [dataclasses.asdict(change) for change in self.diff]}
 
 
 class Context(Protocol):

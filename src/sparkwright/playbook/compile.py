@@ -21,6 +21,8 @@ from sparkwright.userfiles.document import Place, shown
 
 #: names that only the host knows
 HOST_SIDE = frozenset({"facts", "failed_result"})
+#: names whose values are data of the recipe: braces in them mean nothing
+LITERAL = frozenset({"recipe", "container", "engine", "lock", "pinned_model", "serve"})
 BLOCK_KEYS = ("block", "rescue", "always")
 
 
@@ -89,9 +91,7 @@ class _Compiler:
 
     def _variables(self, names: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The play's variables beside the host's, each rendered as far as the laptop can; the rest stay open."""
-        waiting = {
-            **{k: v for k, v in names.items() if expressions.is_open(v) and k not in ("recipe", "container", "lock")}
-        }
+        waiting = {**{k: v for k, v in names.items() if expressions.is_open(v) and k not in LITERAL}}
         known = {k: v for k, v in names.items() if k not in waiting}
         waiting |= self.play.file.vars
         open_vars: dict[str, Any] = {}

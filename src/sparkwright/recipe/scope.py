@@ -22,7 +22,10 @@ DEFAULTS: dict[str, Any] = {
     "drain_s": 30,  # how long requests may take to end before the server is stopped
     "rollback": True,  # a deploy that fails puts the old server back; `--no-rollback`
 }
-RECIPE_NAMES = ("recipe", "container", "engine", "lock", "base_url", "served_name", "port", "memory_utilization")
+#: what a recipe adds
+RECIPE_NAMES = ("recipe", "engine", "base_url", "served_name", "port", "memory_utilization")
+#: what the recipe and the lock give together
+PINNED_NAMES = ("lock", "container", "pinned_model", "serve")
 
 
 def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,16 +40,49 @@ def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any
     port = serve_port(host, recipe)
     served = serving(recipe, pinned)
     command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
+    container = container_spec(recipe, host, home, pinned.get("image"), command).to_json()
+    about = recipe.to_json()
+    model = _model(about, pinned.get("model") or {})
     return {
         **names,
-        "recipe": recipe.to_json(),
-        "container": container_spec(recipe, host, home, pinned.get("image"), command).to_json(),
+        "recipe": about,
+        "container": container,
         "engine": served.to_json(),
         "lock": {"image": pinned.get("image"), "model": pinned.get("model")},
         "base_url": f"http://127.0.0.1:{port}",
         "served_name": recipe.served_name,
         "port": port,
         "memory_utilization": flags.memory_utilization(recipe.file.vllm),
+        "pinned_model": model,
+        "serve": _serve(recipe, container, model),
+    }
+
+
+def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, Any]:
+    """The model at one revision, with all that fetching it again takes."""
+    about = {"id": recipe["model"]["id"], "dir": recipe["model"]["dir"], "transfer": recipe["model"]["transfer"]}
+    return {**about, "commit": locked.get("commit", ""), "files": locked.get("files", [])}
+
+
+def _serve(recipe: Recipe, container: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """What starting and proving this very server takes beside its container; kept with the last good state.
+
+    baseline_key: what makes two measurements of it comparable.
+    """
+    expect = recipe.file.expect
+    return {
+        "served_name": recipe.served_name,
+        "utilization": flags.memory_utilization(recipe.file.vllm),
+        "ready_s": expect.ready_s,
+        "tok_per_s": expect.tok_per_s,
+        "stop_timeout_s": recipe.file.container.stop_timeout_s,
+        "baseline_key": {
+            "image": container["image"],
+            "model_id": model["id"],
+            "model": model["commit"],
+            "command": container["command"],
+            "env": container["env"],
+        },
     }
 
 

@@ -1,0 +1,307 @@
+"""Why a server is slow: what was seen, held against what is known to make it so. Pure; the most likely first.
+
+A cause is `found` when what was seen explains slowness, `possible` when nothing speaks against it and nothing proves it, `excluded`
+when what was seen speaks against it, and `unknown` when nobody could look. Sources: docs/measuring.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sparkwright.engine.logs import message
+from sparkwright.engine.rules.rule import Finding
+
+Verdict = Literal["found", "possible", "unknown", "excluded"]
+ORDER: tuple[Verdict, ...] = ("found", "possible", "unknown", "excluded")
+GIB = 2**30
+
+JIT = "JIT compilation during inference"
+SLOW_KERNELS = ("Using default MoE config", "does not have native support for FP")
+LITTLE_BYTES = 4 * GIB
+MUCH_CACHE = 0.25
+LITTLE_ACCEPTED = 0.5
+#: below this share of what is expected the rate itself is to be explained
+SLOW = 0.7
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Everything that was looked at; None or empty where nobody looked or nothing was told.
+
+    share: the measured rate of what is expected (or of the baseline). gpu: its state in words while it decoded, gpu_degraded what
+    that means. log: an EngineState as JSON. ollama: (model, bytes) in memory, None when it could not be asked. memory: of
+    /proc/meminfo, bytes. counters, cache: of /metrics. findings: of the rules over the recipe's flags. thought: tokens of thinking
+    among `answered` when nothing was said about it. budget: max-num-batched-tokens as it is effective.
+    """
+
+    share: float | None = None
+    gpu: str = ""
+    gpu_degraded: bool | None = None
+    log: Mapping[str, Any] | None = None
+    ollama: Sequence[tuple[str, int]] | None = None
+    memory: Mapping[str, int] | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)
+    busy: float | None = None
+    kv_used: float | None = None
+    acceptance: float | None = None
+    findings: Sequence[Finding] = ()
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    thought: int | None = None
+    answered: int = 0
+    budget: int | None = None
+
+    def said(self, name: str) -> tuple[Any, str]:
+        """What the engine's log says of a setting, and the line; None when it does not."""
+        log = self.log or {}
+        return log.get(name), message((log.get("evidence") or {}).get(name, ""))
+
+    def warned(self, *parts: str) -> str:
+        """The first warning of the log that holds one of these; "" when none does."""
+        lines = (self.log or {}).get("warnings", ())
+        return message(next((line for line in lines if any(part in line for part in parts)), ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """name: short. weight: how well it explains a slow stream; the larger first among equals. of_rate: False for what makes
+    answers late without making tokens slow."""
+
+    name: str
+    verdict: Verdict
+    evidence: str
+    fix: str = ""
+    weight: int = 0
+    of_rate: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"cause": self.name, "verdict": self.verdict, "evidence": self.evidence, "fix": self.fix}
+
+
+Look = Callable[[Seen], Iterator[Cause]]
+LOOKS: list[Look] = []
+
+
+def _look(look: Look) -> Look:
+    LOOKS.append(look)
+    return look
+
+
+def causes(seen: Seen) -> list[Cause]:
+    """All of them: what was found, then what is possible, what is unknown, what is excluded."""
+    found = [cause for look in LOOKS for cause in look(seen)]
+    slow = seen.share is not None and seen.share < SLOW
+
+    def place(one: Cause) -> tuple[int, bool, int]:
+        aside = slow and not one.of_rate and one.verdict == "found"
+        return ORDER.index("possible" if aside else one.verdict), aside, -one.weight
+
+    return sorted(found, key=place)
+
+
+def likely(seen: Seen) -> list[Cause]:
+    """Without what is excluded."""
+    return [cause for cause in causes(seen) if cause.verdict != "excluded"]
+
+
+# -- the host ------------------------------------------------------------------------------------------------------------------
+
+
+@_look
+def slow_clock(seen: Seen) -> Iterator[Cause]:
+    name = "the GPU is held at a low clock (power fault)"
+    fix = "cut its AC power for 60 s: a failed USB-PD negotiation leaves it at 500-850 MHz; a restart does not heal it"
+    if seen.gpu_degraded is None:
+        yield Cause(name, "unknown", seen.gpu or "nvidia-smi tells no clock", fix, weight=90)
+    elif seen.gpu_degraded:
+        yield Cause(name, "found", seen.gpu, fix, weight=100)
+    else:
+        yield Cause(name, "excluded", seen.gpu)
+
+
+@_look
+def other_traffic(seen: Seen) -> Iterator[Cause]:
+    name = "other requests share the engine"
+    if seen.busy is None:
+        yield Cause(name, "unknown", "the server shows no /metrics", weight=10)
+    elif seen.busy > 0:
+        yield Cause(name, "found", f"{seen.busy:.0f} requests running or waiting", "measure when it is idle", weight=80)
+    else:
+        yield Cause(name, "excluded", "no request running or waiting")
+
+
+@_look
+def ollama_in_memory(seen: Seen) -> Iterator[Cause]:
+    name = "Ollama holds a model in the shared memory"
+    if seen.ollama is None:
+        yield Cause(name, "unknown", "Ollama does not answer", weight=20)
+    elif seen.ollama:
+        models = ", ".join(f"{model} ({size / GIB:.1f} GiB)" for model, size in seen.ollama)
+        yield Cause(name, "found", models, f"ollama stop {seen.ollama[0][0]}, or `invoke restart`", weight=60)
+    else:
+        yield Cause(name, "excluded", "Ollama holds none")
+
+
+@_look
+def little_memory(seen: Seen) -> Iterator[Cause]:
+    memory = seen.memory or {}
+    if "MemAvailable" not in memory:
+        return
+    swapped = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
+    available = memory["MemAvailable"]
+    said = f"{available / GIB:.1f} GiB available, {swapped / GIB:.1f} GiB swapped out"
+    tight = available < LITTLE_BYTES or swapped > GIB
+    fix = "lower gpu-memory-utilization, or stop what else runs (`invoke plan` names who holds memory)"
+    yield Cause(
+        "the memory is full", "found" if tight else "excluded", said, fix if tight else "", weight=50 if tight else 0
+    )
+
+
+@_look
+def page_cache(seen: Seen) -> Iterator[Cause]:
+    memory = seen.memory or {}
+    cache = memory.get("Cached", 0) - memory.get("Shmem", 0)
+    if not memory.get("MemTotal"):
+        return
+    share = cache / memory["MemTotal"]
+    fix = "sync; echo 3 | sudo tee /proc/sys/vm/drop_caches, then `invoke restart`"
+    yield Cause(
+        "page cache stands in the GPU's way",
+        "possible" if share > MUCH_CACHE else "excluded",
+        f"{cache / GIB:.1f} GiB of page cache",
+        fix if share > MUCH_CACHE else "",
+        weight=5,
+    )
+
+
+# -- the engine ------------------------------------------------------------------------------------------------------------------
+
+
+@_look
+def eager(seen: Seen) -> Iterator[Cause]:
+    name = "eager mode: no CUDA graphs"
+    graphs, line = seen.said("cuda_graphs")
+    if graphs is False:
+        yield Cause(name, "found", line, "take enforce-eager out of the recipe", weight=70)
+    elif graphs is None:
+        yield Cause(name, "unknown", "its log does not say", weight=40)
+    else:
+        yield Cause(name, "excluded", line)
+
+
+@_look
+def still_compiling(seen: Seen) -> Iterator[Cause]:
+    name = "kernels compile while requests wait"
+    line = seen.warned(JIT)
+    if line:
+        yield Cause(name, "found", line, "send a request of each prompt length first, then measure again", weight=65)
+    elif seen.log is None:
+        yield Cause(name, "unknown", "its log was not read", weight=30)
+    else:
+        yield Cause(name, "excluded", "no such warning in its log (engines before 0.21 do not warn)")
+
+
+@_look
+def missing_kernels(seen: Seen) -> Iterator[Cause]:
+    name = "an image without kernels for this GPU (sm_121)"
+    line = seen.warned(*SLOW_KERNELS)
+    fix = "take an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC)"
+    if line:
+        yield Cause(name, "found", line, fix, weight=55)
+    elif seen.share is not None and seen.share < 0.4:
+        yield Cause(name, "possible", f"{seen.share:.0%} of what is expected; stock images gave 28 %", fix, weight=35)
+
+
+@_look
+def heavy_weights(seen: Seen) -> Iterator[Cause]:
+    said, line = seen.said("quantization")
+    fewer = next((word for word in ("FP8", "NVFP4", "AWQ", "GPTQ", "INT4", "MXFP4") if word in seen.model.upper()), "")
+    if said == "none" and fewer:
+        yield Cause(f"BF16 weights where {fewer} was meant", "found", line, "look at model.id and model.dir", weight=60)
+
+
+@_look
+def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
+    if seen.share is not None and seen.share < 0.25:
+        yield Cause(
+            "a stale compile cache",
+            "possible",
+            f"{seen.share:.0%} of what is expected; one gave 7-10 tok/s of 100 after a restart",
+            "remove the volume with ~/.cache/vllm, then restart",
+            weight=25,
+        )
+
+
+@_look
+def block_over_budget(seen: Seen) -> Iterator[Cause]:
+    block, _ = seen.said("block_size")
+    if block is None or seen.budget is None:
+        return
+    name = "a block of the KV cache is larger than max-num-batched-tokens"
+    said = f"block {block}, max-num-batched-tokens {seen.budget}"
+    if block > seen.budget:
+        yield Cause(
+            name, "found", f"{said}: long prompts crawl, decoding does not", f"raise it to {block}", 30, of_rate=False
+        )
+    else:
+        yield Cause(name, "excluded", said)
+
+
+@_look
+def flag_without_effect(seen: Seen) -> Iterator[Cause]:
+    """Often blamed; it is on in every engine that can load a recurrent model, said or not."""
+    effective, line = seen.said("chunked_prefill")
+    if effective is True:
+        yield Cause("chunked prefill", "excluded", f"on, as by default; the flag changes nothing. {line}")
+
+
+@_look
+def little_accepted(seen: Seen) -> Iterator[Cause]:
+    if seen.acceptance is not None:
+        low = seen.acceptance < LITTLE_ACCEPTED
+        yield Cause(
+            "speculation guesses badly",
+            "found" if low else "excluded",
+            f"{seen.acceptance:.2f} tokens accepted a draft",
+            "another draft, fewer speculative tokens, or none" if low else "",
+            weight=45 if low else 0,
+        )
+
+
+@_look
+def cache_full(seen: Seen) -> Iterator[Cause]:
+    if seen.kv_used is not None:
+        full = seen.kv_used > 0.95
+        yield Cause(
+            "the KV cache is full",
+            "found" if full else "excluded",
+            f"{seen.kv_used:.0%} used",
+            "lower max-num-seqs or max-model-len" if full else "",
+            weight=40 if full else 0,
+        )
+
+
+@_look
+def thinking(seen: Seen) -> Iterator[Cause]:
+    if seen.thought is None:
+        return
+    name = "it thinks before it answers"
+    if seen.thought:
+        said = f"{seen.thought} of the first {seen.answered} tokens were thinking"
+        fix = 'default-chat-template-kwargs: {"enable_thinking": false} (from 0.14), or in each request'
+        yield Cause(name, "found", f"{said}: they come before any answer", fix, 15, of_rate=False)
+    else:
+        yield Cause(name, "excluded", "no thinking in its first tokens")
+
+
+@_look
+def rules(seen: Seen) -> Iterator[Cause]:
+    """What lint says of the flags."""
+    for finding in seen.findings:
+        if finding.severity != "info":
+            fix = "; or ".join(way.text for way in finding.ways_out)
+            weight = 50 if finding.severity == "error" else 20
+            yield Cause(f"a flag: {finding.rule}", "possible", finding.sentence, fix, weight)

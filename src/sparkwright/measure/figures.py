@@ -1,0 +1,127 @@
+"""What many streams say together: latencies, gaps, stalls and rates.
+
+A percentile of per-request means hides a stall, and so does p99 of few gaps: the largest gap, the number of stalls and their
+time stand beside the percentiles.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.measure.stream import Stream
+
+#: a gap longer than this many usual ones is a stall
+STALL = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """count, mean, p50, p99 and max of some times, in seconds."""
+
+    count: int
+    mean: float
+    p50: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """None of nothing."""
+        if not values:
+            return None
+        ordered = sorted(values)
+        return cls(
+            len(ordered),
+            statistics.fmean(ordered),
+            percentile(ordered, 50),
+            percentile(ordered, 99),
+            ordered[-1],
+        )
+
+    def to_json(self, name: str) -> dict[str, Any]:
+        """Milliseconds, with the name in each key: ttft_p50_ms ..."""
+        kinds = {"mean": self.mean, "p50": self.p50, "p99": self.p99, "max": self.max}
+        return {f"{name}_{kind}_ms": round(value * 1000, 3) for kind, value in kinds.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of some streams. itl: the gaps between chunks, pooled over all streams. stall_s: the sum of the gaps that are stalls.
+
+    tok_per_s: all tokens over the time from the first request to the last token. stream_tok_per_s: the median decode rate.
+    """
+
+    streams: int
+    tokens: int
+    prompt_tokens: int
+    wall_s: float
+    ttft: Spread | None
+    itl: Spread | None
+    tpot: Spread | None
+    e2el: Spread | None
+    largest_gap_s: float
+    stalls: int
+    stall_s: float
+    tok_per_s: float
+    stream_tok_per_s: float | None
+    approximate: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, units in the names."""
+        found: dict[str, Any] = {
+            "streams": self.streams,
+            "output_tokens": self.tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "wall_s": round(self.wall_s, 4),
+            "output_tok_per_s": round(self.tok_per_s, 3),
+            "stream_tok_per_s": round(self.stream_tok_per_s, 3) if self.stream_tok_per_s else None,
+            "largest_gap_ms": round(self.largest_gap_s * 1000, 3),
+            "stalls": self.stalls,
+            "stall_ms": round(self.stall_s * 1000, 3),
+            "approximate": self.approximate,
+        }
+        for name in ("ttft", "itl", "tpot", "e2el"):
+            spread: Spread | None = getattr(self, name)
+            found.update(spread.to_json(name) if spread else {})
+        return found
+
+
+def of(streams: Sequence[Stream]) -> Figures:
+    """The figures of finished streams; those without a token count nowhere but in `streams`."""
+    spoke = [one for one in streams if one.points]
+    gaps = [gap for one in spoke for gap in one.gaps_s]
+    itl = Spread.of(gaps)
+    limit_s = STALL * itl.p50 if itl else math.inf
+    stalls = [gap for gap in gaps if gap > limit_s]
+    began_s = min((one.sent_s for one in spoke), default=0.0)
+    wall_s = max((one.sent_s + one.points[-1][0] for one in spoke), default=0.0) - began_s
+    tokens = sum(one.tokens for one in spoke)
+    rates = [one.tok_per_s for one in spoke if one.tok_per_s]
+    return Figures(
+        streams=len(streams),
+        tokens=tokens,
+        prompt_tokens=sum(one.prompt_tokens for one in spoke),
+        wall_s=wall_s,
+        ttft=Spread.of([one.points[0][0] for one in spoke]),
+        itl=itl,
+        tpot=Spread.of([one.tpot_s for one in spoke if one.tpot_s]),
+        e2el=Spread.of([one.points[-1][0] for one in spoke]),
+        largest_gap_s=max(gaps, default=0.0),
+        stalls=len(stalls),
+        stall_s=sum(stalls),
+        tok_per_s=tokens / wall_s if wall_s > 0 else 0.0,
+        stream_tok_per_s=statistics.median(rates) if rates else None,
+        approximate=any(one.approximate for one in spoke),
+    )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Linear between neighbours, as numpy's default is. ordered: ascending, not empty. share: 0 to 100."""
+    place = (len(ordered) - 1) * share / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -1,0 +1,137 @@
+"""The GPU while it decodes: clock, power, temperature, utilization, twice a second.
+
+A GB10 has slow states that look exactly like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz and
+says nothing. A slow server on such a host is the host's fault.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+FIELDS = ("clocks.sm", "power.draw", "temperature.gpu", "utilization.gpu")
+QUERY = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
+EVERY_S = 0.5
+
+BUSY = 90.0
+SLOW_MHZ = 1500.0
+OF_BASELINE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """MHz, W, degrees C, percent. None: not told."""
+
+    clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    utilization: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Medians of some samples."""
+
+    clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    utilization: float | None = None
+    samples: int = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether clock and utilization were told."""
+        return self.clock_mhz is not None and self.utilization is not None
+
+    def degraded(self, baseline_mhz: float | None) -> bool:
+        """Busy, and far below its clock. baseline_mhz: its clock when the baseline was taken."""
+        if self.clock_mhz is None or self.utilization is None or self.utilization <= BUSY:
+            return False
+        return self.clock_mhz < SLOW_MHZ or (baseline_mhz is not None and self.clock_mhz < OF_BASELINE * baseline_mhz)
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        parts = [
+            f"SM clock {self.clock_mhz:.0f} MHz" if self.clock_mhz is not None else "",
+            f"{self.power_w:.0f} W" if self.power_w is not None else "",
+            f"{self.temperature_c:.0f} C" if self.temperature_c is not None else "",
+            f"{self.utilization:.0f} % busy" if self.utilization is not None else "",
+        ]
+        said = ", ".join(part for part in parts if part)
+        return f"{said} (median of {self.samples} while decoding)" if said else "nvidia-smi says nothing"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, units in the names."""
+        return {
+            "clock_mhz": self.clock_mhz,
+            "power_w": self.power_w,
+            "temperature_c": self.temperature_c,
+            "utilization_percent": self.utilization,
+            "samples": self.samples,
+        }
+
+
+@dataclass
+class Sampler:
+    """query: what nvidia-smi prints for QUERY, "" when it can't. Samples while the `with` block runs."""
+
+    query: Callable[[], str]
+    samples: list[Sample] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Sampler:
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def forget(self) -> None:
+        """What was sampled before the decoding began does not count."""
+        self.samples.clear()
+
+    @property
+    def state(self) -> State:
+        """Medians over the samples."""
+        return summed(list(self.samples))
+
+    def _sample(self) -> None:
+        while not self._stop.is_set():
+            found = parse(self.query())
+            if found is not None:
+                self.samples.append(found)
+            self._stop.wait(EVERY_S)
+
+
+def parse(printed: str) -> Sample | None:
+    """The first GPU's row; None when there is none. What is "[N/A]" is not known."""
+    rows = [line for line in printed.splitlines() if line.count(",") == len(FIELDS) - 1]
+    return Sample(*(_number(cell) for cell in rows[0].split(","))) if rows else None
+
+
+def summed(samples: Sequence[Sample]) -> State:
+    """Medians of each field."""
+
+    def middle(name: str) -> float | None:
+        values = [getattr(one, name) for one in samples if getattr(one, name) is not None]
+        return statistics.median(values) if values else None
+
+    return State(
+        middle("clock_mhz"), middle("power_w"), middle("temperature_c"), middle("utilization"), samples=len(samples)
+    )
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell.strip())
+    except ValueError:
+        return None

@@ -1,0 +1,130 @@
+"""Many streams at once: a thread and a connection each, all connections open before the clock starts."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.measure import stream
+from sparkwright.measure.stream import Recording, Stream, StreamError
+
+STACK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """at_s: when it goes out, seconds after the start; with workers that is the earliest. group: what it is counted under."""
+
+    body: dict[str, Any]
+    at_s: float = 0.0
+    group: str = ""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a request: stream, or error. late_s: how much after its time it went out."""
+
+    request: Request
+    stream: Stream | None = None
+    error: str = ""
+    late_s: float = 0.0
+
+
+@dataclass
+class _Work:
+    requests: Sequence[Request]
+    next: int = 0
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self) -> int | None:
+        with self.mutex:
+            self.next += 1
+            return self.next - 1 if self.next <= len(self.requests) else None
+
+
+def run(
+    base_url: str,
+    requests: Sequence[Request],
+    *,
+    api_key: str = "",
+    concurrency: int = 0,
+    cap_s: float = 600,
+    timeout_s: float = 120,
+    on_done: Callable[[int], None] = lambda done: None,
+) -> list[Outcome]:
+    """Send all requests and wait for their ends, in the order of the requests.
+
+    concurrency: at most so many at a time, each worker taking the next when its last is done; 0: all on their times. The wait
+    for a worker is no part of a TTFT. Errors are in the outcomes. Parsing is left until everything has come.
+    """
+    work = _Work(requests)
+    recordings: list[Recording | Exception | None] = [None] * len(requests)
+    begin = threading.Event()
+    start_s = [0.0]
+    workers = min(concurrency or len(requests), len(requests))
+    ready = threading.Barrier(workers + 1)
+    done = [0]
+
+    def opened() -> Any:
+        try:
+            return stream.connect(base_url, timeout_s)
+        except OSError:
+            return None  # `record` tries again and says why not
+
+    def worker() -> None:
+        connection = opened()
+        ready.wait()
+        begin.wait()
+        while (at := work.take()) is not None:
+            wait_s = start_s[0] + requests[at].at_s - time.perf_counter()
+            if wait_s > 0:
+                time.sleep(wait_s)
+            try:
+                recordings[at] = stream.record(
+                    base_url,
+                    requests[at].body,
+                    api_key=api_key,
+                    cap_s=cap_s,
+                    timeout_s=timeout_s,
+                    connection=connection,
+                )
+            except Exception as error:
+                recordings[at] = error
+            with work.mutex:
+                done[0] += 1
+                on_done(done[0])
+            connection = opened() if work.next < len(requests) else None
+        if connection is not None:
+            connection.close()
+
+    collects = gc.isenabled()
+    before_bytes = threading.stack_size(STACK_BYTES)
+    try:
+        threads = [threading.Thread(target=worker, daemon=True) for _ in range(workers)]
+        for thread in threads:
+            thread.start()
+        ready.wait()
+        gc.disable()
+        start_s[0] = time.perf_counter() + 0.01
+        begin.set()
+        for thread in threads:
+            thread.join()
+    finally:
+        threading.stack_size(before_bytes)
+        if collects:
+            gc.enable()
+    return [_outcome(one, found, start_s[0]) for one, found in zip(requests, recordings, strict=True)]
+
+
+def _outcome(request: Request, found: Recording | Exception | None, start_s: float) -> Outcome:
+    if not isinstance(found, Recording):
+        return Outcome(request, error=str(found or "not sent"))
+    late_s = found.sent_s - start_s - request.at_s
+    try:
+        return Outcome(request, stream.read(found), late_s=late_s)
+    except StreamError as error:
+        return Outcome(request, error=str(error), late_s=late_s)

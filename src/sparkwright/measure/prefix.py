@@ -1,0 +1,52 @@
+"""Three sightings of one long prefix, each with another question behind it, and what the server's counters made of them."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Mapping
+
+from sparkwright.engine import endpoints
+from sparkwright.engine.prefix_caching import Sighting
+from sparkwright.measure import stream
+
+SIGHTINGS = 3
+ANSWER_TOKENS = 4
+QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
+#: common words are one token each, or more: as many words are at least as many tokens
+COMMON = "the of and to in is was he for it with as his on be at by had not are but from or have an they which"
+
+
+def text(words: int) -> str:
+    """A prefix of so many words that nobody has sent before."""
+    choices = COMMON.split()
+    pick = random.Random(secrets.randbits(64))
+    return " ".join([secrets.token_hex(16), *(pick.choice(choices) for _ in range(words))])
+
+
+def sight(
+    base_url: str,
+    model: str,
+    words: int,
+    counters: Callable[[], Mapping[str, float]],
+    *,
+    api_key: str = "",
+    timeout_s: float = 60,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Sighting]:
+    """The sightings, the first one cold. counters: what /metrics says now. Raises stream.StreamError."""
+    prefix, found = text(words), []
+    before = counters()
+    for n, question in enumerate(QUESTIONS[:SIGHTINGS]):
+        body = endpoints.measured_stream(model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
+        got = stream.run(base_url, body, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s)
+        after = counters()
+        risen = [_risen(before, after, name) for name in (endpoints.PREFIX_QUERIES, endpoints.PREFIX_HITS)]
+        found.append(Sighting(got.ttft_s or 0.0, got.prompt_tokens, *risen))
+        before = after
+        progress(n + 1, SIGHTINGS)
+    return found
+
+
+def _risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
+    return after[name] - before[name] if name in before and name in after else None

@@ -1,0 +1,139 @@
+"""The verdict on a server's throughput: the rule of docs/measuring.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwright.measure import gpu, smoke
+from sparkwright.measure.lag import Lag
+from sparkwright.measure.smoke import Baseline, Bounds, Run
+from tests.measure.exact_server import Schedule, serving
+
+NAMES = tuple(smoke.PROMPTS)
+
+
+def runs(*rates: float) -> list[Run]:
+    return [Run(NAMES[n % len(NAMES)], rate, 0.1) for n, rate in enumerate(rates)]
+
+
+def before(rate: float, deviation: float = 0.0) -> Baseline:
+    return Baseline(dict.fromkeys(NAMES, rate), deviation, 5)
+
+
+@pytest.mark.parametrize(
+    ("rates", "bounds", "baseline", "verdict"),
+    [
+        ((47, 47, 46), Bounds(47), None, "unclear"),
+        ((5.7, 5.7, 5.6), Bounds(47), None, "misconfigured"),
+        ((5.7, 5.7, 5.6), Bounds(47), before(5.7), "misconfigured"),
+        ((23.4, 23.4, 23.4), Bounds(47), before(23.4), "misconfigured"),
+        ((23.6, 23.6, 23.6), Bounds(47), before(23.6), "proved"),
+        ((76, 76, 76), Bounds(47, ceiling=75), before(76), "invalid"),
+        ((76, 76, 76), Bounds(47, ceiling=75, speculation=True), before(76), "proved"),
+        ((44.7, 44.7, 44.7), Bounds(), before(47), "proved"),
+        ((44.6, 44.6, 44.6), Bounds(), before(47), "unclear"),
+        ((35.3, 35.3, 35.3), Bounds(), before(47), "unclear"),
+        ((35.2, 35.2, 35.2), Bounds(), before(47), "regression"),
+        ((47, 20, 46), Bounds(), before(47), "proved"),
+        ((42, 42, 42), Bounds(), before(47, 0.0337), "unclear"),
+        ((42.4, 42.4, 42.4), Bounds(), before(47, 0.05), "proved"),
+        ((), Bounds(47), None, "misconfigured"),
+    ],
+)
+def test_three_runs(rates: tuple[float, ...], bounds: Bounds, baseline: Baseline | None, verdict: str) -> None:
+    assert smoke.judge(runs(*rates), bounds, baseline)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict"),
+    [
+        ((42, 42, 42, 43, 43, 43, 43), "proved"),
+        ((42, 42, 42, 42.2, 42.2, 42.2, 42.2), "regression"),
+        ((42, 42, 42, 42.2, 46, 46, 46), "regression"),
+        ((42, 42, 42, 47, 47, 47, 47), "proved"),
+    ],
+)
+def test_seven_runs_decide_at_the_tolerance(rates: tuple[float, ...], verdict: str) -> None:
+    assert smoke.judge(runs(*rates), Bounds(), before(47), last=True)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("deviation", "tolerance"), [(0.0, 0.10), (0.01, 0.10), (0.025, 0.148), (0.05, 0.20), (0.5, 0.20)]
+)
+def test_the_tolerance_follows_the_noise_within_limits(deviation: float, tolerance: float) -> None:
+    assert before(47, deviation).tolerance == pytest.approx(tolerance, abs=0.001)
+
+
+def test_a_faster_server_passes_with_a_question() -> None:
+    verdict, _, note = smoke.judge(runs(60, 60, 60), Bounds(), before(47))
+    assert verdict == "proved"
+    assert "faster than its baseline" in note
+
+
+def test_with_speculation_each_prompt_is_held_against_itself() -> None:
+    measured = [Run(name, rate, 0.1) for name, rate in zip(NAMES * 2, (41, 84, 127) * 2, strict=True)]
+    baseline = Baseline.of(measured, by_prompt=True)
+    assert baseline.deviation == 0
+    again = [Run(name, rate, 0.1) for name, rate in zip(NAMES, (30, 62, 94), strict=True)]
+    assert smoke.judge(again, Bounds(speculation=True), baseline)[0] == "regression"
+    assert smoke.judge(measured[:3], Bounds(speculation=True), baseline)[0] == "proved"
+
+
+def test_a_baseline_is_made_of_five_runs_and_comes_back_from_json() -> None:
+    with serving(Schedule(first_s=0.01, gap_s=0.004, chunks=40)) as server:
+        found = smoke.measure(server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
+        asked = [body["max_tokens"] for body in server.bodies]
+        prompts = [body["messages"][0]["content"] for body in server.bodies]
+    assert (found.verdict, len(found.runs)) == ("new baseline", 5)
+    assert asked == [32, 40, 40, 40, 40, 40]
+    assert len({text[:8] for text in prompts}) == 6
+    made = Baseline.of(found.runs)
+    assert Baseline.from_json(made.to_json()) == made
+
+
+def test_an_unclear_figure_gets_four_more_runs() -> None:
+    with serving(Schedule(first_s=0.01, rates=[200] * 4 + [240], chunks=40)) as server:
+        found = smoke.measure(server.url, "m", bounds=Bounds(), baseline=before(235, 0.05), tokens=40)
+    assert len(found.runs) == 7
+    assert found.verdict == "proved"
+
+
+def test_another_servers_refusal_of_our_keys_is_no_failure() -> None:
+    with serving(Schedule(first_s=0.01, gap_s=0.004, refuses=["chat_template_kwargs", "ignore_eos"])) as server:
+        found = smoke.measure(server.url, "m", bounds=Bounds(), baseline=None, tokens=30)
+        assert [("ignore_eos" in body) for body in server.bodies] == [True, True] + [False] * 6
+    assert found.verdict == "new baseline"
+
+
+def test_prompts_never_begin_alike() -> None:
+    assert len({smoke.prompt()[:8] for _ in range(50)}) == 50
+
+
+@pytest.mark.parametrize(
+    ("printed", "baseline_mhz", "degraded"),
+    [
+        ("2411, 45.2, 60, 96\n", None, False),
+        ("851, 28.0, 45, 96\n", None, True),
+        ("851, 28.0, 45, 3\n", None, False),
+        ("1800, 40.0, 45, 96\n", None, False),
+        ("1800, 40.0, 45, 96\n", 2400.0, True),
+        ("[N/A], 40.0, 45, 96\n", None, False),
+    ],
+)
+def test_a_busy_gpu_with_a_low_clock_is_degraded(printed: str, baseline_mhz: float | None, degraded: bool) -> None:
+    sample = gpu.parse(printed)
+    assert sample is not None
+    assert gpu.summed([sample]).degraded(baseline_mhz) is degraded
+
+
+def test_a_host_without_a_gpu_gives_no_sample() -> None:
+    assert gpu.parse("NVIDIA-SMI has failed\n") is None
+    assert gpu.summed([]).known is False
+
+
+def test_a_late_client_spoils_percentiles_before_it_spoils_rates() -> None:
+    lag = Lag(samples_s=[0.0001] * 95 + [0.02] * 5)
+    assert lag.spoils_percentiles(0.02)
+    assert not lag.spoils_rates(2.5)
+    assert lag.spoils_rates(0.15)
+    assert not Lag(samples_s=[0.0001] * 100).spoils_percentiles(0.02)

@@ -1,0 +1,218 @@
+"""The smoke test against a server whose schedule is known: what it proves, refuses to prove, and remembers."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engine import roofline
+from sparkwright.errors import Exit, Inconclusive
+from sparkwright.measure import smoke
+from sparkwright.modules.base import Result
+from sparkwright.modules.smoke_test import SmokeTest
+from sparkwright.secret import Secret
+from tests.measure.exact_server import ExactServer, Schedule, serving
+from tests.modules.context import RecordingContext
+
+KEY = {
+    "image": "vllm/vllm-openai:v1@sha256:aa",
+    "model": "c0ffee",
+    "command": ["m", "--max-num-seqs", "8"],
+    "env": {},
+}
+FAST = {"first_s": 0.01, "rates": [300.0]}
+SMI = '#!/bin/sh\necho "{clock}, 28.5, 45, 96"\n'
+
+
+def context_of(home: Path, *, clock: int = 0) -> RecordingContext:
+    env = {"PATH": "/usr/bin:/bin"}
+    if clock:
+        tool = home / "bin/nvidia-smi"
+        tool.parent.mkdir(exist_ok=True)
+        tool.write_text(SMI.format(clock=clock))
+        tool.chmod(0o755)
+        env = {"PATH": f"{home}/bin:/usr/bin:/bin"}
+    (home / "root/proc").mkdir(parents=True, exist_ok=True)
+    (home / "root/proc/meminfo").write_text("MemTotal: 125000000 kB\nMemAvailable: 60000000 kB\nMemFree: 50000000 kB\n")
+    (home / "root/etc").mkdir(exist_ok=True)
+    (home / "root/etc/machine-id").write_text("spark-one\n")
+    return RecordingContext(home, root=f"{home}/root", env=env, ollama_url="http://127.0.0.1:1")
+
+
+def run(server: ExactServer, context: RecordingContext, **given: Any) -> Result:
+    args = {"base_url": server.url, "model": "m", "tokens": 40, "baseline_key": KEY, **given}
+    return SmokeTest().run(SmokeTest.Args(**args), context)
+
+
+def test_the_first_run_makes_a_baseline_and_the_next_is_judged_by_it(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    with serving(Schedule(**FAST)) as server:
+        first, second = run(server, context), run(server, context)
+    assert (first.data["verdict"], second.data["verdict"]) == ("new baseline", "proved")
+    assert second.data["baseline"] == pytest.approx(first.data["tok_per_s"], rel=0.2)
+    with serving(Schedule(first_s=0.01, rates=[130.0])) as server:
+        third = run(server, context)
+    assert third.failed
+    assert third.data["verdict"] == "regression"
+
+
+def test_a_failing_run_never_becomes_the_baseline(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    with serving(Schedule(first_s=0.01, rates=[100.0])) as server:
+        assert run(server, context, tok_per_s=300).data["verdict"] == "misconfigured"
+    with serving(Schedule(**FAST)) as server:
+        assert run(server, context, tok_per_s=300).data["verdict"] == "new baseline"
+
+
+def test_a_new_baseline_is_only_taken_when_asked_for(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    with serving(Schedule(**FAST)) as server:
+        run(server, context)
+    with serving(Schedule(first_s=0.01, rates=[130.0])) as server:
+        assert run(server, context).data["verdict"] == "regression"
+        assert run(server, context, new_baseline=True).data["verdict"] == "new baseline"
+        assert run(server, context).data["verdict"] == "proved"
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ({"command": ["--max-num-seqs", "8", "m"]}, False),
+        ({"command": ["m", "--max-num-seqs", "16"]}, False),
+        ({"image": "vllm/vllm-openai:v2@sha256:aa"}, True),
+        ({"image": "vllm/vllm-openai:v1@sha256:bb"}, False),
+        ({"model": "beef"}, False),
+        ({"env": {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}}, False),
+    ],
+)
+def test_what_makes_figures_comparable(tmp_path: Path, changed: dict[str, Any], same: bool) -> None:
+    context = context_of(tmp_path)
+    with serving(Schedule(**FAST)) as server:
+        run(server, context)
+        verdict = run(server, context, baseline_key={**KEY, **changed}).data["verdict"]
+    assert verdict == ("proved" if same else "new baseline")
+
+
+def test_the_order_of_arguments_does_not_count(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    one = {**KEY, "command": ["m", "--max-num-seqs", "8", "--enforce-eager"]}
+    other = {**KEY, "command": ["m", "--enforce-eager", "--max-num-seqs", "8"]}
+    with serving(Schedule(**FAST)) as server:
+        run(server, context, baseline_key=one)
+        assert run(server, context, baseline_key=other).data["verdict"] == "proved"
+
+
+def test_a_new_key_is_set_beside_the_nearest_one(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    with serving(Schedule(**FAST)) as server:
+        run(server, context)
+        found = run(server, context, baseline_key={**KEY, "image": "vllm/vllm-openai@sha256:bb"})
+    assert "with another image" in found.msg
+
+
+def test_requests_of_others_make_it_inconclusive_before_it_begins(tmp_path: Path) -> None:
+    with serving(Schedule(**FAST, running=2)) as server:
+        with pytest.raises(Inconclusive, match="2 requests"):
+            run(server, context_of(tmp_path))
+        assert not server.bodies
+
+
+@pytest.mark.parametrize(("ghost", "doubted"), [(0, False), (20, True), (-3, True)])
+def test_the_servers_own_count_must_agree(tmp_path: Path, ghost: int, doubted: bool) -> None:
+    with serving(Schedule(**FAST, ghost=ghost)) as server:
+        found = run(server, context_of(tmp_path))
+    assert (found.exit is Exit.INCONCLUSIVE) is doubted
+    if doubted:
+        assert "the server counted" in found.msg
+
+
+def test_a_server_without_counters_is_measured_all_the_same(tmp_path: Path) -> None:
+    with serving(Schedule(**FAST, metrics=False)) as server:
+        assert run(server, context_of(tmp_path)).data["verdict"] == "new baseline"
+
+
+def test_a_host_that_is_held_at_a_low_clock_is_not_a_regression(tmp_path: Path) -> None:
+    with serving(Schedule(first_s=0.01, rates=[100.0])) as server:
+        found = run(server, context_of(tmp_path, clock=851), tok_per_s=300)
+    assert (found.exit, found.data["verdict"]) == (Exit.INCONCLUSIVE, "host degraded")
+    assert "851 MHz" in found.msg
+
+
+def test_a_normal_clock_is_kept_with_the_baseline(tmp_path: Path) -> None:
+    context = context_of(tmp_path, clock=2411)
+    with serving(Schedule(**FAST)) as server:
+        found = run(server, context)
+    assert found.data["gpu"]["clock_mhz"] == 2411
+    (kept,) = (tmp_path / ".local/state/sparkwright/baselines").glob("*.json")
+    assert json.loads(kept.read_text())["clock_mhz"] == 2411
+
+
+def test_a_server_of_5_7_tokens_a_second_fails_in_time_with_its_likely_causes(tmp_path: Path) -> None:
+    began_s = time.monotonic()
+    with serving(Schedule(first_s=0.1, gap_s=1 / 5.7, chunks=10_000)) as server:
+        found = run(server, context_of(tmp_path, clock=2411), tok_per_s=47, tokens=128)
+    assert time.monotonic() - began_s < 25
+    assert (found.failed, found.exit, found.data["verdict"]) == (True, None, "misconfigured")
+    names = [one["cause"] for one in found.data["causes"]]
+    assert "an image without kernels for this GPU (sm_121)" in names
+    assert not any("power fault" in name for name in names)  # the clock was seen to be normal
+    assert all(one["evidence"] for one in found.data["causes"])
+
+
+def test_more_than_the_memory_allows_is_no_measurement(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"hidden_size": 8, "num_hidden_layers": 1}))
+    header = json.dumps({"layer.weight": {"dtype": "F8", "shape": [1], "data_offsets": [0, 3 * 10**9]}}).encode()
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    context = context_of(tmp_path)
+    context.facts = {"gpu": {"name": "NVIDIA GB10"}}
+    with serving(Schedule(**FAST)) as server:
+        found = run(server, context, model_dir=str(model), tok_per_s=47)
+    assert found.data["ceiling_tok_per_s"] == 91.0
+    assert found.data["verdict"] == "invalid"
+
+
+def test_the_ceiling_of_a_mixture_counts_the_experts_of_one_token() -> None:
+    config = {"text_config": {"hidden_size": 8, "num_hidden_layers": 1, "num_experts": 256, "num_experts_per_tok": 8}}
+    tensors = [
+        ("model.layers.0.mlp.experts.0.up_proj.weight", 256_000),
+        ("lm_head.weight", 1000),
+        ("model.embed_tokens.weight", 1000),
+        ("model.visual.blocks.0.weight", 5000),
+    ]
+    assert roofline.bytes_per_token(config, tensors) == 9000
+    assert roofline.bytes_per_token({**config, "tie_word_embeddings": True}, tensors) == 10_000
+    assert roofline.ceiling("NVIDIA GB10", 3_650_000_000) == pytest.approx(74.8, abs=0.1)
+    assert roofline.ceiling("NVIDIA H100", 3_650_000_000) is None
+
+
+def test_the_key_is_used_and_never_told(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    context.secrets = {"VLLM_API_KEY": Secret("sesame-opens")}
+    with serving(Schedule(**FAST, api_key="sesame-opens")) as server:
+        found = run(server, context)
+    assert found.data["verdict"] == "new baseline"
+    assert "sesame" not in json.dumps([found.registered(), context.said])
+
+
+def test_a_stream_that_breaks_off_is_a_failure_with_the_servers_words(tmp_path: Path) -> None:
+    with serving(Schedule(**FAST, error_at=5)) as server:
+        found = run(server, context_of(tmp_path))
+    assert found.failed
+    assert "EngineCore encountered an issue" in found.msg
+
+
+def test_a_smoke_test_with_a_baseline_sends_four_requests(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    with serving(Schedule(**FAST)) as server:
+        run(server, context)
+        server.bodies.clear()
+        run(server, context)
+        assert [body["max_tokens"] for body in server.bodies] == [32, 40, 40, 40]
+    assert smoke.TOKENS == 128

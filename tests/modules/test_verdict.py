@@ -1,0 +1,58 @@
+"""The table that sums up checks, and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.console.tables import TABLES, lines
+from sparkwright.errors import Exit
+from sparkwright.modules.base import Result
+from sparkwright.modules.verdict import Verdict
+from tests.modules.context import RecordingContext
+
+GOOD = Result(msg="fine", data={"tok_per_s": 47.2, "baseline": 47.0}).registered()
+BAD = Result(failed=True, msg="slow.", fix="Do this.").registered()
+DOUBT = Result(failed=True, exit=Exit.INCONCLUSIVE, msg="others").registered()
+SKIPPED = Result(skipped=True).registered()
+LOG = Result(data={"checks": [{"check": "graphs", "verdict": "not found", "evidence": "no line"}]}).registered()
+
+
+def summed(tmp_path: Path, **checks: Any) -> Result:
+    return Verdict().run(Verdict.Args(checks=checks), RecordingContext(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("checks", "failed", "code"),
+    [
+        ({"a": GOOD}, False, None),
+        ({"a": GOOD, "b": LOG}, False, None),
+        ({"a": GOOD, "b": DOUBT}, True, Exit.INCONCLUSIVE),
+        ({"a": DOUBT, "b": BAD}, True, None),
+        ({"a": BAD, "b": SKIPPED}, True, None),
+    ],
+)
+def test_a_failure_outweighs_a_doubt(tmp_path: Path, checks: dict[str, Any], failed: bool, code: Exit | None) -> None:
+    found = summed(tmp_path, **checks)
+    assert (found.failed, found.exit) == (failed, code)
+
+
+def test_rows_say_what_was_not_looked_at(tmp_path: Path) -> None:
+    rows = summed(tmp_path, a=BAD, b=SKIPPED, c=LOG, d=GOOD).data["rows"]
+    assert [(row["check"], row["verdict"]) for row in rows] == [
+        ("a", "failed"),
+        ("b", "unknown"),
+        ("graphs", "unknown"),
+        ("d", "proved"),
+    ]
+    assert rows[3]["figure"] == "47.2 / 47.0 (+0%) tok/s"
+
+
+def test_the_table_stays_within_the_terminal(tmp_path: Path) -> None:
+    long = Result(failed=True, msg="word " * 60, fix="mend it").registered()
+    rows = summed(tmp_path, throughput=long, health=GOOD).data["rows"]
+    shown = [text for _, text in lines(rows, TABLES["verdict"][1], 80)]
+    assert max(map(len, shown)) <= 80
+    assert any("→ mend it" in text for text in shown)
