@@ -81,8 +81,7 @@ def test_afterwards_one_verified_server_serves(
 ) -> None:
     if fault == "disk" and not bench.tmpfs:
         pytest.skip("a disk to fill is a tmpfs, and mounting one needs root")
-    old = bench.serving()
-    assert old
+    old = bench.whole()
     bench.change()
     bench.gate(step)
     with Watch(bench) as seen:
@@ -90,11 +89,11 @@ def test_afterwards_one_verified_server_serves(
         try:
             bench.reached(laptop)
             getattr(bench, fault)(laptop)
+        finally:
             bench.open()
             bench.ended()
             laptop.wait(timeout=60)
             told = bench.story()
-        finally:
             bench.mend()
         if fault == "killed":
             again = bench.desk.deploy()

@@ -17,7 +17,7 @@ import pytest
 from sparkwright.modules.state import StateFolder
 from sparkwright.sandbox import control
 from tests.faults.bench import until
-from tests.sandbox.conftest import Desk
+from tests.sandbox.conftest import Desk, Said
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 
@@ -161,6 +161,31 @@ def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(
     long.close()
     assert done.code == 0
     assert done.task("Let its requests end")["msg"].startswith("1 request cut after")
+
+
+def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None:
+    """Beside them no throughput can be proved: that is said, and the server that generates is kept."""
+    assert desk.deploy().code == 0
+    seqs(desk, 4)
+    book = desk.root / "playbooks/deploy.yml"
+    at = "        - name: Measure its throughput\n"
+    wait = f"touch {desk.root}/reached; until [ -e {desk.root}/open ]; do sleep 0.02; done"
+    gate = f"        - name: Gate\n          command: {{argv: [sh, -c, '{wait}']}}\n\n"
+    book.write_text(book.read_text().replace(at, gate + at, 1))
+    said: list[Said] = []
+    laptop = threading.Thread(target=lambda: said.append(desk.deploy()))
+    laptop.start()
+    until((desk.root / "reached").exists, "the gate")
+    busy = stream(desk, 100_000)
+    (desk.root / "open").touch()
+    laptop.join(timeout=60)
+    busy.close()
+    done = said[0]
+    assert done.code == 4, done.out[-2000:]
+    assert "other traffic: 1 requests are running" in done.recap["msg"]
+    assert command(desk)[command(desk).index("--max-num-seqs") + 1] == "4"
+    assert desk.serving(), "with its restart policy"
+    assert desk.run("history", "--host", "sandbox", "--json").events()[0]["measured"]["tok_per_s"] is None
 
 
 def test_a_restart_that_does_not_come_up_is_tried_once_more(desk: Desk) -> None:
