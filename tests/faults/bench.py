@@ -15,7 +15,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ class Bench:
         self.room = self.state.path
         self.room.mkdir(parents=True)
         self.tmpfs = not subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(self.room)], capture_output=True, check=False
+            ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(self.room)], capture_output=True, check=False
         ).returncode
 
     def close(self) -> None:
@@ -67,8 +66,8 @@ class Bench:
         self.seqs = self.seqs % 60 + 1
         self.desk.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}")
 
-    def gate(self, before: str) -> None:
-        """Put the gate before a task of the swap."""
+    def gate(self, before: str, fail_at: str = "") -> None:
+        """Put the gate before a task. fail_at: a task of the swap before which the change fails."""
         for name in ("reached", "open", "fail"):
             (self.desk.root / name).unlink(missing_ok=True)
         here = self.desk.root
@@ -76,7 +75,11 @@ class Bench:
         task = f"        - name: Gate\n          command: {{argv: [sh, -c, '{wait}']}}\n\n"
         at = f"        - name: {before}\n"
         assert self.good_book.count(at) == 1, before
-        (here / "playbooks/deploy.yml").write_text(self.good_book.replace(at, task + at))
+        book = self.good_book.replace(at, task + at)
+        if fail_at:
+            bad = f"        - name: {fail_at}\n"
+            book = book.replace(bad, f"        - name: Fail\n          fail: {{msg: broken on purpose}}\n\n{bad}", 1)
+        (here / "playbooks/deploy.yml").write_text(book)
 
     def ungate(self) -> None:
         (self.desk.root / "playbooks/deploy.yml").write_text(self.good_book)
@@ -133,9 +136,9 @@ class Bench:
         """The engine goes and comes back: every container dies, those with a policy start again."""
         pid = json.loads((self.desk.sandbox / "state.json").read_text())["pid"]
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not Path(f"/proc/{pid}").exists() or zombie(pid), "the engine's end")
+        until(lambda: released(self.desk.sandbox / "alive"), "the engine's end")
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
+            os.waitpid(pid, 0)
         control.up(self.desk.sandbox)
 
     def ollama(self, laptop: subprocess.Popen[str]) -> None:
@@ -229,18 +232,14 @@ def until(holds: Any, what: str, timeout_s: float = LONG_S) -> None:
         time.sleep(0.02)
 
 
-def zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-@contextlib.contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def released(path: Path) -> bool:
+    """Whether the process that held a file's lock is gone, all of its threads too."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def swap_tasks(book: str) -> list[str]:

@@ -68,7 +68,8 @@ class SmokeTest(Module["SmokeTest.Args"]):
         new_baseline: bool = arg("measure a new baseline instead of judging by the old one", default=False)
         api_key_secret: str = arg("the secret that holds the server's API key", default="VLLM_API_KEY")
         unclear: Literal["fail", "report"] = arg(
-            "report: an inconclusive measurement stops nothing; the run goes on, says so and ends with 4", default="fail"
+            "report: an inconclusive measurement stops nothing; the run goes on, says so and ends with 4",
+            default="fail",
         )
 
     def run(self, args: Args, context: Context) -> Result:

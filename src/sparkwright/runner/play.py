@@ -17,7 +17,7 @@ from sparkwright.plan import expressions
 from sparkwright.plan.events import Event, event
 from sparkwright.plan.model import Block, Plan, Step, Task
 from sparkwright.runner.become import Become
-from sparkwright.runner.context import RunContext
+from sparkwright.runner.context import RunContext, engine_went_away
 from sparkwright.secret import Secret
 
 DEFAULT_RETRIES = 3
@@ -186,6 +186,9 @@ class PlayRun:
             raise
         except Exception as error:
             print(traceback.format_exc(), flush=True)
+            if engine_went_away(error):
+                fix = "On the host: `systemctl status docker` says why."
+                return Result(failed=True, msg="the Docker Engine went away while it was asked.", fix=fix)
             sentence = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
             return Result(failed=True, msg=f"{task.module}: {type(error).__name__}: {sentence}")
 
