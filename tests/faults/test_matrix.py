@@ -27,6 +27,9 @@ import pytest
 from tests.faults.bench import Bench, Watch, swap_tasks
 from tests.sandbox.conftest import Desk
 
+#: a processor that is busy with something else makes the throughput inconclusive; the server is kept all the same
+PROVED = (0, 4)
+
 COLUMNS = ("fails", "killed", "cut", "docker", "ollama", "disk")
 
 TABLE = """
@@ -103,11 +106,11 @@ def test_afterwards_one_verified_server_serves(
             bench.open()
             bench.ended()
             laptop.wait(timeout=60)
-            told = bench.story()
             bench.mend()
+        told = bench.story()
         if fault == "killed":
             again = bench.desk.deploy()
-            assert again.code == 0, again.out[-3000:]
+            assert again.code in PROVED, again.out[-3000:]
             notes = [one["text"] for one in again.events() if one["event"] == "note"]
             assert any("an earlier run was cut off" in text and "in: Gate" in text for text in notes), notes
         now = bench.settled()
@@ -117,7 +120,7 @@ def test_afterwards_one_verified_server_serves(
     assert (seen.most_running, seen.most_eligible) == (1, 1)
     if fault != "killed":
         assert told[-1]["event"] == "recap"
-        assert (told[-1]["exit"] == 0) == (expected == "new"), told[-1]
+        assert (told[-1]["exit"] in PROVED) == (expected == "new"), told[-1]
     left = [row["Names"][0] for row in bench.client().api.containers(all=True)]
     assert left == ["/qwen35"], "the failed and the older ones are taken away"
 

@@ -56,7 +56,7 @@ class LastGood(Module["LastGood.Args"]):
     def _taken(current: dict[str, Any], good: dict[str, Any], context: Context) -> bool:
         """Whether the last good server has its name, while a run that never ended holds its policy or its life."""
         remembered = context.state.read("previous") or {}
-        return current["Id"] == remembered.get("id") == good.get("container_id")
+        return bool(current["Id"] == remembered.get("id") == good.get("container_id"))
 
 
 def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
