@@ -166,9 +166,7 @@ def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(
 def test_a_restart_that_does_not_come_up_is_tried_once_more(desk: Desk) -> None:
     assert desk.deploy().code == 0
     before = desk.serving()
-    book = desk.root / "playbooks/restart.yml"
-    at = "        - name: Measure its throughput\n"
-    book.write_text(book.read_text().replace(at, f"        - name: Break\n          fail: {{msg: broken}}\n\n{at}", 1))
+    desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
     done = desk.run("restart", "--host", "sandbox", "--json")
     assert (done.code, "Started once more, it serves." in done.recap["msg"]) == (1, True), done.recap
     assert desk.serving() == before

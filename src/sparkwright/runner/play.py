@@ -41,7 +41,7 @@ class PlayRun:
         self.plan = plan
         self.emit = emit
         self.stop_requested = stop_requested
-        self.registered: dict[str, Any] = dict(plan.registered)
+        self.registered: dict[str, Any] = {"failed_result": Result().registered(), **plan.registered}
         self.notified: set[str] = set()
         self.counts = {"ok": 0, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0, "rescued": 0, "ignored": 0}
         self.touched_by = ""
@@ -91,12 +91,12 @@ class PlayRun:
             if stoppable and self.stop_requested():
                 self.stopped = Result(failed=True, msg=f"stopped on request, before: {step.name}")
                 return self.stopped
-            failure = self._block(step) if isinstance(step, Block) else self._task(step)
+            failure = self._block(step, stoppable) if isinstance(step, Block) else self._task(step)
             if failure is not None:
                 return failure
         return None
 
-    def _block(self, block: Block) -> Result | None:
+    def _block(self, block: Block, stoppable: bool) -> Result | None:
         try:
             if block.when and not self._holds(block.when):
                 self._skip_all(block.tasks)
@@ -107,7 +107,7 @@ class PlayRun:
             self._skip_all(block.tasks)
             return None
         failed_before = self.counts["failed"]
-        failure = self._steps(block.tasks)
+        failure = self._steps(block.tasks, stoppable=stoppable)
         if failure is not None and block.rescue:
             self.counts["rescued"] += self.counts["failed"] - failed_before
             self.counts["failed"] = failed_before
