@@ -14,7 +14,7 @@ from sparkwright.modules.base import Module, Result
 from sparkwright.modules.machine import Machine
 from sparkwright.modules.state import StateFolder
 from sparkwright.plan import expressions
-from sparkwright.plan.events import Event, event
+from sparkwright.plan.events import KNOWN_AFTER, Event, event
 from sparkwright.plan.model import Block, Plan, Step, Task
 from sparkwright.runner.become import Become
 from sparkwright.runner.context import RunContext
@@ -171,7 +171,7 @@ class PlayRun:
         try:
             kind = registry.load(task.module)
             if self.context.check and not kind.safe_in_check and self.touched_by:
-                return Result(skipped=True, msg=f"known after: {self.touched_by}")
+                return Result(skipped=True, msg=KNOWN_AFTER + self.touched_by)
             names = self._names(expressions.names_in_value([task.args[name] for name in task.open]))
             values = {k: expressions.render(v, names) if k in task.open else v for k, v in task.args.items()}
             return self._call(task, kind, values)
@@ -252,4 +252,4 @@ class PlayRun:
     def _known_after(self, error: expressions.ExpressionError) -> str:
         """In check mode a result that an earlier change would produce is not an error, it is known after it."""
         expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.touched_by
-        return f"known after: {self.touched_by}" if expected else ""
+        return KNOWN_AFTER + self.touched_by if expected else ""
