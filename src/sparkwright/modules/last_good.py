@@ -37,8 +37,8 @@ class LastGood(Module["LastGood.Args"]):
             good = next(iter(good_states.before(context.state)), {})
             if not good:
                 raise Refused(
-                    f"{args.name} is the only state that was ever verified here: there is none before it.",
-                    fix="`invoke deploy` with another recipe changes it.",
+                    f"there is no verified state before the one of {args.name} that serves.",
+                    fix="`invoke history` shows what was here; `invoke deploy` makes any recipe serve.",
                 )
         elif previous and (not good or previous["Id"] == good.get("container_id")):
             msg = f"the kept container {args.name}{containers.PREVIOUS}"
