@@ -34,7 +34,8 @@ class Bench:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.good_book = (desk.root / "playbooks/deploy.yml").read_text()
+        books = (desk.root / "playbooks").rglob("*.yml")
+        self.good_books = {path: path.read_text() for path in books}
         self.seqs = 8
         self.room = self.state.path
         self.room.mkdir(parents=True)
@@ -72,17 +73,13 @@ class Bench:
             (self.desk.root / name).unlink(missing_ok=True)
         here = self.desk.root
         wait = f"touch {here}/reached; until [ -e {here}/open ]; do sleep 0.02; done; test ! -e {here}/fail"
-        task = f"        - name: Gate\n          command: {{argv: [sh, -c, '{wait}']}}\n\n"
-        at = f"        - name: {before}\n"
-        assert self.good_book.count(at) == 1, before
-        book = self.good_book.replace(at, task + at)
+        self.desk.before(before, f'{{name: Gate, command: {{argv: [sh, -c, "{wait}"]}}}}')
         if fail_at:
-            bad = f"        - name: {fail_at}\n"
-            book = book.replace(bad, f"        - name: Fail\n          fail: {{msg: broken on purpose}}\n\n{bad}", 1)
-        (here / "playbooks/deploy.yml").write_text(book)
+            self.desk.before(fail_at, "{name: Fail, fail: {msg: broken on purpose}}")
 
     def ungate(self) -> None:
-        (self.desk.root / "playbooks/deploy.yml").write_text(self.good_book)
+        for path, text in self.good_books.items():
+            path.write_text(text)
 
     def start(self) -> subprocess.Popen[str]:
         words = [

@@ -48,7 +48,7 @@ def state(desk: Desk) -> StateFolder:
 def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone(desk: Desk) -> None:
     assert desk.deploy().code == 0
     alone = desk.run("rollback", "--host", "sandbox")
-    assert (alone.code, "the only state that was ever verified" in alone.out) == (5, True), alone.out
+    assert (alone.code, "no verified state before the one" in alone.out) == (5, True), alone.out
     seqs(desk, 4)
     assert desk.deploy().code == 0
     assert desk.containers() == ["qwen35 running"]
@@ -192,9 +192,7 @@ def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None
 def test_a_restart_that_does_not_come_up_is_tried_once_more(desk: Desk) -> None:
     assert desk.deploy().code == 0
     before = desk.serving()
-    book = desk.root / "playbooks/restart.yml"
-    at = "        - name: Measure its throughput\n"
-    book.write_text(book.read_text().replace(at, f"        - name: Break\n          fail: {{msg: broken}}\n\n{at}", 1))
+    desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
     done = desk.run("restart", "--host", "sandbox", "--json")
     assert (done.code, "Started once more, it serves." in done.recap["msg"]) == (1, True), done.recap
     assert desk.serving() == before

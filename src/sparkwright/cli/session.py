@@ -176,7 +176,7 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
         run_id = new_run_id()
         member.secrets = inventory.secrets(member.host)
         names = _names(project, fleet, member, pins[locks[member.host.name]], play, run_id)
-        if "container" in names:
+        if play.uses({"container"}):
             shown.serves(_served(member.host, names))
         plan = playbook.compile(
             play, member.host, names, given, run_id=run_id, project=project.root, registered=member.registered

@@ -71,7 +71,8 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
             raise Failed(
                 f"container {name} does not run any more.", fix=f"On the host: `docker logs --tail 50 {name}`."
             )
-        good_states.remember(context.state, self._good(args, found, context))
+        good = self._good(args, found, context)
+        good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
         containers.set_policy(client, name, args.spec["restart"])
         if found.previous:
             client.api.remove_container(name + containers.PREVIOUS, force=True)

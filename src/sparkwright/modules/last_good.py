@@ -20,12 +20,14 @@ class LastGood(Module["LastGood.Args"]):
     it is; so is one that a run had stopped, and not yet renamed or started again, when it was cut off. Else it is made again
     from what was written down, image digest, settings and model revision.
 
-    Returns: kept, spec, model, serve, since, base_url, utilization. Refuses when there is nothing to go back to.
+    Returns: kept, spec, model, serve, since, base_url. Refuses when there is nothing to go back to.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
+        model_dir: str = arg("the model's folder, when the kept server was never verified", default="")
+        ready_s: float = arg("how long it may take to be ready, when the kept server was never verified", default=1800)
 
     def run(self, args: Args, context: Context) -> Result:
         client = context.docker()
@@ -39,12 +41,12 @@ class LastGood(Module["LastGood.Args"]):
             good = next(iter(good_states.before(context.state)), {})
             if not good:
                 raise Refused(
-                    f"{args.name} is the only state that was ever verified here: there is none before it.",
-                    fix="`invoke deploy` with another recipe changes it.",
+                    f"there is no verified state before the one of {args.name} that serves.",
+                    fix="`invoke history` shows what was here; `invoke deploy` makes any recipe serve.",
                 )
         elif previous and (not good or previous["Id"] == good.get("container_id")):
             msg = f"the kept container {args.name}{containers.PREVIOUS}"
-            return Result(msg=msg, data=_data(good, containers.url_of(previous), kept=True))
+            return Result(msg=msg, data=_data(_assumed(args) | good, containers.url_of(previous), kept=True))
         if not good:
             raise Refused(f"no state of {args.name} was ever verified here, and no older container is kept.")
         if not good.get("serve"):
@@ -59,11 +61,15 @@ class LastGood(Module["LastGood.Args"]):
         return bool(current["Id"] == remembered.get("id") == good.get("container_id"))
 
 
+def _assumed(args: LastGood.Args) -> dict[str, Any]:
+    """What is taken of a kept server of which nothing was written down."""
+    serve = {"utilization": DEFAULT_MEMORY_UTILIZATION, "ready_s": args.ready_s}
+    return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
+
+
 def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
-    empty: dict[str, Any] = {"spec": {}, "model": {}, "serve": {}, "since": 0}
-    found = {key: good.get(key) or default for key, default in empty.items()}
-    utilization = found["serve"].get("utilization", DEFAULT_MEMORY_UTILIZATION)
-    return {"kept": kept, **found, "base_url": url or _url(found["spec"]), "utilization": utilization}
+    found = {key: good[key] for key in ("spec", "model", "serve", "since")}
+    return {"kept": kept, **found, "base_url": url or _url(found["spec"])}
 
 
 def _url(spec: dict[str, Any]) -> str:

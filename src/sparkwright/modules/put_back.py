@@ -51,7 +51,8 @@ class PutBack(StateModule["PutBack.Args", Found]):
 
     It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
 
-    Returns: put_back (whether there is an old server to start again), restart (the policy it had, else no).
+    Returns: put_back (whether there is an old server to start again), restart (the policy it had, else no),
+    base_url (where it answers, empty when it publishes no port).
     """
 
     @dataclass(frozen=True)
@@ -95,9 +96,10 @@ class PutBack(StateModule["PutBack.Args", Found]):
             else "There was no older server to put back."
         )
         if not old:
-            return {"put_back": False, "restart": "no", "msg": said}
+            return {"put_back": False, "restart": "no", "base_url": "", "msg": said}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {"policy": "no", "running": True}
-        return {"put_back": bool(was["running"]), "restart": was["policy"], "msg": said}
+        about = {"restart": was["policy"], "base_url": containers.url_of(old)}
+        return {"put_back": bool(was["running"]), **about, "msg": said}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         client, kept = context.docker(), args.name + containers.PREVIOUS

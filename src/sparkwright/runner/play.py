@@ -14,7 +14,7 @@ from sparkwright.modules.base import Module, Result
 from sparkwright.modules.machine import Machine
 from sparkwright.modules.state import StateFolder
 from sparkwright.plan import expressions
-from sparkwright.plan.events import Event, event
+from sparkwright.plan.events import KNOWN_AFTER, Event, event
 from sparkwright.plan.model import Block, Plan, Step, Task
 from sparkwright.runner.become import Become
 from sparkwright.runner.context import RunContext, engine_went_away
@@ -41,7 +41,7 @@ class PlayRun:
         self.plan = plan
         self.emit = emit
         self.stop_requested = stop_requested
-        self.registered: dict[str, Any] = dict(plan.registered)
+        self.registered: dict[str, Any] = {"failed_result": Result().registered(), **plan.registered}
         self.notified: set[str] = set()
         self.counts = {"ok": 0, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0, "rescued": 0, "ignored": 0}
         self.touched_by = ""
@@ -94,12 +94,12 @@ class PlayRun:
             if stoppable and self.stop_requested():
                 self.stopped = Result(failed=True, msg=f"stopped on request, before: {step.name}")
                 return self.stopped
-            failure = self._block(step) if isinstance(step, Block) else self._task(step)
+            failure = self._block(step, stoppable) if isinstance(step, Block) else self._task(step)
             if failure is not None:
                 return failure
         return None
 
-    def _block(self, block: Block) -> Result | None:
+    def _block(self, block: Block, stoppable: bool) -> Result | None:
         try:
             if block.when and not self._holds(block.when):
                 self._skip_all(block.tasks)
@@ -110,7 +110,7 @@ class PlayRun:
             self._skip_all(block.tasks)
             return None
         failed_before = self.counts["failed"]
-        failure = self._steps(block.tasks)
+        failure = self._steps(block.tasks, stoppable=stoppable)
         if failure is not None and block.rescue:
             self.counts["rescued"] += self.counts["failed"] - failed_before
             self.counts["failed"] = failed_before
@@ -174,7 +174,7 @@ class PlayRun:
         try:
             kind = registry.load(task.module)
             if self.context.check and not kind.safe_in_check and self.touched_by:
-                return Result(skipped=True, msg=f"known after: {self.touched_by}")
+                return Result(skipped=True, msg=KNOWN_AFTER + self.touched_by)
             names = self._names(expressions.names_in_value([task.args[name] for name in task.open]))
             values = {k: expressions.render(v, names) if k in task.open else v for k, v in task.args.items()}
             return self._call(task, kind, values)
@@ -260,4 +260,4 @@ class PlayRun:
     def _known_after(self, error: expressions.ExpressionError) -> str:
         """In check mode a result that an earlier change would produce is not an error, it is known after it."""
         expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.touched_by
-        return f"known after: {self.touched_by}" if expected else ""
+        return KNOWN_AFTER + self.touched_by if expected else ""
