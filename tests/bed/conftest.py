@@ -94,7 +94,7 @@ def lab(bed: Path, tmp_path: Path) -> Iterator[Lab]:
     wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F "{bed}/ssh_config" "$@"\n')
     wrapper.chmod(0o755)
     one = Lab(tmp_path / "project", wrapper.parent)
-    for book in (one.root / "playbooks").glob("*.yml"):  # fewer tokens than a real server deserves
+    for book in (one.root / "playbooks").rglob("*.yml"):  # fewer tokens than a real server deserves
         book.write_text(re.sub(r"(?m)^( +)tok_per_s: ", r"\1tokens: 24\n\1tok_per_s: ", book.read_text()))
     yield one
 
