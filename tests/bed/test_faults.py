@@ -45,9 +45,9 @@ class Host:
         self.books = {path: path.read_text() for path in (lab.root / "playbooks").rglob("*.yml")}
 
     def gate(self, before: str) -> None:
-        (path,) = [path for path, text in self.books.items() if f"- name: {before}\n" in text]
         gate = f"- name: Gate\n\\1  command: {{argv: [sh, -c, '{GATE}']}}\n\n\\1"
-        path.write_text(re.sub(rf"(?m)^( *)(?=- name: {before}\n)", rf"\1{gate}", self.books[path]))
+        for path, text in self.books.items():
+            path.write_text(re.sub(rf"(?m)^( *)(?=- name: {before}\n)", rf"\1{gate}", text))
         self.lab.on("spark1", "rm -f /tmp/gate-*")
 
     def ungate(self) -> None:
