@@ -121,6 +121,20 @@ def test_ollama_gets_its_models_back_once_the_engine_is_verified_and_they_fit(de
     assert desk.serving()
 
 
+def test_ollama_gets_its_models_back_beside_the_old_server_too(desk: Desk) -> None:
+    desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    reload_after: true")
+    desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
+    assert desk.deploy().code == 0
+    assert models(desk) == ["qwen3:32b"]
+    before = desk.serving()
+    seqs(desk, 4)
+    desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
+    failed = desk.deploy()
+    assert failed.code == 1
+    assert failed.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
+    assert (desk.serving(), models(desk)) == (before, ["qwen3:32b"])
+
+
 def test_a_host_may_leave_ollama_alone_and_its_models_are_listed_and_unloaded_by_hand(desk: Desk) -> None:
     desk.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
     desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
@@ -168,11 +182,8 @@ def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None
     """Beside them no throughput can be proved: that is said, and the server that generates is kept."""
     assert desk.deploy().code == 0
     seqs(desk, 4)
-    book = desk.root / "playbooks/deploy.yml"
-    at = "        - name: Measure its throughput\n"
     wait = f"touch {desk.root}/reached; until [ -e {desk.root}/open ]; do sleep 0.02; done"
-    gate = f"        - name: Gate\n          command: {{argv: [sh, -c, '{wait}']}}\n\n"
-    book.write_text(book.read_text().replace(at, gate + at, 1))
+    desk.before("Measure its throughput", f'{{name: Gate, command: {{argv: [sh, -c, "{wait}"]}}}}')
     said: list[Said] = []
     laptop = threading.Thread(target=lambda: said.append(desk.deploy()))
     laptop.start()
@@ -249,15 +260,15 @@ def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_
     assert plan.code == 2
     assert plan.task("Compare what runs with the recipe")["diff"][0]["field"] == "model revision"
     assert plan.task("Set the old server aside")["status"] == "changed"
-    book = desk.root / "playbooks/deploy.yml"
-    good, at = book.read_text(), "        - name: Measure its throughput\n"
-    book.write_text(good.replace(at, f"        - name: Break\n          fail: {{msg: broken}}\n\n{at}", 1))
+    books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
+    desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
     failed = desk.deploy()
     assert failed.code == 1
     assert desk.serving() == before
     assert shard.read_bytes() == old, "the old server has the files that it was verified with"
     assert not (shard.parent / ".before").exists()
-    book.write_text(good)
+    for path, text in books.items():
+        path.write_text(text)
     done = desk.deploy()
     assert done.code == 0
     assert desk.serving() != before and shard.read_bytes() != old
