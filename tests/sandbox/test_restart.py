@@ -159,10 +159,12 @@ def stream(desk: Desk, tokens: int) -> Any:
 
 def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(desk: Desk) -> None:
     assert desk.deploy().code == 0
-    short = stream(desk, 60)
+    running = stream(desk, 100_000)
     plan = desk.run("restart", "--host", "sandbox", "--json", "--check")
     assert "1 request running now" in plan.task("Let its requests end")["msg"]
     assert "as its last start" in plan.task("Let its requests end")["msg"]
+    running.close()
+    short = stream(desk, 60)
     text: list[bytes] = []
     reader = threading.Thread(target=lambda: text.append(short.read()))
     reader.start()
@@ -246,7 +248,10 @@ def test_what_plan_says_is_what_deploy_does(desk: Desk) -> None:
         did = {one["name"] for one in done.events() if one.get("status") == "changed"}
         late = {"Grant the restart policy, forget the old server"}  # known after the start
         assert would - late == did - late, what
-        assert desk.run("plan", "--host", "sandbox").code == 0, what
+        assert len(plan.task("Compare what runs with the recipe")["diff"]) <= 1, (
+            "what the deploy before changed is as it should"
+        )
+    assert desk.run("plan", "--host", "sandbox").code == 0
 
 
 def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_the_old_files_back(desk: Desk) -> None:
