@@ -41,7 +41,8 @@ class Lab:
 
     def __init__(self, folder: Path, bin_folder: Path) -> None:
         self.root = folder
-        self.env = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
+        path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
+        self.env = {**os.environ, "PATH": path, "PYTHONPATH": str(TOP / "src")}  # of this checkout
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         program = "from sparkwright.cli import main; main()"

@@ -73,7 +73,7 @@ class Desk:
 
     def run(self, *words: str, timeout_s: float = 120) -> Said:
         program = "from sparkwright.cli import main; main()"
-        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant"}
+        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}  # of this checkout
         env.pop("SPARKWRIGHT_SANDBOX", None)
         done = subprocess.run(
             [sys.executable, "-c", program, *words],

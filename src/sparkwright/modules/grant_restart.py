@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import containers, footprint, good_states, history
+from sparkwright.modules import containers, footprint, good_states, history, kept_files
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 
@@ -77,6 +77,8 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         if found.previous:
             client.api.remove_container(name + containers.PREVIOUS, force=True)
         context.state.remove("previous")
+        if args.model.get("dir"):
+            kept_files.forget(context.machine.expand(args.model["dir"]))
         about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
         more = {"container_id": found.current["Id"], "changed": args.changed, "measured": args.measured}
         history.append(context, args.what, **about, **more)
