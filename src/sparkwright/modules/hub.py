@@ -103,13 +103,13 @@ def use(mode: str, *, retries: int) -> None:
     from functools import partial as bound
 
     from huggingface_hub import constants, file_download
-    from huggingface_hub.utils import http_backoff
+    from huggingface_hub.utils._http import http_backoff
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     constants.HF_HUB_ENABLE_HF_TRANSFER = mode == "hf_transfer"
     constants.HF_HUB_DISABLE_XET = mode != "xet"
-    file_download.http_backoff = bound(http_backoff, max_retries=retries)
+    vars(file_download)["http_backoff"] = bound(http_backoff, max_retries=retries)
     constants.HF_TRANSFER_CONCURRENCY = RANGES
     constants.DOWNLOAD_CHUNK_SIZE = RANGE_BYTES if mode == "hf_transfer" else CHUNK_BYTES
 
