@@ -84,7 +84,9 @@ def test_the_token_opens_the_model_and_is_in_no_process_file_event_or_log(lab: L
     assert said.returncode == 0, said.stdout[-2000:] + said.stderr
     assert watch.met("sparkwright.modules.fetching") and watch.met("sshd:")
     laptop = {line for line, where in watch.told if where == "environment"}
-    allowed = (COMMAND, "ssh -F", "ssh -G") if source == "env" else ()  # what the user's own shell gives to its children
+    allowed = (
+        (COMMAND, "ssh -F", "ssh -G", "ssh-keygen -F") if source == "env" else ()
+    )  # what the user's own shell gives to its children
     assert not [line for line in laptop if not any(words in line for words in allowed)]
     assert not [line for line, where in watch.told if where == "command line"]
     assert token not in said.stdout + said.stderr
