@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sparkwright.console import words
+from sparkwright.console import rolled, words
 from sparkwright.plan.events import Event
 
 PROGRESS_EVERY_S = 5.0
@@ -25,6 +25,7 @@ class Lines:
         self._width = 0
         self._many = False
         self._recaps: list[Event] = []
+        self._rolled: Event | None = None
 
     def hosts(self, names: list[str]) -> None:
         """Who takes part: one host needs no name in front of each line."""
@@ -41,11 +42,21 @@ class Lines:
             self.write("", "")
             for recap in sorted(self._recaps, key=lambda one: str(one["host"])):
                 self._recap(recap)
+        if self._rolled is not None:
+            self.write("", "")
+            for style, text in rolled.lines(self._rolled):
+                self.write(style, text)
 
     # -- events --------------------------------------------------------------------------------------------------
 
     def _on_play_started(self, event: Event) -> None:
         self.write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
+
+    def _on_batch_started(self, event: Event) -> None:
+        self.write("title", rolled.batch(event))
+
+    def _on_rolled(self, event: Event) -> None:
+        self._rolled = event
 
     def _on_run_started(self, event: Event) -> None:
         if event.get("sandbox") and event["host"] not in self._told:
