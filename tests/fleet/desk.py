@@ -45,7 +45,8 @@ class Desk:
         for n in range(1, hosts + 1):
             self.host(f"s{n}", f"connection: local\ngroups: [lab]\nenv: {{HOME: {self.home(f's{n}')}}}\n")
         self.playbook(
-            "roll", "  serial: 1\n  tasks:\n    - command: {argv: [sh, -c, 'test ! -e ~/broken']}\n      changed_when: false"
+            "roll",
+            "  serial: 1\n  tasks:\n    - command: {argv: [sh, -c, 'test ! -e ~/broken']}\n      changed_when: false",
         )
 
     def home(self, host: str) -> Path:

@@ -13,7 +13,9 @@ MADE = {"recipes/a.yml": "1", "spark.lock": "x"}
 
 
 def left() -> Record:
-    return Record("restart", ["s1", "s2", "s3"], {"tags": []}, done={"s1": dict(MADE)}, failed={"s2": "no"}, began_s=1000)
+    return Record(
+        "restart", ["s1", "s2", "s3"], {"tags": []}, done={"s1": dict(MADE)}, failed={"s2": "no"}, began_s=1000
+    )
 
 
 def test_it_is_kept_until_nothing_is_left_and_never_committed(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def run(chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, jso
     fleet, codes = chosen.fleet, list[int]()
     read = playbook.load(chosen.project.playbook(book))
     trip = Trip(chosen, read, given, asked)
-    shown = Shown(chosen, json=json, diff=given.diff)
+    shown = Shown(chosen, json=json, diff=given.diff, rows=True)
     try:
         if trip.may_begin():
             for n, play in enumerate(read.plays):
@@ -140,9 +140,12 @@ def docker_run_script(pattern: str, recipe_name: str) -> str:
 
 
 class Shown:
-    """Who hears the events of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end."""
+    """Who hears the events of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end.
 
-    def __init__(self, chosen: Chosen, *, json: bool, diff: bool) -> None:
+    rows: of many hosts it shows a row each and no panels.
+    """
+
+    def __init__(self, chosen: Chosen, *, json: bool, diff: bool, rows: bool = False) -> None:
         self._project = chosen.project
         self._summary: Summary | None = None
         chosen.fleet.ask_stop = _ask_stop
@@ -151,10 +154,11 @@ class Shown:
 
             chosen.fleet.subscribers = [JsonLines()]
             return
-        lines = _lines(diff)
+        many = rows and not diff and len(chosen.hosts) > 1
+        lines = _lines(diff, many=many)
         lines.hosts([host.name for host in chosen.hosts])
         self._summary = Summary(self._snippet, lines.write)
-        chosen.fleet.subscribers = [lines, Tables(lines.write), self._summary]
+        chosen.fleet.subscribers = [lines, Tables(lines.write), *([] if many else [self._summary])]
 
     def serves(self, one: Served) -> None:
         """Remember what a host is to serve, for the panel."""
@@ -265,7 +269,16 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _lines(diff: bool) -> Any:
+def _lines(diff: bool, *, many: bool) -> Any:
+    """Every task of a host; of many hosts one row each, unless their differences are asked for."""
+    if many and sys.stdout.isatty():
+        from sparkwright.console.host_table import HostTable
+
+        return HostTable()
+    if many:
+        from sparkwright.console.host_lines import HostLines
+
+        return HostLines()
     if sys.stdout.isatty():
         from sparkwright.console.live import Live
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparkwright.console import rolled, words
@@ -18,7 +18,7 @@ class Lines:
 
     def __init__(self, *, diff: bool = False, write: Callable[[str, str], None] | None = None) -> None:
         self.diff = diff
-        self.write = write or _plain
+        self.write = write or plain
         self._progress_at: dict[str, float] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._told: set[str] = set()
@@ -95,7 +95,8 @@ class Lines:
         said = f"  {event['msg']}" if event["msg"] and event["status"] != "skipped" else ""
         self.write(event["status"], self._line(event["status"], event["host"], f"{event['name']}{took}{said}"))
         if event["status"] in ("failed", "ignored"):
-            self._explain(event)
+            for style, text in explained(event, " " * (WIDTH_STATUS + 1)):
+                self.write(style, text)
         if self.diff:
             self._differences(event)
 
@@ -107,15 +108,6 @@ class Lines:
     def _line(self, status: str, host: str, text: str) -> str:
         who = f"{host:<{self._width}}  " if self._many else ""
         return f"{status:<{WIDTH_STATUS}} {who}{text}"
-
-    def _explain(self, event: Event) -> None:
-        indent = " " * (WIDTH_STATUS + 1)
-        if event.get("fix"):
-            self.write("fix", f"{indent}→ {event['fix']}")
-        for row in event.get("data", {}).get("evidence", ()):
-            self.write("muted", f"{indent}| {row}")
-        if event.get("where"):
-            self.write("muted", f"{indent}at {event['where']}")
 
     def _differences(self, event: Event) -> None:
         indent = " " * (WIDTH_STATUS + 1)
@@ -134,13 +126,24 @@ class Lines:
             self.write("fix", f"  {recap['msg']}")
 
 
+def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
+    """(style, text) of what is known of a failed task: the way out, the evidence, the place."""
+    if event.get("fix"):
+        yield "fix", f"{indent}→ {event['fix']}"
+    for row in event.get("data", {}).get("evidence", ()):
+        yield "muted", f"{indent}| {row}"
+    if event.get("where"):
+        yield "muted", f"{indent}at {event['where']}"
+
+
 def _rows(value: Any) -> list[str]:
     if value is None:
         return []
     return value.splitlines() if isinstance(value, str) and "\n" in value else [words.short(value)]
 
 
-def _plain(style: str, text: str) -> None:
+def plain(style: str, text: str) -> None:
+    """A line to stdout."""
     del style
     sys.stdout.write(text.rstrip() + "\n")
     sys.stdout.flush()
