@@ -48,6 +48,7 @@ NAMES: tuple[str, ...] = (
     "reinstated",
     "remove_model",
     "send_image",
+    "serving",
     "set_aside",
     "share_model",
     "smoke_test",

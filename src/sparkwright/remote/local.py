@@ -43,6 +43,9 @@ class LocalLink:
             said = process.stderr.read().decode(errors="replace").strip().splitlines()
             raise Unreachable(f"the runner ended with {process.returncode}: {said[-1] if said else 'no reason given'}.")
 
+    def ready(self) -> None:
+        """See `Link.ready`: it is this machine."""
+
     def close(self) -> None:
         """See `Link.close`."""
         for process in self._processes:

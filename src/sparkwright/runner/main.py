@@ -5,6 +5,7 @@
 {"verb": "stop"}                                                   ask the current run to stop at a safe point
 {"verb": "runs"}                                                   one `run` event for each kept run, newest first
 {"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
+{"verb": "serving", "name": "" | container}                        does a server here give a token
 {"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
 """
 
@@ -183,6 +184,7 @@ _VERBS = {
     "history": records.read_history,
     "incident": records.read_incident,
     "lock": records.read_lock,
+    "serving": records.read_serving,
     "unlock": records.unlock,
 }
 
