@@ -129,6 +129,13 @@ def spoken(answer: Any) -> tuple[str, str]:
         return "", ""
 
 
+def tokens_of(answer: Any) -> int:
+    """How many tokens a whole answer was made of. A single one may have no text: a mark of thinking, half a character."""
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    told = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return int(told) if isinstance(told, int) else int(any(spoken(answer)))
+
+
 def counters(metrics_text: str) -> dict[str, float]:
     """The counters above, summed over engines, from Prometheus text. One that is missing is left out."""
     found: dict[str, float] = {}

@@ -27,7 +27,7 @@ class Told:
 
 
 def damp(before: State | None, seen: Sequence[State]) -> Told:
-    """The state to tell. before: what was told last, None at the first look. seen: what looks saw, oldest first, this one last."""
+    """The state to tell. before: what was told last, None at the first look. seen: by all looks, oldest first, with this one."""
     recent = list(seen[-WINDOW:])
     now = recent[-1]
     changes = sum((one in WELL) != (other in WELL) for one, other in itertools.pairwise(recent))

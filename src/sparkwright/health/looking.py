@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright.engine import endpoints
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judge import Limits, Look, starved
-from sparkwright.health.record import Container, Gpu, Machine, Serves, Server
+from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
 from sparkwright.measure import gpu
 from sparkwright.modules import container_options, containers, crash_loop, evidence, good_states, http_probe
@@ -100,7 +100,7 @@ class Looker:
 
     def _server(self, found: Look, inspected: dict[str, Any]) -> Look:
         """/health, the counters, and a token when nothing else shows that it generates."""
-        url = _url(self.good["spec"])
+        url = url_of_spec(self.good["spec"])
         if not url or (inspected and found.container.status != "running"):
             return replace(found, server=Server(url))
         health = http_probe.ask(url, endpoints.HEALTH, timeout_s=HEALTH_S)
@@ -136,9 +136,9 @@ class Looker:
         answer = http_probe.ask(url, endpoints.CHAT, body=body, api_key=key, timeout_s=limit_s)
         token_s = time.monotonic() - started_s
         if answer.status == 200:
-            any_text = any(endpoints.spoken(answer.json()))
-            made = replace(found.server, token="made" if any_text else "error", token_s=round(token_s, 3))
-            return replace(found, server=made, error="" if any_text else "the answer was 200 and holds no text")
+            any_token = endpoints.tokens_of(answer.json()) > 0
+            made = replace(found.server, token="made" if any_token else "error", token_s=round(token_s, 3))
+            return replace(found, server=made, error="" if any_token else "the answer was 200 and holds no token")
         if answer.error == "timeout":
             return replace(found, server=replace(found.server, token="none"))
         if answer.status == 401:
@@ -220,6 +220,6 @@ def _counted(server: Server, counters: Mapping[str, float]) -> Server:
     )
 
 
-def _url(spec: dict[str, Any]) -> str:
+def url_of_spec(spec: dict[str, Any]) -> str:
     """Where the server of a spec answers on this host."""
     return containers.url_of({"HostConfig": {"PortBindings": port_bindings(tuple(spec.get("ports") or ()))}})

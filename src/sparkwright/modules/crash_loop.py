@@ -77,12 +77,7 @@ class CrashLoop(Module["CrashLoop.Args"]):
         data = {"broken": True, "why": why, "restarts": restarts}
         if context.check:
             return Result(changed=True, msg=why, data=data)
-        containers.set_policy(context.docker(), args.name, "no")
-        folder = incidents.save(context, args.name, why)
-        if containers.running(context.docker(), args.name):
-            containers.stop(context.docker(), args.name, 10)
-        history.append(context, "stopped for a crash loop", container_id=container["Id"], why=why)
-        raise BrokenLoop(args.name, why, {**data, "incident": folder.name})
+        raise BrokenLoop(args.name, why, {**data, "incident": break_loop(context, args.name, why)})
 
 
 class BrokenLoop(Failed):
@@ -94,6 +89,18 @@ class BrokenLoop(Failed):
             fix="`invoke incident` fetches what was kept of it; `invoke deploy` or `invoke rollback` brings a server back.",
         )
         self.data = data
+
+
+def break_loop(context: Context, name: str, why: str) -> str:
+    """Take the policy away, keep what there is to know, stop it. Returns the name of the incident."""
+    client = context.docker()
+    container = containers.inspect(client, name) or {}
+    containers.set_policy(client, name, "no")
+    folder = incidents.save(context, name, why)
+    if containers.running(client, name):
+        containers.stop(client, name, 10)
+    history.append(context, "stopped for a crash loop", container_id=container.get("Id", ""), why=why)
+    return folder.name
 
 
 def look(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
