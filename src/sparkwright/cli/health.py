@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from invoke.collection import Collection
 from invoke.tasks import task
 
 from sparkwright.cli.reporting import reporting, worst
 from sparkwright.errors import Refused
+
+if TYPE_CHECKING:
+    from sparkwright.cli.hosts import Chosen
 
 HELP = {"host": "which host or hosts", "json": "events as JSON lines", "debug": "show the traceback of an error"}
 
@@ -31,8 +34,7 @@ def check(
     from sparkwright.cli.hosts import choose
 
     chosen = choose(host)
-    for member in chosen.fleet.members:
-        member.secrets = chosen.inventory.secrets(member.host)
+    _give(chosen, "VLLM_API_KEY")
     return worst(session.ask(chosen, {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json))
 
 
@@ -146,11 +148,19 @@ def _task(args: dict[str, Any], **more: Any) -> Any:
     return Task(id=f"health_timer_{unique}", name=name, module="health_timer", args=args, **more)
 
 
+def _give(chosen: Chosen, name: str) -> None:
+    """Let each host have the one secret that is needed, where there is one."""
+    for member in chosen.fleet.members:
+        given = chosen.inventory.secrets(member.host)
+        member.secrets = {name: given[name]} if name in given else {}
+
+
 def _clock(host: str, json: bool, steps: Callable[[str], tuple[Any, ...]]) -> int:
     from sparkwright.cli import session
     from sparkwright.cli.hosts import choose
 
     chosen = choose(host)
+    _give(chosen, "BECOME_PASSWORD")
     return worst(session.tasks(chosen, "Health", lambda one: steps(one.name), exclusive=True, json=json))
 
 

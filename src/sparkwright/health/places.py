@@ -21,11 +21,11 @@ PASSED_ON = ("DOCKER_HOST", "OLLAMA_HOST")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One kind of clock on this host. settings: the file that the check reads. folder: of the units; None for cron."""
+    """One kind of clock on this host. settings_file: what the check reads. folder: of the units; None for cron."""
 
     scope: Scope
     user: str
-    settings: Path
+    settings_file: Path
     folder: Path | None
 
     @classmethod
@@ -37,14 +37,14 @@ class Place:
         return cls(scope, user, context.state.path / f"{settings.NAME}.json", folders[scope])
 
     @property
-    def units(self) -> list[Path]:
+    def files(self) -> list[Path]:
         """The unit files, whether they are there or not."""
         return [self.folder / name for name in (units.SERVICE, units.TIMER)] if self.folder else []
 
     @property
     def there(self) -> bool:
         """Whether a clock of this kind was installed with units."""
-        return any(path.exists() for path in self.units)
+        return any(path.exists() for path in self.files)
 
     def clock(self, given: settings.Settings, context: Context, *, confined: bool) -> units.Clock:
         """What is started, how often, and what it may write to."""

@@ -76,7 +76,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             raise Refused("the sandbox has no clock of its own.", fix=fix)
         place = places.find(context, system=args.system)
         wanted = _wanted(args, place, context) if args.state == "present" else {}
-        paths = [place.settings, *place.units]
+        paths = [place.settings_file, *place.files]
         standing = {str(path): path.read_text() for path in paths if path.exists()}
         standing[CRONTAB] = context.machine.run(["crontab", "-l"]).out
         before = Settings.of(context.state)
@@ -136,11 +136,11 @@ def _settings(args: HealthTimer.Args) -> Settings:
 def _wanted(args: HealthTimer.Args, place: Place, context: Context) -> dict[str, tuple[str, ...]]:
     """Every file with the texts that are right for it: a service may stand there with its namespaces or without."""
     given = _settings(args)
-    wanted = {str(place.settings): tuple(_text(given, lingers=one) for one in (False, True))}
+    wanted = {str(place.settings_file_file): tuple(_text(given, lingers=one) for one in (False, True))}
     clocks = [place.clock(given, context, confined=confined) for confined in (True, False)]
     if place.scope == "cron":
         return {**wanted, CRONTAB: (units.cron_line(clocks[0]),)}
-    service, timer = map(str, place.units)
+    service, timer = map(str, place.files)
     return {**wanted, service: tuple(units.service(one) for one in clocks), timer: (units.timer(clocks[0]),)}
 
 
@@ -164,10 +164,10 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
     if not found.lingers:
         _linger(place, context)
     for name, texts in found.wanted.items():
-        if name == str(place.settings):
-            write_atomically(place.settings, texts[ours and place.scope == "user"].encode(), mode=0o600)
+        if name == str(place.settings_file_file):
+            write_atomically(place.settings_file_file, texts[ours and place.scope == "user"].encode(), mode=0o600)
             home = context.machine.home.stat()
-            os.chown(place.settings, home.st_uid, home.st_gid)
+            os.chown(place.settings_file_file, home.st_uid, home.st_gid)
         elif name == CRONTAB:
             _write_crontab(units.with_cron(found.standing[CRONTAB], texts[0]), context)
         else:
@@ -189,7 +189,7 @@ _WHOSE = {"user": "the user's systemd", "system": "root's systemd", "cron": "cro
 
 def _start(found: Found, context: Context) -> bool:
     """Start the timer, once the first check has run. Returns whether the service has namespaces of its own."""
-    place, service = found.place, str(found.place.units[0])
+    place, service = found.place, str(found.place.files[0])
     confined = True
     for text in found.wanted[service]:
         write_atomically(Path(service), text.encode())
@@ -253,7 +253,7 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
     if place.there:
         place.systemctl(context, "disable", "--now", units.TIMER)
         place.systemctl(context, "stop", units.SERVICE)
-        for path in place.units:
+        for path in place.files:
             path.unlink(missing_ok=True)
         _ask(place, context, "daemon-reload")
         place.systemctl(context, "reset-failed", units.SERVICE)
@@ -264,7 +264,7 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
         any(context.machine.run(words).ok for words in tries)
     if found.elsewhere:
         return {"msg": f"a clock of the {found.elsewhere[0]}'s is left"}
-    for path in (place.settings, *found.left):
+    for path in (place.settings_file_file, *found.left):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
