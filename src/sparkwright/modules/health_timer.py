@@ -136,7 +136,7 @@ def _settings(args: HealthTimer.Args) -> Settings:
 def _wanted(args: HealthTimer.Args, place: Place, context: Context) -> dict[str, tuple[str, ...]]:
     """Every file with the texts that are right for it: a service may stand there with its namespaces or without."""
     given = _settings(args)
-    wanted = {str(place.settings_file_file): tuple(_text(given, lingers=one) for one in (False, True))}
+    wanted = {str(place.settings_file): tuple(_text(given, lingers=one) for one in (False, True))}
     clocks = [place.clock(given, context, confined=confined) for confined in (True, False)]
     if place.scope == "cron":
         return {**wanted, CRONTAB: (units.cron_line(clocks[0]),)}
@@ -164,10 +164,10 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
     if not found.lingers:
         _linger(place, context)
     for name, texts in found.wanted.items():
-        if name == str(place.settings_file_file):
-            write_atomically(place.settings_file_file, texts[ours and place.scope == "user"].encode(), mode=0o600)
+        if name == str(place.settings_file):
+            write_atomically(place.settings_file, texts[ours and place.scope == "user"].encode(), mode=0o600)
             home = context.machine.home.stat()
-            os.chown(place.settings_file_file, home.st_uid, home.st_gid)
+            os.chown(place.settings_file, home.st_uid, home.st_gid)
         elif name == CRONTAB:
             _write_crontab(units.with_cron(found.standing[CRONTAB], texts[0]), context)
         else:
@@ -264,7 +264,7 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
         any(context.machine.run(words).ok for words in tries)
     if found.elsewhere:
         return {"msg": f"a clock of the {found.elsewhere[0]}'s is left"}
-    for path in (place.settings_file_file, *found.left):
+    for path in (place.settings_file, *found.left):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
