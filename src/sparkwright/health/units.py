@@ -36,13 +36,19 @@ CONFINED: tuple[str, ...] = (
     "ProtectHome=read-only",
     "PrivateTmp=yes",
     "ProtectKernelTunables=yes",
-    "ProtectKernelModules=yes",
-    "ProtectKernelLogs=yes",
     "ProtectControlGroups=yes",
-    "ProtectHostname=yes",
 )
+#: without a user namespace a user's systemd leaves the rows above out, and says nothing
+USERS: tuple[str, ...] = ("PrivateUsers=yes",)
 #: only root's systemd can do these. Not ProtectClock: it closes every device, the GPU's too
-ROOTS: tuple[str, ...] = ("CapabilityBoundingSet=", "AmbientCapabilities=", "KeyringMode=private")
+ROOTS: tuple[str, ...] = (
+    "CapabilityBoundingSet=",
+    "AmbientCapabilities=",
+    "KeyringMode=private",
+    "ProtectHostname=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes",
+)
 #: a check takes seconds; a restart of a big model takes minutes, twice if the first fails
 CHECK_S = 300
 HEAL_S = 7200
@@ -84,6 +90,7 @@ def service(clock: Clock) -> str:
         "TasksMax=256",
         *HARDENED,
         *(CONFINED if clock.confined else ()),
+        *(USERS if clock.confined and not clock.user else ()),
         *(f"ReadWritePaths={_word(str(path))}" for path in (clock.writes if clock.confined else ())),
         *(ROOTS if clock.user else ()),
     ]

@@ -19,8 +19,8 @@ from sparkwright.modules.state import write_atomically
 CRONTAB = "crontab"
 FIRST_RUN_S = 400.0
 LINGER_S = 10.0
-#: systemd's own exit statuses for what it could not set up: capabilities, namespaces, system calls
-NOT_SET_UP = ("218", "226", "228")
+#: systemd's own exit statuses for what it could not set up: users, capabilities, namespaces, system calls
+NOT_SET_UP = ("217", "218", "226", "228")
 
 
 @dataclass(frozen=True, slots=True)
