@@ -10,7 +10,21 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import images, lint, lock, logs, look, model, models, ollama, operate, records, runs, sandbox
+from sparkwright.cli import (
+    health,
+    images,
+    lint,
+    lock,
+    logs,
+    look,
+    model,
+    models,
+    ollama,
+    operate,
+    records,
+    runs,
+    sandbox,
+)
 
 namespace = Collection(
     *operate.TASKS,
@@ -21,6 +35,7 @@ namespace = Collection(
     *lint.TASKS,
     *lock.TASKS,
     docs=look.docs_collection(),
+    health=health.health_collection(),
     images=images.images_collection(),
     model=model.model_collection(),
     models=models.models_collection(),

@@ -25,6 +25,7 @@ NAMES: tuple[str, ...] = (
     "fits",
     "gone",
     "grant_restart",
+    "health_timer",
     "hf_model",
     "incident",
     "last_good",
