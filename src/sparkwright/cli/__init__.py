@@ -10,7 +10,21 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import images, lint, lock, logs, look, model, models, ollama, operate, records, runs, sandbox
+from sparkwright.cli import (
+    doctor,
+    images,
+    lint,
+    lock,
+    logs,
+    look,
+    model,
+    models,
+    ollama,
+    operate,
+    records,
+    runs,
+    sandbox,
+)
 
 namespace = Collection(
     *operate.TASKS,
@@ -18,6 +32,7 @@ namespace = Collection(
     *records.TASKS,
     *logs.TASKS,
     *look.TASKS,
+    *doctor.TASKS,
     *lint.TASKS,
     *lock.TASKS,
     docs=look.docs_collection(),

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from sparkwright.sandbox import squatter
+from sparkwright.sandbox import squatter, system
 from sparkwright.sandbox.containers import Containers, World
 from sparkwright.sandbox.docker_api import DockerApi
 from sparkwright.sandbox.hub import Hub, HubApi
@@ -169,4 +169,5 @@ class Spark:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         (self.folder / "bin/nvidia-smi").chmod(0o755)
+        system.lay(self.folder / "root")
         (self.folder / "home").mkdir(exist_ok=True)
