@@ -18,6 +18,7 @@ FILES: dict[str, str] = {
     ),
     f"/lib/firmware/nvidia/{DRIVER}/gsp_ga10x.bin": "pretend\n",
     "/etc/cdi/nvidia.yaml": f"kind: nvidia.com/gpu\n# libcuda.so.{DRIVER}\n",
+    "/usr/bin/nvidia-container-runtime-hook": "",
     "/etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\n",
     "/etc/default/locale": "LANG=en_US.UTF-8\n",
     "/run/systemd/timesync/synchronized": "",
