@@ -25,7 +25,8 @@ def check(host: Host) -> Iterator[Finding]:
     gpu = host.gpu()
     if gpu is None:
         words = "nvidia-smi is not here" if said is None else f"nvidia-smi: {(said.out + said.err).strip()[:200]}"
-        yield Finding(NAME, "bad" if loaded else "unknown", words, "nvidia-smi")
+        verdict, fix = ("bad", DASHBOARD) if loaded else ("unknown", "nvidia-smi")
+        yield Finding(NAME, verdict, words, fix, known.NVCHECKUP)  # type: ignore[arg-type]
         return
     yield _branch(*gpu)
     if loaded_line and GB10 in gpu[0] and "Open" not in loaded_line:
