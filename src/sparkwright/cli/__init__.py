@@ -12,6 +12,7 @@ from invoke.program import Program
 from sparkwright import __version__
 from sparkwright.cli import (
     doctor,
+    health,
     images,
     lint,
     lock,
@@ -36,6 +37,7 @@ namespace = Collection(
     *lint.TASKS,
     *lock.TASKS,
     docs=look.docs_collection(),
+    health=health.health_collection(),
     images=images.images_collection(),
     model=model.model_collection(),
     models=models.models_collection(),

@@ -4,6 +4,7 @@
 {"verb": "attach", "run": "" | id}                                 follow a run again, from its first event
 {"verb": "stop"}                                                   ask the current run to stop at a safe point
 {"verb": "runs"}                                                   one `run` event for each kept run, newest first
+{"verb": "health", "smoke": bool, "token_s": seconds}              check the server's health now
 {"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
 {"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
 """
@@ -65,7 +66,7 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
     if os.fork() == 0:
         _detach(book.folder)
         try:
-            _play(plan, machine, state, secrets, book)
+            play(plan, machine, state, secrets, book)
         finally:
             os._exit(0)
     return journal.follow(book.folder)
@@ -90,7 +91,8 @@ class _Log(io.TextIOBase):
         return len(text)
 
 
-def _play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Secret], book: Journal) -> None:
+def play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Secret], book: Journal) -> None:
+    """Run a plan in this process, its events into its journal, the recap last. Never raises."""
     from sparkwright.runner.play import PlayRun
 
     def note(text: str) -> None:
@@ -157,6 +159,12 @@ def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
         )
 
 
+def _health(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    from sparkwright.health import by_hand
+
+    return by_hand.check(request, machine, state)
+
+
 def _find(state: StateFolder, run_id: str) -> Path:
     for folder in state.runs():
         if run_id in ("", folder.name):
@@ -180,6 +188,7 @@ _VERBS = {
     "attach": _attach,
     "stop": _stop,
     "runs": _runs,
+    "health": _health,
     "history": records.read_history,
     "incident": records.read_incident,
     "lock": records.read_lock,
