@@ -38,7 +38,7 @@ class PlaySource(Protocol):
 class Member:
     """A host taking part: its link, kept for the command, and what its plays registered and ended with.
 
-    engine_version: what a task of its plays learnt from the image; empty when none did.
+    engine_version: what a task of its plays learnt from the image; empty when none did. light: it will run no plan.
     """
 
     host: Host
@@ -48,6 +48,7 @@ class Member:
     recap: Event | None = None
     run_id: str = ""
     engine_version: str = ""
+    light: bool = False
 
     @property
     def failed(self) -> bool:
@@ -56,7 +57,7 @@ class Member:
     def open(self) -> Link:
         """The link; connecting goes on in the background while the laptop still plans."""
         if self.link is None:
-            self.link = open_link(self.host)
+            self.link = open_link(self.host, light=self.light)
         return self.link
 
 

@@ -25,6 +25,7 @@ from sparkwright.cli import (
     records,
     runs,
     sandbox,
+    status,
 )
 
 namespace = Collection(
@@ -33,6 +34,7 @@ namespace = Collection(
     *records.TASKS,
     *logs.TASKS,
     *look.TASKS,
+    *status.TASKS,
     *doctor.TASKS,
     *lint.TASKS,
     *lock.TASKS,

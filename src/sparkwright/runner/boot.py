@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from sparkwright.runner.main import main
 
-for name in AHEAD:
+for name in AHEAD if "light" not in sys.argv[2:] else ():
     importlib.import_module(name)
 if not sys.stdin.buffer.peek(1):  # type: ignore[union-attr]
     sys.exit(0)  # nothing is asked after all

@@ -5,6 +5,8 @@
 {"verb": "stop"}                                                   ask the current run to stop at a safe point
 {"verb": "runs"}                                                   one `run` event for each kept run, newest first
 {"verb": "health", "smoke": bool, "token_s": seconds}              check the server's health now
+{"verb": "status", "container": name}                              what the host is doing, in one event (see status.py)
+{"verb": "checks", "since_s": seconds}                             its checks since then, in one event
 {"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
 {"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
 """
@@ -165,6 +167,18 @@ def _health(request: dict[str, Any], machine: Machine, state: StateFolder) -> It
     return by_hand.check(request, machine, state)
 
 
+def _status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    from sparkwright.runner import status
+
+    return status.read_status(request, machine, state)
+
+
+def _checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    from sparkwright.runner import status
+
+    return status.read_checks(request, machine, state)
+
+
 def _find(state: StateFolder, run_id: str) -> Path:
     for folder in state.runs():
         if run_id in ("", folder.name):
@@ -189,6 +203,8 @@ _VERBS = {
     "stop": _stop,
     "runs": _runs,
     "health": _health,
+    "status": _status,
+    "checks": _checks,
     "history": records.read_history,
     "incident": records.read_incident,
     "lock": records.read_lock,
