@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table

@@ -35,7 +35,11 @@ from sparkwright.secret import Secret
 
 def main() -> int:
     """Answer one request. The exit code says only whether the conversation worked; the recap says how the run ended."""
-    request = json.loads(sys.stdin.buffer.readline())
+    return answer(json.loads(sys.stdin.buffer.readline()))
+
+
+def answer(request: dict[str, Any]) -> int:
+    """Answer this request; what `main` returns."""
     os.environ.update({name: str(value) for name, value in request.get("env", {}).items()})
     os.environ["LC_ALL"] = "C"
     machine = Machine.here()
