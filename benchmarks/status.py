@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -90,8 +89,7 @@ class Lab:
         turns = sum(proxy.seen.turns - was["turns"] for proxy, was in zip(proxies, before, strict=True))
         one = statistics.median(self.floor(["spark1"]) for _ in range(RUNS))
         everyone = statistics.median(self.floor([f"spark{n + 1}" for n in range(len(self.hosts))]) for _ in range(RUNS))
-        wall, cpu = (statistics.median(values) for values in zip(*runs, strict=True))
-        peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000
+        wall, cpu, peak_mb = (statistics.median(values) for values in zip(*runs, strict=True))
         cells = (
             *(f"{len(self.hosts)}", f"{rtt_ms} ms", f"{wall:.2f} s", f"{one:.2f} s", f"{everyone:.2f} s"),
             *(f"{connections / RUNS:.1f}", f"{turns / RUNS / len(self.hosts):.1f}", f"{cpu:.2f} s", f"{peak_mb:.0f}"),
@@ -113,16 +111,19 @@ class Lab:
         known_hosts = f"  UserKnownHostsFile {self.folder}/known_hosts\n"
         (self.folder / "ssh_config").write_text("".join(blocks) + common + known_hosts)
 
-    def status(self) -> tuple[float, float]:
-        """Seconds of the command, and of the laptop's CPU. Every host has to answer with its scheduled check."""
-        before, started_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        said = subprocess.run(STATUS, cwd=self.project, env=self.env, capture_output=True, text=True, check=False)
-        wall_s = time.perf_counter() - started_s
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        rows = [json.loads(line) for line in said.stdout.splitlines()]
-        if said.returncode or [row["state"] for row in rows] != ["ok"] * len(self.hosts):
-            sys.exit(said.stdout[-800:] + said.stderr[-800:])
-        return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    def status(self) -> tuple[float, float, float]:
+        """Seconds of the command, seconds of the laptop's CPU, and MB at its peak. Every host has to answer with its check."""
+        started_s = time.perf_counter()
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(STATUS, cwd=self.project, env=self.env, stdout=out, stderr=errors)
+            _, ended, used = os.wait4(process.pid, 0)
+            wall_s = time.perf_counter() - started_s
+            out.seek(0), errors.seek(0)
+            said = out.read()
+            rows = [json.loads(line) for line in said.splitlines()]
+            if ended or [row["state"] for row in rows] != ["ok"] * len(self.hosts):
+                sys.exit(said[-800:] + errors.read()[-800:])
+        return wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1000
 
     def floor(self, names: list[str]) -> float:
         """Seconds until `ssh HOST true` has ended for all of them, at once."""

@@ -41,4 +41,37 @@ def status(
     return worst(status_answers.once(chosen, json=json))
 
 
-TASKS = [status]
+@task(
+    help={
+        "host": HOST,
+        "since": "how far back: 90m, 12h, 7d, 2w",
+        "to": "the file to write",
+        "json": "what the plots show as one object a host, instead of the page",
+        "debug": DEBUG,
+    }
+)
+@reporting
+def report(
+    context: object,
+    host: str = "all",
+    since: str = "7d",
+    to: str = "report.html",
+    json: bool = False,
+    debug: bool = False,
+) -> int:
+    """What hosts did: state, throughput, memory and temperature over time, as one HTML page that needs nothing else.
+
+    From the checks that each host makes by its own clock. Ends with 3 when a host is unreachable; the page then says so.
+    """
+    from sparkwright.cli.hosts import choose
+
+    chosen = choose(host)
+    for member in chosen.fleet.members:
+        member.light = True
+    chosen.fleet.connect()
+    from sparkwright.cli import report_answers
+
+    return worst(report_answers.write(chosen, since, to, json=json))
+
+
+TASKS = [status, report]

@@ -43,24 +43,29 @@ def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -
 
     What the report draws, and no more: a week of a check every five minutes is 2,016 rows.
     """
-    rows = [_row(one) for one in record.history(state.path, float(request.get("since_s", 0)))]
+    rows = [row_of(one) for one in record.history(state.path, float(request.get("since_s", 0)))]
     yield event("checks", fields=list(FIELDS), rows=rows)
 
 
 #: of a row of `read_checks`, in this order
 FIELDS = (
-    *("time_s", "state", "why", "tok_per_s", "baseline_tok_per_s", "mem_available_bytes", "mem_total_bytes"),
+    *("time_s", "state", "why", "tok_per_s", "baseline_tok_per_s", "mem_available_bytes"),
     *("temperature_c", "power_w", "healed"),
 )
 
 
-def _row(one: Record) -> list[Any]:
-    """tok_per_s: only of a check that measured it, for others repeat the last measurement."""
+def row_of(one: Record) -> list[Any]:
+    """A check as a row. tok_per_s: only of a check that measured it, for others repeat the last measurement."""
     fresh = one.speed.measured_s is not None and abs(one.speed.measured_s - one.time_s) < max(one.every_s, 60.0)
     speed = one.speed.tok_per_s if fresh else None
     why = "" if one.state == "ok" else one.why
-    memory = one.machine.mem_available_bytes, one.machine.mem_total_bytes
-    figures = (speed, one.speed.baseline_tok_per_s, *memory, one.gpu.temperature_c, one.gpu.power_w)
+    figures = (
+        speed,
+        one.speed.baseline_tok_per_s,
+        one.machine.mem_available_bytes,
+        one.gpu.temperature_c,
+        one.gpu.power_w,
+    )
     return [round(one.time_s), one.state, why, *figures, one.healed]
 
 
