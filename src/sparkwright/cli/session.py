@@ -103,13 +103,20 @@ def tasks(
 
 
 def look(
-    fleet: Fleet, member: Member, module: str, args: dict[str, Any], *, check: bool = False, exclusive: bool = False
+    fleet: Fleet,
+    member: Member,
+    module: str,
+    args: dict[str, Any],
+    *,
+    check: bool = False,
+    exclusive: bool = False,
+    become: bool = False,
 ) -> dict[str, Any]:
     """Run one module and return what it found. Raises Failed with the host's words and exit code.
 
-    check: it only looks. exclusive: it holds the host's lock, as a deploy does.
+    check: it only looks. exclusive: it holds the host's lock, as a deploy does. become: as root.
     """
-    task = Task(id=module, name=module, module=module, args=args)
+    task = Task(id=module, name=module, module=module, args=args, become=become)
     plan = Plan(
         run_id=new_run_id(), host=member.host.name, play="Look", steps=(task,), check=check, exclusive=exclusive
     )
