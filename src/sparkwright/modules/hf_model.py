@@ -14,6 +14,7 @@ from sparkwright.errors import Failed
 from sparkwright.modules import good_states, hub, kept_files, neighbour
 from sparkwright.modules.base import Change, Context, StateModule, arg
 from sparkwright.modules.hub import Source
+from sparkwright.modules.patience import Patience
 from sparkwright.modules.transfer import Transfer, sizes
 from sparkwright.modules.whole import Manifest
 
@@ -65,6 +66,9 @@ class HfModel(StateModule["HfModel.Args", Found]):
         from_: str = arg("a host that has the model, to copy it from; empty: the hub", default="")
         neighbour: list[str] = arg("where that host hands it out; filled in by the command", default_factory=list)
 
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience or Patience()
+
     def read(self, args: Args, context: Context) -> Found:
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
         missing = manifest.prove(args.files, heard=_told(context, sizes(args.files)))
@@ -103,7 +107,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
         _keep_verified(args, sorted(missing), folder, context)
         cached_before = context.machine.meminfo().get("Cached", 0)
         with _source(args, context) as source:
-            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds)
+            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, self._patience)
             mode = transfer.run(_first_mode(args))
         _refuse_lost_shards(found.manifest, args)
         found.manifest.save()

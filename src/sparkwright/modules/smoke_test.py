@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,7 +86,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
     def _judged(self, args: Args, context: Context) -> Result:
         secret = context.secrets.get(args.api_key_secret)
         key = secret.reveal() if secret else ""
-        speculation = _speculates(args.baseline_key)
+        speculation = speculates(args.baseline_key)
         kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine, speculation=speculation)
         baseline = None if args.new_baseline else kept.read(name)
         bounds = Bounds(args.tok_per_s, evidence.ceiling(context, args.model_dir), speculation)
@@ -114,7 +115,8 @@ class SmokeTest(Module["SmokeTest.Args"]):
         return Result(msg=_sentence(found), data=data)
 
 
-def _speculates(key: dict[str, Any]) -> bool:
+def speculates(key: Mapping[str, Any]) -> bool:
+    """Whether the engine of a baseline's key generates with speculation."""
     return any(str(word).startswith(endpoints.SPECULATION_OPTIONS) for word in key.get("command") or ())
 
 
