@@ -70,7 +70,8 @@ class HfModel(StateModule["HfModel.Args", Found]):
     def read(self, args: Args, context: Context) -> Found:
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
         missing = manifest.prove(args.files, heard=_told(context, sizes(args.files)))
-        manifest.about = {"id": args.id, "commit": args.commit}
+        paths = sorted(str(file["path"]) for file in args.files)
+        manifest.about = {"id": args.id, "commit": args.commit, "paths": paths}
         if not missing:
             _refuse_lost_shards(manifest, args)
             if not context.check:
