@@ -28,6 +28,7 @@ class Manifest:
 
     rows: path -> [size, mtime_ns, inode, hash]; a file that changed has to be proved again. indexes: path of a safetensors
     index -> [its stamp, the files it names]. about: whose files they are (id, commit), and which ones make it whole (paths).
+    staged: what waits to take its place, as rows are.
     """
 
     state: StateFolder
@@ -35,6 +36,7 @@ class Manifest:
     rows: dict[str, list[Any]]
     indexes: dict[str, list[Any]] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
+    staged: dict[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: StateFolder, folder: Path) -> Manifest:
@@ -51,11 +53,18 @@ class Manifest:
 
     @classmethod
     def _from(cls, state: StateFolder, folder: Path, found: Mapping[str, Any]) -> Manifest:
-        return cls(state, folder, found.get("files", {}), found.get("indexes", {}), found.get("about", {}))
+        files, indexes, about, staged = (found.get(key, {}) for key in ("files", "indexes", "about", "staged"))
+        return cls(state, folder, files, indexes, about, staged)
 
     def save(self) -> None:
         """Remember it, unless it is remembered so already."""
-        data = {"folder": str(self.folder), "files": self.rows, "indexes": self.indexes, "about": self.about}
+        data = {
+            "folder": str(self.folder),
+            "files": self.rows,
+            "indexes": self.indexes,
+            "about": self.about,
+            "staged": self.staged,
+        }
         if self.state.read(_name(self.folder)) != data:
             self.state.write(_name(self.folder), data)
 
