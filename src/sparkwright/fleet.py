@@ -42,6 +42,7 @@ class Member:
     """A host taking part: its link, kept for the command, and what its plays registered and ended with.
 
     engine_version: what a task of its plays learnt from the image; empty when none did. proved: it was seen to serve.
+    light: it will run no plan.
     """
 
     host: Host
@@ -52,6 +53,7 @@ class Member:
     run_id: str = ""
     engine_version: str = ""
     proved: bool = False
+    light: bool = False
 
     @property
     def failed(self) -> bool:
@@ -60,7 +62,7 @@ class Member:
     def open(self) -> Link:
         """The link; connecting goes on in the background while the laptop still plans."""
         if self.link is None:
-            self.link = open_link(self.host)
+            self.link = open_link(self.host, light=self.light)
         return self.link
 
 

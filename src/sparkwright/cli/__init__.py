@@ -10,7 +10,23 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import images, lint, lock, logs, look, model, models, ollama, operate, records, runs, sandbox
+from sparkwright.cli import (
+    doctor,
+    health,
+    images,
+    lint,
+    lock,
+    logs,
+    look,
+    model,
+    models,
+    ollama,
+    operate,
+    records,
+    runs,
+    sandbox,
+    status,
+)
 
 namespace = Collection(
     *operate.TASKS,
@@ -18,9 +34,12 @@ namespace = Collection(
     *records.TASKS,
     *logs.TASKS,
     *look.TASKS,
+    *status.TASKS,
+    *doctor.TASKS,
     *lint.TASKS,
     *lock.TASKS,
     docs=look.docs_collection(),
+    health=health.health_collection(),
     images=images.images_collection(),
     model=model.model_collection(),
     models=models.models_collection(),

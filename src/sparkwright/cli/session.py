@@ -7,7 +7,7 @@ import platform
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright import lockfile, playbook, recipe
@@ -78,14 +78,21 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
 
 def one_task(chosen: Chosen, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
     """Run one module on each chosen host, shown as a task of a play. read_only: it changes nothing, and needs no lock."""
+    name = module.replace("_", " ")
+    task = Task(id=module, name=name, module=module, args=args)
+    return tasks(chosen, name, lambda host: (task,), exclusive=not read_only, json=json)
+
+
+def tasks(
+    chosen: Chosen, play: str, steps: Callable[[Host], tuple[Task, ...]], *, exclusive: bool, json: bool
+) -> list[int]:
+    """Run some tasks on each chosen host, shown as a play. exclusive: they hold the host's lock."""
     fleet = chosen.fleet
     Shown(chosen, json=json, diff=False)
     who = f"{getpass.getuser()}@{platform.node()}"
 
     def ask(member: Member) -> None:
-        name = module.replace("_", " ")
-        task = Task(id=module, name=name, module=module, args=args)
-        plan = Plan(new_run_id(), member.host.name, name, (task,), exclusive=not read_only, who=who)
+        plan = Plan(new_run_id(), member.host.name, play, steps(member.host), exclusive=exclusive, who=who)
         fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
     try:
@@ -96,13 +103,20 @@ def one_task(chosen: Chosen, module: str, args: dict[str, Any], *, read_only: bo
 
 
 def look(
-    fleet: Fleet, member: Member, module: str, args: dict[str, Any], *, check: bool = False, exclusive: bool = False
+    fleet: Fleet,
+    member: Member,
+    module: str,
+    args: dict[str, Any],
+    *,
+    check: bool = False,
+    exclusive: bool = False,
+    become: bool = False,
 ) -> dict[str, Any]:
     """Run one module and return what it found. Raises Failed with the host's words and exit code.
 
-    check: it only looks. exclusive: it holds the host's lock, as a deploy does.
+    check: it only looks. exclusive: it holds the host's lock, as a deploy does. become: as root.
     """
-    task = Task(id=module, name=module, module=module, args=args)
+    task = Task(id=module, name=module, module=module, args=args, become=become)
     plan = Plan(
         run_id=new_run_id(), host=member.host.name, play="Look", steps=(task,), check=check, exclusive=exclusive
     )
@@ -188,7 +202,7 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
         run_id = new_run_id()
         member.secrets = inventory.secrets(member.host)
         names = _names(project, fleet, member, pins[locks[member.host.name]], play, run_id)
-        if "container" in names:
+        if play.uses({"container"}):
             shown.serves(_served(member.host, names))
         plan = playbook.compile(
             play, member.host, names, given, run_id=run_id, project=project.root, registered=member.registered

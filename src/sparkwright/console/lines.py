@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparkwright.console import rolled, words
-from sparkwright.plan.events import Event
+from sparkwright.plan.events import KNOWN_AFTER, Event
 
 PROGRESS_EVERY_S = 5.0
 WIDTH_STATUS = 8
@@ -93,7 +94,8 @@ class Lines:
         self._progress_at.pop(event["host"], None)
         took = f"  ({words.duration(event['seconds'])})" if event["seconds"] >= 2 else ""
         said = f"  {event['msg']}" if event["msg"] and event["status"] != "skipped" else ""
-        self.write(event["status"], self._line(event["status"], event["host"], f"{event['name']}{took}{said}"))
+        word = "later" if event["status"] == "skipped" and event["msg"].startswith(KNOWN_AFTER) else event["status"]
+        self.write(word, self._line(word, event["host"], f"{event['name']}{took}{said}"))
         if event["status"] in ("failed", "ignored"):
             for style, text in explained(event, " " * (WIDTH_STATUS + 1)):
                 self.write(style, text)
@@ -113,9 +115,9 @@ class Lines:
         indent = " " * (WIDTH_STATUS + 1)
         for change in event.get("diff", ()):
             why = f"   # {change['why']}" if change.get("why") else ""
-            for sign, side, style in (("-", "before", "removed"), ("+", "after", "added")):
-                for row in _rows(change[side]):
-                    self.write(style, f"{indent}{sign} {change['field']}: {row}{why if sign == '+' else ''}")
+            for sign, row in _rows(change["before"], change["after"]):
+                style = {"-": "removed", "+": "added"}.get(sign, "muted")
+                self.write(style, f"{indent}{sign} {change['field']}: {row}{why if sign == '+' else ''}")
 
     def _recap(self, recap: Event) -> None:
         counts = " ".join(f"{name}={recap[name]}" for name in ("ok", "changed", "failed", "skipped", "unreachable"))
@@ -136,9 +138,16 @@ def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
         yield "muted", f"{indent}at {event['where']}"
 
 
-def _rows(value: Any) -> list[str]:
-    if value is None:
-        return []
+def _rows(before: Any, after: Any) -> list[tuple[str, str]]:
+    """What goes and what comes, each with its sign; of a text of several lines only those that differ, and their neighbours."""
+    if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:
+        compared = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]
+        return [(row[0], row[1:]) for row in compared if not row.startswith("@@")]
+    sides = (("-", before), ("+", after))
+    return [(sign, row) for sign, value in sides if value is not None for row in _lines_of(value)]
+
+
+def _lines_of(value: Any) -> list[str]:
     return value.splitlines() if isinstance(value, str) and "\n" in value else [words.short(value)]
 
 

@@ -23,15 +23,15 @@ class Link(Protocol):
         """Let go of the host. What runs there goes on."""
 
 
-def open_link(host: Host) -> Link:
-    """The link for a host's `connection`. Connecting begins at once, in the background."""
+def open_link(host: Host, *, light: bool = False) -> Link:
+    """The link for a host's `connection`. Connecting begins at once, in the background. light: no plan will be run."""
     if host.connection == "ssh":
         from sparkwright.remote import ssh_config
 
         ssh_config.begin(host)  # a process of its own, while this one imports
         from sparkwright.remote.ssh import SshLink
 
-        return SshLink(host)
+        return SshLink(host, light=light)
     from sparkwright.remote.local import LocalLink
 
     return LocalLink(host)
