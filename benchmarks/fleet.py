@@ -165,9 +165,7 @@ class Lab:
         tasks = []
         for n in range(TASKS):
             tasks.append(f'    - ansible.builtin.file: {{path: "~/ten/d{n}", state: directory, mode: "0755"}}\n')
-            tasks.append(
-                f'    - ansible.builtin.copy: {{dest: "~/ten/f{n}", content: "line {n}\\n", mode: "0644"}}\n'
-            )
+            tasks.append(f'    - ansible.builtin.copy: {{dest: "~/ten/f{n}", content: "line {n}\\n", mode: "0644"}}\n')
         play = "- hosts: all\n  gather_facts: false\n  tasks:\n"
         (self.root / "ansible.yml").write_text(play + "".join(tasks))
         python = shutil.which("python3", path="/usr/bin") or sys.executable
@@ -186,7 +184,13 @@ class Lab:
             for n, one in enumerate(self.sshds, 1)
         ]
         (self.root / "inventory.py").write_text(f"hosts = {rows!r}\n")
-        lines = ["import io", "from pyinfra import host", "from pyinfra.facts.server import Home", "from pyinfra.operations import files", ""]
+        lines = [
+            "import io",
+            "from pyinfra import host",
+            "from pyinfra.facts.server import Home",
+            "from pyinfra.operations import files",
+            "",
+        ]
         lines.append("home = host.get_fact(Home)")
         for n in range(TASKS):
             lines.append(f'files.directory(path=f"{{home}}/ten/d{n}", mode="755")')

@@ -37,14 +37,14 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it prints tracebacks
 
 
 class SshLink:
-    """host: with connection ssh. light: no plan will be run. Connecting begins at once, in a thread.
+    """host: with connection ssh. need: what will be asked of it. Connecting begins at once, in a thread.
 
     So does the host's runner: it imports what it needs while the laptop still plans, and waits for the first request.
     """
 
-    def __init__(self, host: Host, *, light: bool = False) -> None:
+    def __init__(self, host: Host, need: str = "engine") -> None:
         self._host = host
-        self._light = light
+        self._need = need
         self._closed = False
         self._connection: Future[Connection] = Future()
         self._notes: list[str] = []
@@ -93,7 +93,7 @@ class SshLink:
             self._connection.set_exception(self._lost(f"{type(error).__name__}: {error}"))
 
     def _start(self) -> str:
-        return bootstrap.start(runtime.content_hash(), light=self._light)
+        return bootstrap.start(runtime.content_hash(), self._need)
 
     def _transport(self) -> paramiko.Transport:
         try:
