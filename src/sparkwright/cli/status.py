@@ -32,7 +32,7 @@ def status(
 
     chosen = choose(host)
     for member in chosen.fleet.members:
-        member.light = True
+        member.need = "light"
     chosen.fleet.connect()
     from sparkwright.cli import status_answers  # imported while the connections open
 
@@ -67,7 +67,7 @@ def report(
 
     chosen = choose(host)
     for member in chosen.fleet.members:
-        member.light = True
+        member.need = "light"
     chosen.fleet.connect()
     from sparkwright.cli import report_answers
 
