@@ -16,7 +16,7 @@ from sparkwright.health import textfile
 from sparkwright.inventory.models import GroupFile, HostFile, SecretSource
 from sparkwright.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
 from sparkwright.modules import registry
-from sparkwright.playbook.models import BlockFile, PlayFile, TaskFile
+from sparkwright.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
 from sparkwright.recipe.models import Container, Expect, Model, RecipeFile
 from sparkwright.userfiles import schemas
 
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 MODELS = (
     *(HostFile, GroupFile, SecretSource),
     *(RecipeFile, Model, Container, Expect),
-    *(PlayFile, TaskFile, BlockFile),
+    *(PlayFile, TaskFile, BlockFile, IncludeFile),
     *(LockFile, ImageEntry, ManifestEntry, ModelEntry, FileEntry),
 )
 TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)

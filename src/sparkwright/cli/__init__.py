@@ -11,6 +11,7 @@ from invoke.program import Program
 
 from sparkwright import __version__
 from sparkwright.cli import (
+    doctor,
     health,
     images,
     lint,
@@ -24,6 +25,7 @@ from sparkwright.cli import (
     records,
     runs,
     sandbox,
+    status,
 )
 
 namespace = Collection(
@@ -32,6 +34,8 @@ namespace = Collection(
     *records.TASKS,
     *logs.TASKS,
     *look.TASKS,
+    *status.TASKS,
+    *doctor.TASKS,
     *lint.TASKS,
     *lock.TASKS,
     docs=look.docs_collection(),

@@ -16,19 +16,22 @@ class Link(Protocol):
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
         """Ask the host's runner and yield its events. Raises Unreachable when the answer breaks off."""
 
+    def ready(self) -> None:
+        """Wait until the host is connected to. Raises Unreachable."""
+
     def close(self) -> None:
         """Let go of the host. What runs there goes on."""
 
 
-def open_link(host: Host) -> Link:
-    """The link for a host's `connection`. Connecting begins at once, in the background."""
+def open_link(host: Host, *, light: bool = False) -> Link:
+    """The link for a host's `connection`. Connecting begins at once, in the background. light: no plan will be run."""
     if host.connection == "ssh":
         from sparkwright.remote import ssh_config
 
         ssh_config.begin(host)  # a process of its own, while this one imports
         from sparkwright.remote.ssh import SshLink
 
-        return SshLink(host)
+        return SshLink(host, light=light)
     from sparkwright.remote.local import LocalLink
 
     return LocalLink(host)

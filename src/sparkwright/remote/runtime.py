@@ -33,6 +33,7 @@ PARTS = (
     "engine",
     "modules",
     "measure",
+    "doctor",
     "health",
     "runner",
 )

@@ -37,13 +37,14 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it prints tracebacks
 
 
 class SshLink:
-    """host: with connection ssh. Connecting begins at once, in a thread.
+    """host: with connection ssh. light: no plan will be run. Connecting begins at once, in a thread.
 
     So does the host's runner: it imports what it needs while the laptop still plans, and waits for the first request.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, *, light: bool = False) -> None:
         self._host = host
+        self._light = light
         self._closed = False
         self._connection: Future[Connection] = Future()
         self._notes: list[str] = []
@@ -56,6 +57,10 @@ class SshLink:
         while self._notes:
             yield event("note", task="", text=self._notes.pop(0))
         yield from self._ask(transport, header, secrets, may_ship=True)
+
+    def ready(self) -> None:
+        """See `Link.ready`."""
+        self._transport()
 
     def host_key(self) -> str:
         """The host's public key as this connection proved it: ssh-ed25519 AAAA..."""
@@ -78,7 +83,7 @@ class SshLink:
         try:
             connection = _open(ssh_config.resolve(self._host), self._host.name, self._notes.append)
             if connection.transport is not None:
-                self._waiting = self._exec(connection.transport, bootstrap.start(runtime.content_hash()))
+                self._waiting = self._exec(connection.transport, self._start())
             self._connection.set_result(connection)
             if self._closed:
                 connection.close()
@@ -86,6 +91,9 @@ class SshLink:
             self._connection.set_exception(error)
         except Exception as error:
             self._connection.set_exception(self._lost(f"{type(error).__name__}: {error}"))
+
+    def _start(self) -> str:
+        return bootstrap.start(runtime.content_hash(), light=self._light)
 
     def _transport(self) -> paramiko.Transport:
         try:
@@ -101,7 +109,7 @@ class SshLink:
         self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_ship: bool
     ) -> Iterator[Event]:
         channel, self._waiting = self._waiting, None
-        channel = channel or self._exec(transport, bootstrap.start(runtime.content_hash()))
+        channel = channel or self._exec(transport, self._start())
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
         said = b""
         try:

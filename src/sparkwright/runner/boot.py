@@ -1,7 +1,7 @@
 """The first file of a shipped runtime: puts its own folder on the path and answers one request.
 
-What most runs need is imported before the request is read, while the laptop still plans; in this thread, for a runner forks
-and a fork beside an importing thread inherits its locks for ever.
+What most runs need (with "light": what a short question needs) is imported before the request is read, while the laptop still
+plans; in this thread, for a runner forks and a fork beside an importing thread inherits its locks for ever.
 
 Ends with 75 when the runtime was made for another Python or processor than this host has now.
 """
@@ -19,10 +19,13 @@ if tag != f"{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}":
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sparkwright.runner.main import main
+if "light" in sys.argv[2:]:
+    from sparkwright.runner.light import main
+else:
+    from sparkwright.runner.main import main
 
-for name in AHEAD:
-    importlib.import_module(name)
+    for name in AHEAD:
+        importlib.import_module(name)
 if not sys.stdin.buffer.peek(1):  # type: ignore[union-attr]
     sys.exit(0)  # nothing is asked after all
 sys.exit(main())

@@ -5,7 +5,10 @@
 {"verb": "stop"}                                                   ask the current run to stop at a safe point
 {"verb": "runs"}                                                   one `run` event for each kept run, newest first
 {"verb": "health", "smoke": bool, "token_s": seconds}              check the server's health now
+{"verb": "status", "container": name}                              what the host is doing, in one event (see status.py)
+{"verb": "checks", "since_s": seconds}                             its checks since then, in one event
 {"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
+{"verb": "serving", "name": "" | container}                        does a server here give a token
 {"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
 """
 
@@ -33,7 +36,11 @@ from sparkwright.secret import Secret
 
 def main() -> int:
     """Answer one request. The exit code says only whether the conversation worked; the recap says how the run ended."""
-    request = json.loads(sys.stdin.buffer.readline())
+    return answer(json.loads(sys.stdin.buffer.readline()))
+
+
+def answer(request: dict[str, Any]) -> int:
+    """Answer this request; what `main` returns."""
     os.environ.update({name: str(value) for name, value in request.get("env", {}).items()})
     os.environ["LC_ALL"] = "C"
     machine = Machine.here()
@@ -165,6 +172,18 @@ def _health(request: dict[str, Any], machine: Machine, state: StateFolder) -> It
     return by_hand.check(request, machine, state)
 
 
+def _status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    from sparkwright.runner import status
+
+    return status.read_status(request, machine, state)
+
+
+def _checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    from sparkwright.runner import status
+
+    return status.read_checks(request, machine, state)
+
+
 def _find(state: StateFolder, run_id: str) -> Path:
     for folder in state.runs():
         if run_id in ("", folder.name):
@@ -189,9 +208,12 @@ _VERBS = {
     "stop": _stop,
     "runs": _runs,
     "health": _health,
+    "status": _status,
+    "checks": _checks,
     "history": records.read_history,
     "incident": records.read_incident,
     "lock": records.read_lock,
+    "serving": records.read_serving,
     "unlock": records.unlock,
 }
 

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from sparkwright.sandbox import squatter
+from sparkwright.sandbox import squatter, system
 from sparkwright.sandbox.containers import Containers, World
 from sparkwright.sandbox.docker_api import DockerApi
 from sparkwright.sandbox.hub import Hub, HubApi
@@ -175,6 +175,7 @@ class Spark:
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+        system.lay(self.folder / "root")
         (self.folder / "home").mkdir(exist_ok=True)
 
     def _lay_gpu(self, fault: str) -> None:
