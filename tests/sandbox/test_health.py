@@ -15,15 +15,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from sparkwright.health.check import Check
-from sparkwright.health.judge import Limits
+from sparkwright.health.judge import GIB, Limits
 from sparkwright.health.record import Record, history, latest
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
+from sparkwright.modules.containers import started_at
 from sparkwright.modules.machine import Machine
 from sparkwright.modules.state import StateFolder
 from sparkwright.runner import lock
@@ -72,6 +74,7 @@ class Ward:
         box = self.docker().inspect_container("qwen35")
         if box["State"]["Status"] != "running" or box["RestartCount"]:
             self.docker().stop("qwen35", timeout=1)
+            self.until(lambda box: self.machine.meminfo()["MemAvailable"] > 100 * GIB)
             self.docker().start("qwen35")
         self.docker().update_container("qwen35", restart_policy={"Name": "unless-stopped"})
         self.until(lambda box: self.answers())
@@ -122,6 +125,12 @@ def _read(connection: http.client.HTTPConnection) -> None:
             pass
     except (OSError, http.client.HTTPException, ValueError, AttributeError):
         pass
+
+
+def _stays(box: dict[str, Any]) -> bool:
+    """Whether this start has come beyond what one without memory does: that one ends at once."""
+    age_s = (datetime.now(UTC).replace(tzinfo=None) - started_at(box)).total_seconds()
+    return box["State"]["Status"] == "running" and age_s > 1.5
 
 
 def _running(text: str) -> float:
@@ -189,7 +198,7 @@ def test_a_start_is_starting_until_twice_the_last_one(ward: Ward) -> None:
     good = ward.state.read("verified") or {}
     ward.state.write("verified", {**good, "measured": {**good["measured"], "ready_s": 100.0}})
     ward.fault("slow-start")
-    ward.until(lambda box: box["State"]["Status"] == "running" and box["RestartCount"] == 1)
+    ward.until(lambda box: box["RestartCount"] > 0 and _stays(box))
     first, second, late = ward.check(), ward.check(later_s=150), ward.check(later_s=60)
     assert [one.state for one in (first, second, late)] == ["starting", "starting", "down"]
     assert "the last start took 100 s" in first.why
@@ -209,6 +218,13 @@ def test_requests_without_tokens_over_two_looks_are_a_stall(ward: Ward) -> None:
         first, second = ward.check(), ward.check(later_s=120)
     assert first.state == "unknown"  # a long prefill looks the same
     assert (second.state, second.cure) == ("stalled", "restart")
+
+
+def test_a_wedged_server_stays_known_as_one_with_the_checks_own_request_in_it(ward: Ward) -> None:
+    ward.fault("wedge")
+    assert ward.check().seen == "wedged"
+    with ward.client():  # as an engine that never notices that the check has left
+        assert ward.check(later_s=300).seen == "stalled"
 
 
 def test_looks_that_follow_each_other_closely_add_up(ward: Ward) -> None:
@@ -319,7 +335,7 @@ def test_a_wedged_server_is_restarted_once_an_hour(ward: Ward) -> None:
     ward.fault("none")
     ward.fault("wedge")
     again = [ward.check(heals, later_s=300, scheduled=True) for _ in range(3)]
-    assert {one.state for one in again} == {"wedged"} and "budget" in again[-1].healed
+    assert {one.state for one in again} <= {"wedged", "stalled"} and "budget" in again[-1].healed
     assert len(Remembered.of(ward.state).heals) == 1
 
 
@@ -331,8 +347,8 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
         hot = ward.desk.run("health", "--host", "sandbox")
     assert hot.code == 2 and "degraded: the GPU has 96 C" in hot.out
     ward.docker().stop("qwen35", timeout=1)
-    down = ward.desk.run("health", "--host", "all")
-    assert down.code in (1, 3) and "down: qwen35 has exited" in down.out  # `all` holds hosts that are not there
+    down = ward.desk.run("health", "--host", "sandbox")
+    assert down.code == 1 and "down: qwen35 has exited" in down.out
     refused = ward.desk.run("health.install", "--host", "sandbox")
     assert refused.code == 5 and "no clock of its own" in refused.out
 

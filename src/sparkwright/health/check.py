@@ -116,6 +116,7 @@ class Check:
                 "time_s": remembered.counted["time_s"] if frozen else look.time_s,  # since when it is frozen
                 "start": start_of(look.container),
                 "running": look.server.running,
+                "token": look.server.token,
                 "generated": _with_own(look, record),
             }
         if self.context.check:
