@@ -209,7 +209,7 @@ def _served(look: Look, remembered: Remembered) -> float | None:
 
 def _why(told: str, judgement: Judgement) -> str:
     """The sentence of a look; that it is not confirmed yet, or not believed yet, is said."""
-    return judgement.why if told == judgement.state else f"{told} so far; this look: {judgement.state}: {judgement.why}"
+    return judgement.why if told == judgement.state else f"this look alone says {judgement.state}: {judgement.why}"
 
 
 def _who_works(context: Context) -> str:
