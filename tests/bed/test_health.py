@@ -24,6 +24,7 @@ AS_USER = "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user "
 @pytest.fixture
 def clean(bare: Lab) -> Lab:
     bare.run("health.uninstall", "--host", "spark1")
+    bare.on("spark1", "sudo loginctl disable-linger ops")
     bare.on("spark1", "sudo mkdir -p /srv/textfile && sudo chown ops /srv/textfile && rm -f /srv/textfile/*")
     assert bare.on("spark1", TRACES) == ""
     return bare

@@ -21,6 +21,8 @@ from sparkwright.modules import crash_loop, evidence, good_states, history
 from sparkwright.modules.base import Context
 from sparkwright.runner import lock
 
+DOCKER_S = 20  # an engine that does not answer a check within this time does not answer
+
 
 @dataclass
 class Check:
