@@ -69,6 +69,12 @@ def test_roots_systemd_is_not_asked_for_where_there_is_none(host: RecordingConte
         HealthTimer().run(HealthTimer.Args(system=True), host)
 
 
+def test_a_folder_that_is_not_there_is_refused(host: RecordingContext, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no folder"):
+        HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path / "none")), host)
+    assert (tmp_path / "table").read_text() == MINE
+
+
 def test_the_sandbox_has_no_clock(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no clock of its own"):
         HealthTimer().run(HealthTimer.Args(), RecordingContext(tmp_path, root=str(tmp_path), sandbox=True))

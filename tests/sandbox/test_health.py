@@ -366,3 +366,17 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
 def test_what_is_asked_for_is_checked_first(desk: Desk, words: tuple[str, ...], said: str) -> None:
     done = desk.run("health.install", "--host", "sandbox", *words)
     assert done.code == 5 and said in done.err
+
+
+def test_a_deploy_that_begins_during_a_check_is_not_taken_for_a_fault(ward: Ward) -> None:
+    ward.fault("wedge")
+    slow = replace(QUICK, limits=Limits(token_s=5))
+    found: list[Record] = []
+    checking = threading.Thread(target=lambda: found.append(ward.check(slow)))
+    checking.start()
+    while _running(ward.metrics()) < 1:  # the check waits for its token
+        time.sleep(0.02)
+    with lock.held(ward.state, lock.Owner("deploy", "ops@laptop", "run-2", 1, time.time()), host="sandbox"):
+        ward.docker().kill("qwen35")
+        checking.join(timeout=20)
+    assert found[0].state == "unknown" and "ops@laptop" in found[0].busy

@@ -62,6 +62,8 @@ class Check:
         judgement = judge(look, self.settings.limits)
         if not busy:
             look = replace(look, speed=self._speed(look, judgement, remembered))
+            came = _who_works(self.context)  # who began meanwhile is what was seen
+            look = looker.look(busy=came) if came else look
             judgement = judge(look, self.settings.limits)
         judgement = self._break_loop(look, judgement, remembered)
         record = self._record(look, judgement, remembered, looker)
@@ -125,8 +127,11 @@ class Check:
             return
         if self.scheduled:
             notify.tell(record, remembered, self.settings, note=self.context.note, pause=self.pause)
-        keeping.write(self.context.state, record)
-        remembered.save(self.context.state)
+        try:
+            keeping.write(self.context.state, record)
+            remembered.save(self.context.state)
+        except OSError as error:
+            self.context.note(f"the check can't be written down: {error.strerror}")
         textfile.write(self.context, record, remembered, self.settings)
 
     # -- what a look alone can't do ------------------------------------------------------------------------------------

@@ -121,6 +121,8 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             )
         if found.place.scope == "cron" and args.system:
             raise Refused("there is no systemd here.", fix="Without --system it becomes a line of the user's crontab.")
+        if args.textfile and not Path(args.textfile).expanduser().is_dir():
+            raise Refused(f"there is no folder {args.textfile} here.", fix="Make it, owned by the user that checks.")
         return _install(args, found, context)
 
 
