@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench bench-logs bench-restart clean
+.PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench bench-logs bench-health bench-restart clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -60,6 +60,9 @@ bench: .venv/.installed-test
 
 bench-logs: .venv/.installed
 	$(BIN)/python benchmarks/log_reading.py
+
+bench-health: .venv/.installed
+	$(BIN)/python benchmarks/health.py
 
 bench-restart: .venv/.installed
 	$(BIN)/python benchmarks/restart.py

@@ -24,6 +24,7 @@ AS_USER = "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user "
 @pytest.fixture
 def clean(bare: Lab) -> Lab:
     bare.run("health.uninstall", "--host", "spark1")
+    bare.on("spark1", "sudo loginctl disable-linger ops")
     bare.on("spark1", "sudo mkdir -p /srv/textfile && sudo chown ops /srv/textfile && rm -f /srv/textfile/*")
     assert bare.on("spark1", TRACES) == ""
     return bare
@@ -79,5 +80,28 @@ def test_roots_timer_runs_the_check_as_the_user_confined(clean: Lab) -> None:
         "spark1", "stat -c %U .local/state/sparkwright/health.json .local/state/sparkwright/health-settings.json"
     )
     assert owner.split() == ["ops", "ops"]
+    assert clean.run("health.uninstall", "--host", "spark1").code == 0
+    assert clean.on("spark1", TRACES) == ""
+
+
+def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: Lab) -> None:
+    clean.recipe("  restart: unless-stopped\n", "  restart: unless-stopped\n  stop_timeout_s: 2\n")
+    assert clean.run("deploy", "--host", "spark1", "--json").code == 0
+    started = clean.on("spark1", "docker inspect -f '{{.State.StartedAt}}' qwen35")
+    install = "health.install --host spark1 --heal restart --smoke-every 0".split()
+    assert clean.run(*install).code == 0
+    clean.on("spark1", "docker kill --signal STOP qwen35")  # a process that hangs: Docker still says running
+    clean.on("spark1", AS_USER + "start sparkwright-health.service")
+    first = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
+    assert (first["state"], first["cure"]) == ("down", "restart")
+    assert "one look" in first["healed"]
+    clean.on("spark1", AS_USER + "start sparkwright-health.service")
+    second = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
+    assert (second["state"], second["healed"].split(" (")[0]) == ("ok", "restarted"), second["healed"]
+    found = clean.on(
+        "spark1", "docker inspect -f '{{.State.StartedAt}} {{.HostConfig.RestartPolicy.Name}}' qwen35"
+    ).split()
+    assert found[0] > started and found[1] == "unless-stopped"
+    assert "healed" in clean.run("history", "--host", "spark1").out
     assert clean.run("health.uninstall", "--host", "spark1").code == 0
     assert clean.on("spark1", TRACES) == ""

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from sparkwright.health.check import Check
-from sparkwright.health.judge import Limits
+from sparkwright.health.judge import GIB, Limits
 from sparkwright.health.record import Record, history, latest
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
+from sparkwright.modules.containers import started_at
 from sparkwright.modules.machine import Machine
 from sparkwright.modules.state import StateFolder
 from sparkwright.runner import lock
@@ -70,6 +74,7 @@ class Ward:
         box = self.docker().inspect_container("qwen35")
         if box["State"]["Status"] != "running" or box["RestartCount"]:
             self.docker().stop("qwen35", timeout=1)
+            self.until(lambda box: self.machine.meminfo()["MemAvailable"] > 100 * GIB)
             self.docker().start("qwen35")
         self.docker().update_container("qwen35", restart_policy={"Name": "unless-stopped"})
         self.until(lambda box: self.answers())
@@ -95,6 +100,7 @@ class Ward:
         connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=60)
         words = {"model": "qwen3.5-35b", "prompt": "Count.", "max_tokens": 100000, "stream": True, "ignore_eos": True}
         connection.request("POST", "/v1/completions", json.dumps(words), {"Content-Type": "application/json"})
+        sock = connection.sock
         answer = threading.Thread(target=lambda: _read(connection), daemon=True)
         answer.start()
         deadline_s = time.monotonic() + 10
@@ -102,7 +108,9 @@ class Ward:
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
         yield
-        connection.close()
+        assert sock is not None
+        sock.shutdown(socket.SHUT_RDWR)
+        answer.join(timeout=10)
 
     def metrics(self) -> str:
         connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=5)
@@ -117,6 +125,12 @@ def _read(connection: http.client.HTTPConnection) -> None:
             pass
     except (OSError, http.client.HTTPException, ValueError, AttributeError):
         pass
+
+
+def _stays(box: dict[str, Any]) -> bool:
+    """Whether this start has come beyond what one without memory does: that one ends at once."""
+    age_s = (datetime.now(UTC).replace(tzinfo=None) - started_at(box)).total_seconds()
+    return box["State"]["Status"] == "running" and age_s > 1.5
 
 
 def _running(text: str) -> float:
@@ -183,9 +197,8 @@ def test_an_engine_that_died_on_a_request_is_seen(ward: Ward) -> None:
 def test_a_start_is_starting_until_twice_the_last_one(ward: Ward) -> None:
     good = ward.state.read("verified") or {}
     ward.state.write("verified", {**good, "measured": {**good["measured"], "ready_s": 100.0}})
-    ward.docker().stop("qwen35", timeout=1)
     ward.fault("slow-start")
-    ward.docker().start("qwen35")
+    ward.until(lambda box: box["RestartCount"] > 0 and _stays(box))
     first, second, late = ward.check(), ward.check(later_s=150), ward.check(later_s=60)
     assert [one.state for one in (first, second, late)] == ["starting", "starting", "down"]
     assert "the last start took 100 s" in first.why
@@ -205,6 +218,13 @@ def test_requests_without_tokens_over_two_looks_are_a_stall(ward: Ward) -> None:
         first, second = ward.check(), ward.check(later_s=120)
     assert first.state == "unknown"  # a long prefill looks the same
     assert (second.state, second.cure) == ("stalled", "restart")
+
+
+def test_a_wedged_server_stays_known_as_one_with_the_checks_own_request_in_it(ward: Ward) -> None:
+    ward.fault("wedge")
+    assert ward.check().seen == "wedged"
+    with ward.client():  # as an engine that never notices that the check has left
+        assert ward.check(later_s=300).seen == "stalled"
 
 
 def test_looks_that_follow_each_other_closely_add_up(ward: Ward) -> None:
@@ -266,7 +286,8 @@ def test_a_file_of_the_model_that_changed_is_drift(ward: Ward) -> None:
     found = ward.check()
     assert found.drift == (f"model {model.name}",)
     model.write_bytes(content)
-    assert stat
+    os.utime(model, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert ward.check().drift == ()
 
 
 def test_a_crash_loop_is_broken_and_stays_so(ward: Ward) -> None:
@@ -314,7 +335,7 @@ def test_a_wedged_server_is_restarted_once_an_hour(ward: Ward) -> None:
     ward.fault("none")
     ward.fault("wedge")
     again = [ward.check(heals, later_s=300, scheduled=True) for _ in range(3)]
-    assert {one.state for one in again} == {"wedged"} and "budget" in again[-1].healed
+    assert {one.state for one in again} <= {"wedged", "stalled"} and "budget" in again[-1].healed
     assert len(Remembered.of(ward.state).heals) == 1
 
 
@@ -326,8 +347,8 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
         hot = ward.desk.run("health", "--host", "sandbox")
     assert hot.code == 2 and "degraded: the GPU has 96 C" in hot.out
     ward.docker().stop("qwen35", timeout=1)
-    down = ward.desk.run("health", "--host", "all")
-    assert down.code in (1, 3) and "down: qwen35 has exited" in down.out  # `all` holds hosts that are not there
+    down = ward.desk.run("health", "--host", "sandbox")
+    assert down.code == 1 and "down: qwen35 has exited" in down.out
     refused = ward.desk.run("health.install", "--host", "sandbox")
     assert refused.code == 5 and "no clock of its own" in refused.out
 
@@ -345,3 +366,17 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
 def test_what_is_asked_for_is_checked_first(desk: Desk, words: tuple[str, ...], said: str) -> None:
     done = desk.run("health.install", "--host", "sandbox", *words)
     assert done.code == 5 and said in done.err
+
+
+def test_a_deploy_that_begins_during_a_check_is_not_taken_for_a_fault(ward: Ward) -> None:
+    ward.fault("wedge")
+    slow = replace(QUICK, limits=Limits(token_s=5))
+    found: list[Record] = []
+    checking = threading.Thread(target=lambda: found.append(ward.check(slow)))
+    checking.start()
+    while _running(ward.metrics()) < 1:  # the check waits for its token
+        time.sleep(0.02)
+    with lock.held(ward.state, lock.Owner("deploy", "ops@laptop", "run-2", 1, time.time()), host="sandbox"):
+        ward.docker().kill("qwen35")
+        checking.join(timeout=20)
+    assert found[0].state == "unknown" and "ops@laptop" in found[0].busy

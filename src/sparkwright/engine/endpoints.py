@@ -73,7 +73,7 @@ def api_key(command: Sequence[str], env: Sequence[str]) -> str:
 def _value(command: Sequence[str], option: str) -> str:
     """An option's first value, given as `--option value` or `--option=value`; the last one counts."""
     found = ""
-    for word, after in zip(command, [*command[1:], ""], strict=True):
+    for word, after in zip(command, [*command, ""][1:], strict=True):
         name, equals, value = word.replace("_", "-").partition("=")[0], "=" in word, word.partition("=")[2]
         if name == option:
             found = value if equals else after

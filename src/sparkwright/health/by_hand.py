@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.errors import Exit
-from sparkwright.health.check import Check
+from sparkwright.health.check import DOCKER_S, Check
 from sparkwright.health.judge import EXITS
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
 from sparkwright.modules.machine import Machine
 from sparkwright.modules.state import StateFolder
 from sparkwright.plan.events import Event, event
-from sparkwright.runner.context import RunContext
+from sparkwright.runner.context import Engine, RunContext
 from sparkwright.secret import Secret
 
 TASK = "health"
@@ -37,7 +37,8 @@ def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> I
         )
     secrets = {name: Secret(value) for name, value in (request.get("secrets") or {}).items()}
     run_id = time.strftime("%Y%m%dT%H%M%S") + "-check"
-    context = RunContext(machine, state, run_id, said.append, secrets=secrets, task=TASK)
+    engine = Engine(machine, timeout_s=DOCKER_S)
+    context = RunContext(machine, state, run_id, said.append, secrets=secrets, task=TASK, engine=engine)
     yield event("task_started", task=TASK, name="Check the server's health", module=TASK, where="")
     started_s = time.monotonic()
     record = Check(context, settings, smoke=bool(request.get("smoke"))).run()

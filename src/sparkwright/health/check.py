@@ -21,6 +21,8 @@ from sparkwright.modules import crash_loop, evidence, good_states, history
 from sparkwright.modules.base import Context
 from sparkwright.runner import lock
 
+DOCKER_S = 20  # an engine that does not answer a check within this time does not answer
+
 
 @dataclass
 class Check:
@@ -60,6 +62,8 @@ class Check:
         judgement = judge(look, self.settings.limits)
         if not busy:
             look = replace(look, speed=self._speed(look, judgement, remembered))
+            came = _who_works(self.context)  # who began meanwhile is what was seen
+            look = looker.look(busy=came) if came else look
             judgement = judge(look, self.settings.limits)
         judgement = self._break_loop(look, judgement, remembered)
         record = self._record(look, judgement, remembered, looker)
@@ -116,14 +120,18 @@ class Check:
                 "time_s": remembered.counted["time_s"] if frozen else look.time_s,  # since when it is frozen
                 "start": start_of(look.container),
                 "running": look.server.running,
+                "token": look.server.token,
                 "generated": _with_own(look, record),
             }
         if self.context.check:
             return
         if self.scheduled:
             notify.tell(record, remembered, self.settings, note=self.context.note, pause=self.pause)
-        keeping.write(self.context.state, record)
-        remembered.save(self.context.state)
+        try:
+            keeping.write(self.context.state, record)
+            remembered.save(self.context.state)
+        except OSError as error:
+            self.context.note(f"the check can't be written down: {error.strerror}")
         textfile.write(self.context, record, remembered, self.settings)
 
     # -- what a look alone can't do ------------------------------------------------------------------------------------
@@ -208,7 +216,7 @@ def _served(look: Look, remembered: Remembered) -> float | None:
 
 def _why(told: str, judgement: Judgement) -> str:
     """The sentence of a look; that it is not confirmed yet, or not believed yet, is said."""
-    return judgement.why if told == judgement.state else f"{told} so far; this look: {judgement.state}: {judgement.why}"
+    return judgement.why if told == judgement.state else f"this look alone says {judgement.state}: {judgement.why}"
 
 
 def _who_works(context: Context) -> str:

@@ -149,9 +149,13 @@ class Looker:
         return replace(found, server=replace(found.server, token="error"), error=said)
 
     def _frozen_s(self, found: Look, server: Server) -> float | None:
-        """How long nothing was generated while requests ran, at this look and the one before, of the same start."""
+        """How long nothing was generated while requests ran, at this look and the one before, of the same start.
+
+        A token that the look before asked for in vain counts as a request that ran.
+        """
         last = self.remembered.counted
-        if not server.running or not last.get("running") or last.get("start") != start_of(found.container):
+        asked = last.get("running") or last.get("token") == "none"
+        if not server.running or not asked or last.get("start") != start_of(found.container):
             return None
         if last.get("generated") != server.generated_tokens:
             return None

@@ -62,7 +62,7 @@ class Place:
 
 def find(context: Context, *, system: bool) -> Place:
     """The place for this host: systemd where it is PID 1, else cron."""
-    booted = Path("/run/systemd/system").is_dir()
+    booted = context.machine.path("/run/systemd/system").is_dir()
     return Place.of("cron" if not booted else "system" if system else "user", context)
 
 

@@ -24,16 +24,17 @@ def main(words: list[str]) -> int:
 
     from sparkwright.errors import SparkwrightError
     from sparkwright.health.by_hand import sentence
-    from sparkwright.health.check import Check
+    from sparkwright.health.check import DOCKER_S, Check
     from sparkwright.health.settings import Settings
     from sparkwright.modules.machine import Machine
     from sparkwright.modules.state import StateFolder
-    from sparkwright.runner.context import RunContext
+    from sparkwright.runner.context import Engine, RunContext
 
     machine = Machine.here()
     state = StateFolder.of(machine.home)
     run_id = time.strftime("%Y%m%dT%H%M%S") + "-check"
-    context = RunContext(machine, state, run_id, lambda one: print(one.get("text", ""), flush=True))
+    engine = Engine(machine, timeout_s=DOCKER_S)
+    context = RunContext(machine, state, run_id, lambda one: print(one.get("text", ""), flush=True), engine=engine)
     try:
         record = Check(context, Settings.of(state), scheduled=True).run()
     except SparkwrightError as error:

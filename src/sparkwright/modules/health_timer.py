@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.health import places, record, units
+from sparkwright.health import places, record, textfile, units
 from sparkwright.health.places import Place
 from sparkwright.health.settings import Settings
 from sparkwright.modules.base import Change, Context, StateModule, arg
@@ -121,6 +121,8 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             )
         if found.place.scope == "cron" and args.system:
             raise Refused("there is no systemd here.", fix="Without --system it becomes a line of the user's crontab.")
+        if args.textfile and not Path(args.textfile).expanduser().is_dir():
+            raise Refused(f"there is no folder {args.textfile} here.", fix="Make it, owned by the user that checks.")
         return _install(args, found, context)
 
 
@@ -172,7 +174,9 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
             _write_crontab(units.with_cron(found.standing[CRONTAB], texts[0]), context)
         else:
             write_atomically(Path(name), texts[0].encode())
-    confined = place.scope != "cron" and _start(found, context)
+    if found.before.textfile not in ("", args.textfile):
+        (Path(found.before.textfile).expanduser() / textfile.SHARED_FILE).unlink(missing_ok=True)
+    confined = _once(context) if place.scope == "cron" else _start(found, context)
     latest = record.latest(context.state.path)
     said = f", the first check says {latest.state}" if latest else ""
     aside = (
@@ -185,6 +189,14 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
 
 
 _WHOSE = {"user": "the user's systemd", "system": "root's systemd", "cron": "cron"}
+
+
+def _once(context: Context) -> bool:
+    """The first check, where no systemd starts it. Returns False: it is not confined."""
+    said = context.machine.run(places.program(), timeout_s=FIRST_RUN_S)
+    if not said.ok:
+        raise Failed(f"the check does not run: {(said.err or said.out).strip()[-300:]}")
+    return False
 
 
 def _start(found: Found, context: Context) -> bool:

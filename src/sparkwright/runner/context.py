@@ -21,9 +21,13 @@ PROGRESS_EVERY_S = 0.1
 
 @dataclass
 class Engine:
-    """The Docker Engine of this host, opened when the first task asks for it and kept for the run."""
+    """The Docker Engine of this host, opened when the first task asks for it and kept for the run.
+
+    timeout_s: how long one answer may take.
+    """
 
     machine: Machine
+    timeout_s: int = 120
     _client: docker.DockerClient | None = None
 
     def client(self) -> docker.DockerClient:
@@ -34,7 +38,7 @@ class Engine:
 
             url = self.machine.docker_host or "unix:///var/run/docker.sock"
             try:
-                self._client = docker.DockerClient(base_url=url, timeout=120, version="auto")
+                self._client = docker.DockerClient(base_url=url, timeout=self.timeout_s, version="auto")
             except DockerException as error:
                 raise _refusal(url, error) from None
         return self._client

@@ -134,7 +134,7 @@ class Spark:
         """What a fault does to what runs now; the rest shows at the next start or request."""
         for one in self.containers.all.values():
             one.sick = one.running
-            if fault == "crash-loop" and one.running and one.engine is not None:
+            if fault in ("crash-loop", "slow-start") and one.running and one.engine is not None:
                 one.engine.crash()
         self._squat(fault == "port-taken")
         self._lay_gpu(fault)
