@@ -61,7 +61,7 @@ class Row:
 def show(rows: Sequence[Row]) -> None:
     """Print the table once."""
     console = Console(highlight=False, width=shutil.get_terminal_size(WIDE).columns)
-    console.print(_table(rows))
+    console.print(table(rows))
 
 
 class Screen:
@@ -74,24 +74,24 @@ class Screen:
     def update(self, rows: Sequence[Row]) -> None:
         """Draw the newest answers."""
         at = Text(time.strftime("%H:%M:%S   Ctrl-C ends this"), style="dim")
-        self._live.update(Group(_table(rows), at), refresh=True)
+        self._live.update(Group(table(rows), at), refresh=True)
 
     def close(self) -> None:
         """Give the terminal back."""
         self._live.stop()
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[Row]) -> Table:
     """Columns that say nothing of any host are left out."""
     cells = [_cells(row) for row in rows]
     kept = [name for name in COLUMNS if name in ("HOST", "STATE") or any(one[name] not in ("", "-") for one in cells)]
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    shown = Table(box=None, pad_edge=False, header_style="dim")
     for name in kept:
-        table.add_column(name, no_wrap=name != "WHY", overflow="fold" if name == "WHY" else "ellipsis")
+        shown.add_column(name, no_wrap=name != "WHY", overflow="fold" if name == "WHY" else "ellipsis")
     for row, one in zip(rows, cells, strict=True):
         style = STYLES.get(row.state, "bold red")
-        table.add_row(*(Text(one[name], style=style if name == "STATE" else "") for name in kept))
-    return table
+        shown.add_row(*(Text(one[name], style=style if name == "STATE" else "") for name in kept))
+    return shown
 
 
 def _cells(row: Row) -> dict[str, str]:
