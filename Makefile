@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test test-engine test-faults lint bed bed-down docs bench bench-logs clean
+.PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench bench-logs bench-restart clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -32,6 +32,14 @@ test-engine: .venv/.installed-test
 test-faults: .venv/.installed-test
 	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/faults -q
 
+.venv/.installed-molecule: .venv/.installed
+	$(BIN)/python -m pip install --quiet --group molecule
+	touch $@
+
+# pretend Sparks, Molecule and Ansible's own judgement of idempotence; SCENARIO=default runs one
+molecule: .venv/.installed-molecule
+	PATH="$(CURDIR)/$(BIN):$$PATH" molecule test $(if $(SCENARIO),--scenario-name $(SCENARIO),--all)
+
 lint: .venv/.installed-test
 	$(BIN)/ruff check src tests molecule benchmarks tasks.py
 	$(BIN)/ruff format --check src tests molecule benchmarks tasks.py
@@ -52,6 +60,9 @@ bench: .venv/.installed-test
 
 bench-logs: .venv/.installed
 	$(BIN)/python benchmarks/log_reading.py
+
+bench-restart: .venv/.installed
+	$(BIN)/python benchmarks/restart.py
 
 clean:
 	rm -rf .venv

@@ -102,7 +102,8 @@ def laid(folder: Path, port: int) -> tuple[Path, dict[str, str]]:
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F "{folder}/ssh_config" "$@"\n')
     wrapper.chmod(0o755)
-    return project, {"PATH": f"{wrapper.parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(Path.home())}
+    path = f"{wrapper.parent}:/usr/local/bin:/usr/bin:/bin"
+    return project, {"PATH": path, "HOME": str(Path.home()), "PYTHONPATH": str(TOP / "src")}
 
 
 def timed(words: list[str], folder: Path, env: dict[str, str]) -> float:

@@ -20,7 +20,7 @@ def lay(folder: Path) -> list[Path]:
     """Copy them. Returns what was written. Raises Refused before anything when one of them is there already."""
     top = source()
     files = [
-        path for name in FOLDERS for path in sorted((top / name).iterdir()) if path.is_file() and path.name[0] != "."
+        path for name in FOLDERS for path in sorted((top / name).rglob("*")) if path.is_file() and path.name[0] != "."
     ]
     files.append(top / "tasks.py")
     targets = [folder / path.relative_to(top) for path in files]

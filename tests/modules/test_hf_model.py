@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.modules import transfer as transfers
 from sparkwright.modules.hf_model import HfModel
 from sparkwright.modules.lock_model import LockModel
+from sparkwright.modules.patience import Patience
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.web import Server
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
+HASTY = Patience(tries=3, pauses_s=(0.0,), hub_retries=0)
 SHARD = "model-00003-of-00014.safetensors"
 
 
@@ -59,7 +60,7 @@ def pinned(context: RecordingContext, model: str = MODEL) -> dict[str, Any]:
 
 def fetch(context: RecordingContext, transfer: Any = "plain", **fields: Any) -> Any:
     found = fields if "commit" in fields else {**pinned(context), **fields}
-    return HfModel().run(
+    return HfModel(HASTY).run(
         HfModel.Args(id=MODEL, commit=found["commit"], files=found["files"], dir="~/m", transfer=transfer), context
     )
 
@@ -113,9 +114,8 @@ def test_transfers_that_break_off_are_tried_again(
 
 
 def test_a_hub_that_always_breaks_off_is_a_failure_and_puts_nothing_half_in_place(
-    context: RecordingContext, hub: tuple[Flaky, Server], monkeypatch: pytest.MonkeyPatch
+    context: RecordingContext, hub: tuple[Flaky, Server]
 ) -> None:
-    monkeypatch.setattr(transfers, "PAUSES_S", (0.0,))
     found = pinned(context)
     hub[0].cuts = 10**6
     with pytest.raises(Failed, match="broke off"):

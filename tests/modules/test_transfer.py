@@ -19,14 +19,16 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.modules import hub as hub_client
-from sparkwright.modules import transfer
+from sparkwright.modules import link_speed, transfer
 from sparkwright.modules.base import Result
 from sparkwright.modules.hf_model import HfModel
+from sparkwright.modules.patience import Patience
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 
 MIB = 2**20
+HASTY = Patience(tries=5, pauses_s=(0.0,), say_every_s=0.1, hub_retries=0)
 BIG = "model-00001-of-00002.safetensors"
 SMALL = "model-00002-of-00002.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -45,8 +47,7 @@ FILES = {
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    monkeypatch.setattr(transfer, "PAUSES_S", (0.0,))
+def hub() -> Iterator[LoopbackHub]:
     one = LoopbackHub(dict(FILES))
     yield one
     one.close()
@@ -59,7 +60,7 @@ def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
 
 def fetch(context: RecordingContext, hub: LoopbackHub, mode: Any = "plain", **fields: Any) -> Result:
     given = {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m", "transfer": mode, **fields}
-    return HfModel().run(HfModel.Args(**given), context)
+    return HfModel(HASTY).run(HfModel.Args(**given), context)
 
 
 def folder(context: RecordingContext) -> Path:
@@ -100,6 +101,7 @@ HfModel().run(HfModel.Args(**json.loads(sys.stdin.read())), RecordingContext(Pat
     process.stdin.close()
     assert hub.stalls.wait(30)
     partial = until_partial(folder(context), MIB, long=30 * MIB if mode == "hf_transfer" else 0)
+    until_whole(folder(context), SMALL)
     children = psutil.Process(process.pid).children()
     process.kill()
     process.wait()
@@ -119,6 +121,15 @@ def until_partial(top: Path, size: int, *, long: int = 0) -> Path:
                 return path
         deadline.wait(0.05)
     raise AssertionError("no partial file grew")
+
+
+def until_whole(top: Path, name: str) -> None:
+    """Until a file is all there, in its place or beside it."""
+    for _ in range(600):
+        if any(path.stat().st_size == len(FILES[name]) for path in top.rglob(name)):
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(f"{name} never came")
 
 
 # -- whole -------------------------------------------------------------------------------------------------------------
@@ -296,7 +307,7 @@ def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
 
 
 def test_progress_says_rate_and_time_left_for_each_file_and_in_all(context: RecordingContext, hub: LoopbackHub) -> None:
-    hub.faults.rate = 12 * MIB
+    hub.faults.rate = 80 * MIB
     fetch(context, hub)
     said = [one for one in context.said if one["event"] == "progress" and one.get("parts")]
     last = said[-1]
@@ -310,7 +321,7 @@ def test_progress_says_rate_and_time_left_for_each_file_and_in_all(context: Reco
 def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
-    hub.faults.rate = 3 * MIB
+    hub.faults.rate = 10 * MIB
     fetch(context, hub, "hf_transfer")
     done = [one["done"] for one in context.said if one["event"] == "progress" and one.get("parts")]
     assert done == sorted(done)
@@ -320,19 +331,22 @@ def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
 # -- which mode --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rate", "chosen"), [(3 * MIB, "hf_transfer"), (0, "plain")])
-def test_auto_measures_and_says_what_it_chose(
-    context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, rate: float, chosen: str
-) -> None:
-    from sparkwright.modules import link_speed
-
-    hub.faults.rate = rate
-    source = hub_client.Source(hub.url, MODEL, COMMIT)
-    monkeypatch.setattr(link_speed, "SMALL_BYTES", 0)
-    monkeypatch.setattr(link_speed, "WORTH", 1.25 if rate else 4.0)  # loopback's few cores jitter
-    choice = link_speed.choose(source, [link_speed.Sample(BIG, len(FILES[BIG]))], 8)
+@pytest.mark.parametrize(
+    ("one", "many", "chosen"), [(3e6, 48e6, "hf_transfer"), (9e8, 9.1e8, "plain"), (0, 0, "plain")]
+)
+def test_auto_takes_ranges_where_more_connections_bring_more(one: float, many: float, chosen: str) -> None:
+    source, size = hub_client.Source("http://127.0.0.1:1", MODEL, COMMIT), 2 * link_speed.SMALL_BYTES
+    choice = link_speed.choose(source, [link_speed.Sample(BIG, size)], 8, {1: one, link_speed.MANY: many}.__getitem__)
     assert choice.mode == chosen
-    assert "1 connection " in choice.why and "16 connections" in choice.why
+    assert ("1 connection 3 MB/s, 16 connections 48 MB/s" in choice.why) == (chosen == "hf_transfer")
+
+
+def test_a_throttled_way_is_measured_as_one(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.faults.rate = MIB
+    source, samples = hub_client.Source(hub.url, MODEL, COMMIT), [link_speed.Sample(BIG, len(FILES[BIG]))]
+    monkeypatch.setattr(link_speed, "WINDOW_S", 0.4)
+    one, many = (link_speed.measured(source, samples, connections) for connections in (1, link_speed.MANY))
+    assert 0 < one < many / link_speed.WORTH
 
 
 def test_too_little_to_measure_is_said(context: RecordingContext, hub: LoopbackHub) -> None:

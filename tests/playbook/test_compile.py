@@ -47,6 +47,15 @@ def test_a_template_is_read_and_rendered_on_the_laptop(tmp_path: Path) -> None:
     assert task(plan).args == {"dest": "/etc/motd", "content": "hello motd\n"}
 
 
+def test_a_number_of_the_users_files_is_a_number_for_a_module(tmp_path: Path) -> None:
+    """A float keeps its spelling for command lines (0.90), which must not make it something else for a module."""
+    plan = compiled(
+        tmp_path,
+        "- hosts: all\n  vars: {spare: 0.50}\n  tasks:\n    - memory: {utilization: 0.3, reserve_gib: '{{ spare }}'}\n",
+    )
+    assert task(plan).args == {"utilization": 0.3, "reserve_gib": 0.5}
+
+
 def test_a_condition_that_files_decide_is_decided(tmp_path: Path) -> None:
     text = "    - {facts: , when: size > 2}\n    - {facts: , when: [size > 5, facts.sandbox]}\n    - {facts: , when: facts.sandbox}\n"
     plan = compiled(tmp_path, text)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,10 @@ class Said:
         return next(one for one in self.events() if one["event"] == "task_finished" and one["name"] == name)
 
 
+#: fewer tokens and shorter waits than a real server deserves
+HASTE = {"smoke_test": "tokens: 24", "verify_health": "timeout_s: 3", "ollama_unload": "timeout_s: 2"}
+
+
 class Desk:
     """A user's folder and commands. The pretend Spark behind it takes no time where time proves nothing."""
 
@@ -51,23 +56,17 @@ class Desk:
         for name in ("hosts", "recipes", "playbooks", "templates"):
             shutil.copytree(TOP / name, folder / name)
         self.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {self.port}")
-        for book in (
-            "deploy",
-            "restart",
-            "rollback",
-            "verify",
-        ):  # fewer tokens and shorter waits than a real server deserves
-            self.edit(f"playbooks/{book}.yml", r"(?m)^( +)tok_per_s: ", r"\1tokens: 24\n\1tok_per_s: ")
-            self.edit(
-                f"playbooks/{book}.yml",
-                r"( +)model: \"\{\{ served_name \}\}\"(?!\n +tok)",
-                r'\1model: "{{ served_name }}"\n\1timeout_s: 3',
-            )
-            text = (folder / f"playbooks/{book}.yml").read_text()
-            (folder / f"playbooks/{book}.yml").write_text(
-                re.sub(r"(smoke_test:\n.*\n.*\n)( +)timeout_s: 3\n", r"\1", text)
-            )
-            self.edit(f"playbooks/{book}.yml", r"(ollama_unload:\n)( +)mode: (.*)", r"\1\2mode: \3\n\2timeout_s: 2")
+        for book in (folder / "playbooks").rglob("*.yml"):
+            for module, shorter in HASTE.items():
+                book.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{shorter}\n\2", book.read_text()))
+
+    def before(self, task: str, inserted: str) -> None:
+        """Put a task before the one of this name, in whichever playbook or part of one it stands."""
+        found = [one for one in (self.root / "playbooks").rglob("*.yml") if f"- name: {task}\n" in one.read_text()]
+        for path in found:
+            here = re.compile(rf"(?m)^( *)- name: {re.escape(task)}\n")
+            path.write_text(here.sub(lambda at: f"{at[1]}- {inserted}\n\n{at[0]}", path.read_text()))
+        assert found, task
 
     def edit(self, file: str, pattern: str, replacement: str) -> None:
         path = self.root / file
@@ -75,7 +74,7 @@ class Desk:
 
     def run(self, *words: str, timeout_s: float = 120) -> Said:
         program = "from sparkwright.cli import main; main()"
-        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant"}
+        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}  # of this checkout
         env.pop("SPARKWRIGHT_SANDBOX", None)
         done = subprocess.run(
             [sys.executable, "-c", program, *words],
@@ -110,14 +109,23 @@ class Desk:
         return sorted(f"{row['Names'][0][1:]} {row['State']}" for row in client.api.containers(all=True))
 
 
-@pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+@contextmanager
+def fresh_desk() -> Iterator[Desk]:
+    """A desk for as long as the block; its sandbox takes no time."""
     folder = Path(tempfile.mkdtemp(prefix="desk-"))  # short: a unix socket's path has a limit
     one = Desk(folder)
     (folder / "playbooks/token.yml").write_text(
         "- hosts: all\n  read_only: true\n  tasks:\n    - verify_health: {base_url: '{{ base_url }}', timeout_s: 5}\n"
     )
-    yield one
-    control.down(one.sandbox)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield one
+    finally:
+        control.down(one.sandbox)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    with fresh_desk() as one:
+        yield one

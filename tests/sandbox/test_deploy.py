@@ -88,7 +88,8 @@ def test_what_the_sandbox_pins_never_reaches_the_projects_lock(desk: Desk) -> No
 def test_a_folder_laid_by_init_deploys(desk: Desk) -> None:
     new = desk.root / "new"
     assert desk.run("init", str(new)).code == 0
-    assert (new / "hosts/spark1.yml").exists() and (new / "tasks.py").exists()
+    for file in ("hosts/spark1.yml", "playbooks/parts/swap.yml", "templates/docker-run.sh.j2", "tasks.py"):
+        assert (new / file).exists(), file
     again = desk.run("init", str(new))
     assert (again.code, "is there already" in again.err) == (5, True)
 

@@ -17,7 +17,8 @@ import pytest
 from sparkwright.modules.state import StateFolder
 from sparkwright.sandbox import control
 from tests.faults.bench import until
-from tests.sandbox.conftest import Desk
+from tests.remote.sshd import free_port
+from tests.sandbox.conftest import Desk, Said
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 
@@ -47,7 +48,7 @@ def state(desk: Desk) -> StateFolder:
 def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone(desk: Desk) -> None:
     assert desk.deploy().code == 0
     alone = desk.run("rollback", "--host", "sandbox")
-    assert (alone.code, "the only state that was ever verified" in alone.out) == (5, True), alone.out
+    assert (alone.code, "no verified state before the one" in alone.out) == (5, True), alone.out
     seqs(desk, 4)
     assert desk.deploy().code == 0
     assert desk.containers() == ["qwen35 running"]
@@ -163,12 +164,35 @@ def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(
     assert done.task("Let its requests end")["msg"].startswith("1 request cut after")
 
 
+def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None:
+    """Beside them no throughput can be proved: that is said, and the server that generates is kept."""
+    assert desk.deploy().code == 0
+    seqs(desk, 4)
+    book = desk.root / "playbooks/deploy.yml"
+    at = "        - name: Measure its throughput\n"
+    wait = f"touch {desk.root}/reached; until [ -e {desk.root}/open ]; do sleep 0.02; done"
+    gate = f"        - name: Gate\n          command: {{argv: [sh, -c, '{wait}']}}\n\n"
+    book.write_text(book.read_text().replace(at, gate + at, 1))
+    said: list[Said] = []
+    laptop = threading.Thread(target=lambda: said.append(desk.deploy()))
+    laptop.start()
+    until((desk.root / "reached").exists, "the gate")
+    busy = stream(desk, 100_000)
+    (desk.root / "open").touch()
+    laptop.join(timeout=60)
+    busy.close()
+    done = said[0]
+    assert done.code == 4, done.out[-2000:]
+    assert "other traffic: 1 requests are running" in done.recap["msg"]
+    assert command(desk)[command(desk).index("--max-num-seqs") + 1] == "4"
+    assert desk.serving(), "with its restart policy"
+    assert desk.run("history", "--host", "sandbox", "--json").events()[0]["measured"]["tok_per_s"] is None
+
+
 def test_a_restart_that_does_not_come_up_is_tried_once_more(desk: Desk) -> None:
     assert desk.deploy().code == 0
     before = desk.serving()
-    book = desk.root / "playbooks/restart.yml"
-    at = "        - name: Measure its throughput\n"
-    book.write_text(book.read_text().replace(at, f"        - name: Break\n          fail: {{msg: broken}}\n\n{at}", 1))
+    desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
     done = desk.run("restart", "--host", "sandbox", "--json")
     assert (done.code, "Started once more, it serves." in done.recap["msg"]) == (1, True), done.recap
     assert desk.serving() == before
@@ -177,10 +201,15 @@ def test_a_restart_that_does_not_come_up_is_tried_once_more(desk: Desk) -> None:
 #: what a plan shows must be what a deploy does: one field at a time
 DRIFTS = [
     ("a flag", RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 3", "--max-num-seqs"),
-    ("shared memory", RECIPE, r"shm_size: .*", "shm_size: 32gb", "shm_size"),
+    ("shared memory", RECIPE, r"shm_size: .*", "shm_size: 32gb", "shm-size"),
     ("a variable", RECIPE, r"  restart: unless-stopped", "  restart: unless-stopped\n  env: {TZ: UTC}", "env"),
     ("ipc", RECIPE, r"  ipc: host", "  ipc: private", "ipc"),
     ("the policy", RECIPE, r"  restart: unless-stopped", "  restart: always", "restart"),
+    ("a mount", RECIPE, r"  ipc: \w+", r"  ipc: host\n  volumes: ['~/models:/all:ro']", "volumes"),
+    ("gpus", RECIPE, r"  gpus: all", r"  gpus: '1'", "gpus"),
+    ("a limit", RECIPE, r"  gpus: '1'", "  gpus: '1'\n  ulimits: {memlock: '-1'}", "ulimits"),
+    ("a label", RECIPE, r"  gpus: '1'", "  gpus: '1'\n  labels: {team: lab}", "labels"),
+    ("the port", "hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {free_port()}", "ports"),
     ("the image", RECIPE, r"image: .*", "image: vllm/vllm-openai:v0.32.0", "image"),
 ]
 
@@ -207,6 +236,35 @@ def test_what_plan_says_is_what_deploy_does(desk: Desk) -> None:
         late = {"Grant the restart policy, forget the old server"}  # known after the start
         assert would - late == did - late, what
         assert desk.run("plan", "--host", "sandbox").code == 0, what
+
+
+def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_the_old_files_back(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    before = desk.serving()
+    shard = desk.sandbox / "home/models/qwen35-35b-hf/model-00001-of-00014.safetensors"
+    old = shard.read_bytes()
+    desk.run("sandbox.fault", "moved-model")
+    assert desk.run("lock", "--host", "sandbox", "--update", "--yes").code == 0
+    plan = desk.run("plan", "--host", "sandbox", "--json")
+    assert plan.code == 2
+    assert plan.task("Compare what runs with the recipe")["diff"][0]["field"] == "model revision"
+    assert plan.task("Set the old server aside")["status"] == "changed"
+    book = desk.root / "playbooks/deploy.yml"
+    good, at = book.read_text(), "        - name: Measure its throughput\n"
+    book.write_text(good.replace(at, f"        - name: Break\n          fail: {{msg: broken}}\n\n{at}", 1))
+    failed = desk.deploy()
+    assert failed.code == 1
+    assert desk.serving() == before
+    assert shard.read_bytes() == old, "the old server has the files that it was verified with"
+    assert not (shard.parent / ".before").exists()
+    book.write_text(good)
+    done = desk.deploy()
+    assert done.code == 0
+    assert desk.serving() != before and shard.read_bytes() != old
+    assert not (shard.parent / ".before").exists()
+    assert desk.run("plan", "--host", "sandbox").code == 0
+    rows = desk.run("history", "--host", "sandbox", "--json").events()
+    assert [one["field"] for one in rows[0]["changed"]] == ["model revision"]
 
 
 def test_a_loop_of_restarts_is_broken_once_and_reported(desk: Desk) -> None:

@@ -20,6 +20,17 @@ class Chosen:
     fleet: Fleet
 
 
+def choose_left(playbook: str, pattern: str) -> Chosen:
+    """The hosts that are left of a rolling run (`--resume`). Raises Refused when there is none, or --host means others."""
+    from sparkwright.rolling.record import RecordFile, refuse_other_hosts
+
+    project = Project.here()
+    record = RecordFile(project.root, playbook).load()
+    if pattern:
+        refuse_other_hosts(record, [host.name for host in choose(pattern).hosts])
+    return choose(",".join(record.left))
+
+
 def choose(pattern: str) -> Chosen:
     """The hosts of a pattern; not connected yet. Raises Refused for a pattern that names none."""
     project = Project.here()

@@ -15,6 +15,7 @@ STYLES = {
     "changed": "yellow",
     "failed": "bold red",
     "skipped": "cyan",
+    "later": "blue",
     "rescued": "magenta",
     "ignored": "magenta",
     "title": "bold",

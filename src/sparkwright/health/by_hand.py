@@ -54,7 +54,7 @@ def _told(record: Record, seconds: float) -> Iterator[Event]:
     code = EXITS[record.state]
     failed = code is not Exit.OK
     rows = [f"{one.level}: {one.check}: {one.said}" for one in record.evidence if one.level != "ok"]
-    data = {**record.to_json(), "evidence": rows, "record": record.to_json()}
+    data = {"evidence": rows, "record": record.to_json()}
     about: dict[str, Any] = {"task": TASK, "name": "Check the server's health", "module": TASK, "where": ""}
     fix = CURES.get(record.cure, "") if failed else ""
     about |= {"msg": sentence(record), "fix": fix, "diff": [], "data": data, "register": "", "registered": {}}

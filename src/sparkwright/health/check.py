@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sparkwright.engine import endpoints
 from sparkwright.errors import Inconclusive, SparkwrightError
 from sparkwright.health import heal, keeping, notify, textfile
 from sparkwright.health.damping import damp
@@ -16,7 +17,7 @@ from sparkwright.health.looking import Looker, start_of
 from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
-from sparkwright.modules import crash_loop, good_states, history
+from sparkwright.modules import crash_loop, evidence, good_states, history
 from sparkwright.modules.base import Context
 from sparkwright.runner import lock
 
@@ -100,7 +101,7 @@ class Check:
             speed=look.speed,
             machine=look.machine,
             gpu=look.gpus[-1] if look.gpus else Gpu(),
-            serves=looker.serves,
+            serves=replace(looker.serves, engine_version=look.engine_version),
             drift=look.drift,
             every_s=self.settings.every_s,
             sandbox=self.context.machine.sandbox,
@@ -115,7 +116,7 @@ class Check:
                 "time_s": remembered.counted["time_s"] if frozen else look.time_s,  # since when it is frozen
                 "start": start_of(look.container),
                 "running": look.server.running,
-                "generated": look.server.generated_tokens,
+                "generated": _with_own(look, record),
             }
         if self.context.check:
             return
@@ -131,8 +132,13 @@ class Check:
         """The decode rate: measured when it is due and nothing is wrong, else the last one."""
         last = remembered.last_speed
         every_s = self.settings.smoke_every_s
-        due = self.smoke or (bool(every_s) and look.time_s - (last.measured_s or 0.0) >= every_s)
-        if not due or judgement.state not in ("ok", "degraded") or look.server.token != "made" or self.context.check:
+        due = self.scheduled and bool(every_s) and look.time_s - (last.measured_s or 0.0) >= every_s
+        if (
+            not (due or self.smoke)
+            or judgement.state not in ("ok", "degraded")
+            or look.server.token != "made"
+            or self.context.check
+        ):
             return last
         found = _measure(self.context, look, self.settings.smoke_tokens)
         if found.tok_per_s is None:
@@ -181,6 +187,14 @@ def _measure(context: Context, look: Look, tokens: int) -> Speed:
         return Speed(verdict=data["verdict"])
     rate, base, first = data["tok_per_s"], data["baseline"], data["ttft_s"]
     return Speed(rate, base, first, str(data["verdict"]), look.time_s)
+
+
+def _with_own(look: Look, record: Record) -> float | None:
+    """The server's counter after the check's own tokens: nobody was served with them."""
+    own = 1 if look.server.token == "made" else 0
+    if look.server.generated_tokens is None or record.speed.measured_s != look.time_s:
+        return None if look.server.generated_tokens is None else look.server.generated_tokens + own
+    return evidence.metrics(look.server.url, "")[0].get(endpoints.GENERATED_TOKENS)
 
 
 def _served(look: Look, remembered: Remembered) -> float | None:

@@ -94,7 +94,7 @@ def plan(good: dict[str, Any], run_id: str, host: str) -> Plan:
     name, ready_s = spec["name"], serve.get("ready_s") or 900.0
     address = _url(spec)
     fits = {"utilization": serve["utilization"]} if serve.get("utilization") else {}
-    measured = "{{ {'ready_s': ready.ready_s} }}"
+    measured = {**(good.get("measured") or {}), "ready_s": "{{ ready.ready_s }}"}
     steps: tuple[Step, ...] = (
         _task("Gather facts", "facts"),
         _task("Refuse what will not fit", "fits", name=name, **fits),

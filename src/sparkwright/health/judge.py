@@ -73,6 +73,7 @@ class Look:
     answered: bool = False
     ready_s: float | None = None
     server: Server = field(default_factory=Server)
+    engine_version: str = ""
     error: str = ""
     frozen_s: float | None = None
     speed: Speed = field(default_factory=Speed)

@@ -44,7 +44,6 @@ class Looker:
         model, spec = self.good.get("model") or {}, self.good.get("spec") or {}
         return Serves(
             image=spec.get("image", ""),
-            engine_version=(self.good.get("measured") or {}).get("engine_version", ""),
             model=model.get("id", ""),
             commit=model.get("commit", ""),
             served_name=(self.good.get("serve") or {}).get("served_name", ""),
@@ -113,7 +112,10 @@ class Looker:
         before = evidence.metrics(url, key)[0]
         server = _counted(server, before)
         frozen_s = self._frozen_s(found, server)
-        found = replace(found, answered=True, server=server, frozen_s=frozen_s)
+        version = (http_probe.ask(url, endpoints.VERSION, api_key=key, timeout_s=HEALTH_S).json() or {}).get(
+            "version"
+        ) or ""
+        found = replace(found, answered=True, server=server, frozen_s=frozen_s, engine_version=str(version))
         if frozen_s is not None and frozen_s >= self.limits.frozen_s:
             return found
         if server.running and self._moves(url, key, before):

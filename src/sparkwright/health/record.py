@@ -179,8 +179,10 @@ class Record:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
         """The record again. Fields that a newer schema added are left out. Raises ValueError for what is no record."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("time_s"), int | float):
+            raise ValueError("no record of a check")
         known = {one.name for one in dataclasses.fields(cls)}
-        rest = {name: value for name, value in data.items() if name in known}
+        rest: dict[str, Any] = {name: value for name, value in data.items() if name in known}
         try:
             rest["evidence"] = tuple(_part(Evidence, row) for row in rest.get("evidence", ()))
             rest["drift"] = tuple(rest.get("drift", ()))

@@ -19,7 +19,7 @@ class Settings:
     0 never. smoke_tokens: of each of its runs. heal: what is done about a server that a restart helps.
     heal_every_s: at most one restart in this time. command: told of a change of state, as words; the record is its
     standard input. webhook: a URL without a secret in it. webhook_file: a file of the user's that holds one with.
-    textfile: the folder of node_exporter's textfile collector; empty: the state folder.
+    textfile: the folder of node_exporter's textfile collector; empty: the state folder. lingers: the install switched linger on.
     """
 
     host: str = ""
@@ -32,6 +32,7 @@ class Settings:
     webhook: str = ""
     webhook_file: str = ""
     textfile: str = ""
+    lingers: bool = False
     limits: Limits = field(default_factory=Limits)
 
     def to_json(self) -> dict[str, Any]:

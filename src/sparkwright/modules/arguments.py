@@ -80,14 +80,15 @@ def _fit_any(value: Any, parts: tuple[Any, ...], where: str) -> Any:
 def _fit_scalar(value: Any, wanted: type[Any], where: str) -> Any:
     if type(value) is wanted:
         return value
-    if wanted is float and type(value) is int:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if wanted is float and number:
         return float(value)
     if wanted in (int, float) and isinstance(value, str):
         try:
             return wanted(value)
         except ValueError:
             pass
-    if wanted is str and type(value) in (int, float):
+    if wanted is str and number:
         return str(value)
     raise Refused(f"{where} is {_name(wanted)}, not {value!r}.")
 

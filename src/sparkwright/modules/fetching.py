@@ -41,7 +41,7 @@ def main() -> None:
         mode = choice.mode
         _say({"chose": mode, "why": choice.why})
     hub.prepare(staging, mode)
-    hub.use(mode)
+    hub.use(mode, retries=request["retries"])
     one_by_one = [file for file in files if mode == "hf_transfer" and file["size_bytes"] > hub.LARGE_BYTES]
     together = [file for file in files if file not in one_by_one]
     again = set(request["again"])

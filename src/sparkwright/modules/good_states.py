@@ -24,14 +24,14 @@ def before(state: StateFolder) -> list[dict[str, Any]]:
     return list((state.read("verified_before") or {}).get("states", []))
 
 
-def remember(state: StateFolder, now: dict[str, Any]) -> None:
-    """Make this the last verified state. Going back to an older one forgets those that came after it."""
+def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = False) -> None:
+    """Make this the last verified state. A roll back forgets those that came after the one it goes to; a deploy forgets none."""
     was, older = last(state), before(state)
     again = next((n for n, one in enumerate(older) if same(one, now)), None)
-    if again is not None:
+    if again is not None and rolled_back:
         older = older[again + 1 :]
     elif was and not same(was, now):
-        older = [was, *older]
+        older = [was, *(one for one in older if not same(one, now))]
     state.write("verified_before", {"states": older[:KEPT]})
     state.write("verified", now)
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.errors import Failed
-from sparkwright.modules import hub, neighbour
+from sparkwright.modules import good_states, hub, kept_files, neighbour
 from sparkwright.modules.base import Change, Context, StateModule, arg
 from sparkwright.modules.hub import Source
+from sparkwright.modules.patience import Patience
 from sparkwright.modules.transfer import Transfer, sizes
 from sparkwright.modules.whole import Manifest
 
@@ -42,6 +43,8 @@ class HfModel(StateModule["HfModel.Args", Found]):
     what it chose. No new byte on the disk for stall_seconds: the transfer is killed, and goes on in the next mode. Partial
     files of another mode or hub version are removed first: continuing one corrupts it silently.
 
+    Files that a verified server was started with are kept (hard links in .before/) until another revision is verified.
+
     from: another host of the inventory that has the model; its files come from there, not from the hub, proved by the same
     hashes. What was read and written stays in the page cache, which counts against the GPU's memory on a Spark until the
     `memory` task lets it go; page_cache_bytes says by how much it grew.
@@ -62,6 +65,9 @@ class HfModel(StateModule["HfModel.Args", Found]):
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
         from_: str = arg("a host that has the model, to copy it from; empty: the hub", default="")
         neighbour: list[str] = arg("where that host hands it out; filled in by the command", default_factory=list)
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience or Patience()
 
     def read(self, args: Args, context: Context) -> Found:
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
@@ -98,9 +104,10 @@ class HfModel(StateModule["HfModel.Args", Found]):
         size = sizes(files)
         _make_room(folder, size, context)
         hub.remove_leftovers(folder)
+        _keep_verified(args, sorted(missing), folder, context)
         cached_before = context.machine.meminfo().get("Cached", 0)
         with _source(args, context) as source:
-            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds)
+            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, self._patience)
             mode = transfer.run(_first_mode(args))
         _refuse_lost_shards(found.manifest, args)
         found.manifest.save()
@@ -111,6 +118,20 @@ class HfModel(StateModule["HfModel.Args", Found]):
         if args.from_:
             msg += f"; from {args.from_}"
         return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": grown, "msg": msg}
+
+
+def _keep_verified(args: HfModel.Args, paths: list[str], folder: Path, context: Context) -> None:
+    """What the verified server was started with is kept until another revision is verified: a roll back needs it."""
+    model = good_states.last(context.state).get("model") or {}
+    before = model.get("commit")
+    if not before or before == args.commit or context.machine.expand(model.get("dir", "")) != folder:
+        return
+    try:
+        kept_files.keep(folder, paths, before)
+    except OSError as error:
+        context.note(
+            f"the files of {before[:12]} can't be kept ({error.strerror}): a roll back has to fetch them again."
+        )
 
 
 @contextmanager

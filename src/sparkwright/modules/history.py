@@ -16,6 +16,8 @@ from sparkwright.modules.state import StateFolder
 
 FILE = "history.jsonl"
 KEPT = 500
+#: the act after which the state gone back to is the last verified one, and those after it are none any more
+ROLLED_BACK = "rolled back"
 
 
 def append(context: Context, what: str, **more: Any) -> None:

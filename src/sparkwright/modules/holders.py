@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import shell
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules import cgroups, footprint, ollama_models
+from sparkwright.modules import cgroups, footprint, ollama_models, ollama_places
 from sparkwright.modules.base import Context
 
 SHOWN_PROCESSES = 5
@@ -106,9 +107,18 @@ def _gpu_bytes(context: Context) -> dict[int, int]:
 
 def _ollama(context: Context) -> list[dict[str, Any]]:
     return [
-        _row("ollama", f"Ollama model {one.model.name}", one.model.size_bytes, f"`ollama stop {one.model.name}`")
+        _row("ollama", f"Ollama model {one.model.name}", one.model.size_bytes, _stop(one))
         for one in ollama_models.look(context, timeout_s=2).held
     ]
+
+
+def _stop(one: ollama_models.Held) -> str:
+    """The command that unloads a model, for the Ollama that holds it."""
+    words = ["ollama", "stop", one.model.name]
+    if one.place.kind == "container":
+        return f"`{shell.join(['docker', 'exec', one.place.name, *words])}`"
+    elsewhere = "" if one.place.url == ollama_places.url_of("") else f"OLLAMA_HOST={one.place.url} "
+    return f"`{elsewhere}{shell.join(words)}`"
 
 
 def _containers(context: Context, processes: list[Process]) -> list[dict[str, Any]]:

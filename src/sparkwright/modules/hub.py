@@ -19,6 +19,7 @@ from sparkwright.modules.machine import Machine
 from sparkwright.secret import Secret
 
 CONFIG = "config.json"
+CONFIG_RETRIES = 2
 RANGES = 32
 RANGE_BYTES = 5 * 2**20  # held in memory while they come: 32 x 5 MiB keeps a transfer below 300 MB
 CHUNK_BYTES = 2**20
@@ -85,7 +86,7 @@ def config(machine: Machine, model_id: str, commit: str, token: Secret | None) -
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        use("plain")
+        use("plain", retries=CONFIG_RETRIES)
         fetch(Source(machine.hub_url, model_id, commit, token), CONFIG, Path(folder))
         try:
             found = json.loads((Path(folder) / CONFIG).read_text())
@@ -94,14 +95,21 @@ def config(machine: Machine, model_id: str, commit: str, token: Secret | None) -
     return found if isinstance(found, dict) else {}
 
 
-def use(mode: str) -> None:
-    """Fetch in this mode from now on, in this process: huggingface_hub keeps it in module variables."""
-    from huggingface_hub import constants
+def use(mode: str, *, retries: int) -> None:
+    """Fetch in this mode from now on, in this process: huggingface_hub keeps it in module variables.
+
+    retries: of one request, by the client itself. Its own five take 23 s in silence, for a hub that refuses at once too.
+    """
+    from functools import partial as bound
+
+    from huggingface_hub import constants, file_download
+    from huggingface_hub.utils._http import http_backoff
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     constants.HF_HUB_ENABLE_HF_TRANSFER = mode == "hf_transfer"
     constants.HF_HUB_DISABLE_XET = mode != "xet"
+    vars(file_download)["http_backoff"] = bound(http_backoff, max_retries=retries)
     constants.HF_TRANSFER_CONCURRENCY = RANGES
     constants.DOWNLOAD_CHUNK_SIZE = RANGE_BYTES if mode == "hf_transfer" else CHUNK_BYTES
 

@@ -60,12 +60,13 @@ class Name:
 def known_as(api: Any, ref: str) -> str:
     """The name under which this engine knows an image; empty when it is not there. Asks no registry.
 
-    By digest: the repository's own, another repository's (a mirror's) of the same digest, or the tag of a proved one.
+    As it is written, where the engine takes that, so that a person finds the same in `docker inspect`; else by digest: the
+    repository's own, the tag of a proved one, or another repository's (a mirror's) of the same digest.
     """
     from docker.errors import ImageNotFound
 
     name = Name.parse(ref)
-    for one in (name.asked, name.proved) if name.digest else (name.asked,):
+    for one in (ref, name.asked, name.proved) if name.digest else (name.asked,):
         try:
             api.inspect_image(one)
         except ImageNotFound:

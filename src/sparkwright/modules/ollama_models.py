@@ -45,7 +45,7 @@ def look(context: Context, *, timeout_s: float = 5) -> Seen:
     held: list[Held] = []
     present, hanging = [], []
     for place in ollama_places.find(context):
-        if not is_here(place.url):
+        if place.kind == "address" and not is_here(place.url):
             continue
         try:
             rows = Ollama(place.url, timeout_s=timeout_s).loaded()

@@ -90,10 +90,18 @@ def _containers(context: Context) -> list[Place]:
         image = str(row.get("Image", "")).partition("@")[0]
         if image.rpartition("/")[2].partition(":")[0] != "ollama" and IMAGE not in image:
             continue
-        ports = [port for port in row.get("Ports") or () if port.get("PrivatePort") == PORT and port.get("PublicPort")]
-        url = f"http://127.0.0.1:{ports[0]['PublicPort'] if ports else PORT}"
-        found.append(Place(url, "container", row["Names"][0].lstrip("/")))
+        found.append(Place(url_of_container(row), "container", row["Names"][0].lstrip("/")))
     return found
+
+
+def url_of_container(row: dict[str, Any]) -> str:
+    """Where a container's Ollama is reached from its host: a published port, else its own address on the engine's network."""
+    for port in row.get("Ports") or ():
+        if port.get("PrivatePort") == PORT and port.get("PublicPort"):
+            address = str(port.get("IP") or "")
+            return url_of(f"{f'[{address}]' if ':' in address else address}:{port['PublicPort']}")
+    networks = ((row.get("NetworkSettings") or {}).get("Networks") or {}).values()
+    return url_of(next((one["IPAddress"] for one in networks if one.get("IPAddress")), ""))
 
 
 def _processes(machine: Machine) -> list[Place]:

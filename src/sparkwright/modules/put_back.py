@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sparkwright.modules import containers, footprint, good_states
+from sparkwright.modules import containers, footprint, good_states, kept_files
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Inspects, empty when there is none; remembered: what `set_aside` or `stopped` wrote down before it acted."""
+    """Inspects, empty when there is none; remembered: what `set_aside` or `stopped` wrote down before it acted.
+
+    kept_model: the revision whose files were kept for the old server; empty when its files were not replaced.
+    """
 
     current: dict[str, Any]
     previous: dict[str, Any]
     remembered: dict[str, Any]
     verified_id: str
+    kept_model: str = ""
+
+    @property
+    def old(self) -> bool:
+        """Whether an old server is there, wherever it stands."""
+        return bool(self.previous) or self.halfway or self.untouched
 
     @property
     def halfway(self) -> bool:
@@ -37,10 +47,12 @@ class PutBack(StateModule["PutBack.Args", Found]):
     with policy `no` and stays for its log: a crash loop is broken, never fed.
 
     A good server that was not yet set aside is left alone; one that was stopped and not yet renamed is to be started again.
+    When the model's files were replaced by another revision's, those it was verified with have their place again.
 
     It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
 
-    Returns: put_back (whether there is an old server to start again), restart (the policy it had, else no).
+    Returns: put_back (whether there is an old server to start again), restart (the policy it had, else no),
+    base_url (where it answers, empty when it publishes no port).
     """
 
     @dataclass(frozen=True)
@@ -48,15 +60,22 @@ class PutBack(StateModule["PutBack.Args", Found]):
         name: str = arg("the container's name")
 
     def read(self, args: Args, context: Context) -> Found:
-        client = context.docker()
+        client, good = context.docker(), good_states.last(context.state)
+        folder = _model_folder(context)
         return Found(
             containers.inspect(client, args.name) or {},
             containers.inspect(client, args.name + containers.PREVIOUS) or {},
             context.state.read("previous") or {},
-            str(good_states.last(context.state).get("container_id", "")),
+            str(good.get("container_id", "")),
+            kept_files.commit_of(folder) if folder else "",
         )
 
     def differences(self, args: Args, found: Found) -> list[Change]:
+        model = [Change("model files", None, found.kept_model[:12])] if found.old and found.kept_model else []
+        return self._of_server(args, found) + model
+
+    @staticmethod
+    def _of_server(args: Args, found: Found) -> list[Change]:
         if found.previous:
             return [Change("container", f"{args.name}{containers.PREVIOUS} (stopped)", f"{args.name} (stopped)")]
         if found.untouched or found.halfway:
@@ -77,18 +96,31 @@ class PutBack(StateModule["PutBack.Args", Found]):
             else "There was no older server to put back."
         )
         if not old:
-            return {"put_back": False, "restart": "no", "msg": said}
+            return {"put_back": False, "restart": "no", "base_url": "", "msg": said}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {"policy": "no", "running": True}
-        return {"put_back": bool(was["running"]), "restart": was["policy"], "msg": said}
+        about = {"restart": was["policy"], "base_url": containers.url_of(old)}
+        return {"put_back": bool(was["running"]), **about, "msg": said}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         client, kept = context.docker(), args.name + containers.PREVIOUS
-        if not found.previous:
+        if not found.old:
             containers.set_policy(client, args.name, "no")
             containers.stop(client, args.name, 10)
             return {"msg": f"There was no older server to put back; {args.name} is stopped."}
-        if found.current:
+        if found.previous and found.current:
             footprint.before_stop(context, found.current)
             containers.remove(client, args.name, 10)
-        client.api.rename(kept, args.name)
+        folder = _model_folder(context)
+        if found.kept_model and folder:
+            context.note(
+                f"{kept_files.put_back(folder)} files of the model are those of {found.kept_model[:12]} again."
+            )
+        if found.previous:
+            client.api.rename(kept, args.name)
         return {}
+
+
+def _model_folder(context: Context) -> Path | None:
+    """Where the model of the last good state stands."""
+    folder = (good_states.last(context.state).get("model") or {}).get("dir")
+    return context.machine.expand(folder) if folder else None

@@ -26,12 +26,10 @@ from sparkwright.modules import hub
 from sparkwright.modules.base import Context
 from sparkwright.modules.hub import Source
 from sparkwright.modules.pace import Pace, left, rate_text
+from sparkwright.modules.patience import Patience
 from sparkwright.modules.whole import Manifest, digest, wanted
 
-TRIES = 5
-PAUSES_S = (0.5, 2.0, 5.0, 15.0)
 POLL_S = 0.25
-SAY_EVERY_S = 1.0  # each progress event names every file under way, and the journal keeps them
 WORTH_BYTES = 64 * 2**20  # a try that kept this much more than the last was not in vain
 STAGING = ".cache/sparkwright"
 
@@ -58,6 +56,7 @@ class Transfer:
     files: Sequence[Mapping[str, Any]]
     context: Context
     stall_s: float
+    patience: Patience = Patience()
     wrong: dict[str, int] = field(default_factory=dict)
     _at: dict[str, Path] = field(default_factory=dict)
     _base_bytes: int = 0
@@ -87,7 +86,7 @@ class Transfer:
                     raise Failed(attempt.message, fix=attempt.fix)
                 now = self._kept(mode)
                 tries, kept = (0 if now >= kept + WORTH_BYTES else tries + 1), now
-                if tries >= TRIES:
+                if tries >= self.patience.tries:
                     self._clean(False)
                     raise self._gave_up(attempt)
                 mode = self._again(attempt, mode, tries)
@@ -145,6 +144,7 @@ class Transfer:
             "files": files,
             "mode": mode,
             "again": [path for path in self.wrong if path in self.missing],
+            "retries": self.patience.hub_retries,
         }
         top = str(Path(sparkwright.__file__).parents[1])
         env = {**self.context.machine.env, "PYTHONPATH": top, "HF_HUB_DISABLE_TELEMETRY": "1", "MALLOC_ARENA_MAX": "2"}
@@ -224,9 +224,10 @@ class Transfer:
         """Say why, pause longer each time, and go on: in the next mode after one that hung."""
         following = NEXT[mode] if attempt.stalled else mode
         if attempt.message:
-            how = f"Going on with {following}." if following != mode else "Trying again."
-            self.context.note(f"{attempt.message} {how}")
-            time.sleep(0 if attempt.stalled else PAUSES_S[min(max(tries - 1, 0), len(PAUSES_S) - 1)])
+            pause_s = 0.0 if attempt.stalled else self.patience.pause_s(tries)
+            how = f"Going on with {following}" if following != mode else "Trying again"
+            self.context.note(f"{attempt.message} {how}{f' in {pause_s:g} s' if pause_s else ''}.")
+            time.sleep(pause_s)
         return following
 
     def _gave_up(self, attempt: Attempt) -> Failed:
@@ -262,7 +263,7 @@ class Transfer:
         return min(self._base_bytes + whole + partial, self.total_bytes)
 
     def _progress(self, mode: str) -> None:
-        if time.monotonic() - self._said_s < SAY_EVERY_S:
+        if time.monotonic() - self._said_s < self.patience.say_every_s:
             return
         self._said_s, done = time.monotonic(), self._done()
         rate = self._paces.setdefault("", Pace()).at(done)

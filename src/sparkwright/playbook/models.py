@@ -48,6 +48,12 @@ class BlockFile(Common):
     always: list[dict[str, Any]] = Field(default_factory=list, description="whatever happened")
 
 
+class IncludeFile(Common):
+    """Tasks of another file, as one block in its place."""
+
+    include: str = Field(description="the file with a list of tasks, beside this one: parts/swap.yml")
+
+
 class PlayFile(Strict):
     """Tasks for some hosts."""
 

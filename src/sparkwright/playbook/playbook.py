@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.plan import expressions
+from sparkwright.playbook import includes
 from sparkwright.playbook.models import PlayFile
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check
@@ -75,7 +76,7 @@ class Playbook:
 
 def load(path: Path) -> Playbook:
     """Read a playbook. Raises Refused with file and line."""
-    read = document.load(path)
+    read = includes.spliced(document.load(path))
     if not isinstance(read.data, list) or not read.data:
         raise Refused("a playbook is a list of plays (- name: ..., hosts: ..., tasks: ...).", where=read.where())
     plays = [Play(check(PlayFile, read, data, at=(n,)), read, (n,)) for n, data in enumerate(read.data)]

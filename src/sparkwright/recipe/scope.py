@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.engine import flags
 from sparkwright.inventory import Host
 from sparkwright.recipe.recipe import Recipe, container_spec, serve_port
-from sparkwright.recipe.serving import serving
+from sparkwright.recipe.serving import Serving, serving
 
 #: what `scope` gives beside the host's own variables
 HOST_NAMES = ("host", "home")
@@ -54,7 +54,7 @@ def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any
         "port": port,
         "memory_utilization": flags.memory_utilization(recipe.file.vllm),
         "pinned_model": model,
-        "serve": _serve(recipe, container, model),
+        "serve": _serve(recipe, served, container, model),
     }
 
 
@@ -64,10 +64,10 @@ def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, An
     return {**about, "commit": locked.get("commit", ""), "files": locked.get("files", [])}
 
 
-def _serve(recipe: Recipe, container: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+def _serve(recipe: Recipe, served: Serving, container: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
     """What starting and proving this very server takes beside its container; kept with the last good state.
 
-    baseline_key: what makes two measurements of it comparable.
+    log: what its log must say. baseline_key: what makes two measurements of it comparable.
     """
     expect = recipe.file.expect
     return {
@@ -76,6 +76,13 @@ def _serve(recipe: Recipe, container: Mapping[str, Any], model: Mapping[str, Any
         "ready_s": expect.ready_s,
         "tok_per_s": expect.tok_per_s,
         "stop_timeout_s": recipe.file.container.stop_timeout_s,
+        "log": {
+            "chunked_prefill": served.expected,
+            "note": served.note,
+            "expect": expect.log,
+            "forbid": expect.forbid_log,
+            "unknown": expect.log_unknown,
+        },
         "baseline_key": {
             "image": container["image"],
             "model_id": model["id"],

@@ -16,6 +16,9 @@ class Link(Protocol):
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
         """Ask the host's runner and yield its events. Raises Unreachable when the answer breaks off."""
 
+    def ready(self) -> None:
+        """Wait until the host is connected to. Raises Unreachable."""
+
     def close(self) -> None:
         """Let go of the host. What runs there goes on."""
 

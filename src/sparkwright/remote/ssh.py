@@ -58,6 +58,10 @@ class SshLink:
             yield event("note", task="", text=self._notes.pop(0))
         yield from self._ask(transport, header, secrets, may_ship=True)
 
+    def ready(self) -> None:
+        """See `Link.ready`."""
+        self._transport()
+
     def host_key(self) -> str:
         """The host's public key as this connection proved it: ssh-ed25519 AAAA..."""
         key = self._transport().get_remote_server_key()

@@ -83,6 +83,12 @@ class RunContext:
         self.emit(event("note", task=self.task, text=text))
 
 
+def engine_went_away(error: Exception) -> bool:
+    """Whether an error is docker's client saying that the engine ended while it was asked: it is being restarted, say."""
+    url = str(getattr(getattr(error, "request", None), "url", "") or "")
+    return isinstance(error, OSError) and url.startswith("http+docker://")
+
+
 def _refusal(url: str, error: Exception) -> Failed:
     """Docker's refusal in one sentence, with what mends it."""
     import getpass

@@ -8,6 +8,7 @@
 {"verb": "status", "container": name}                              what the host is doing, in one event (see status.py)
 {"verb": "checks", "since_s": seconds}                             its checks since then, in one event
 {"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
+{"verb": "serving", "name": "" | container}                        does a server here give a token
 {"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
 """
 
@@ -212,6 +213,7 @@ _VERBS = {
     "history": records.read_history,
     "incident": records.read_incident,
     "lock": records.read_lock,
+    "serving": records.read_serving,
     "unlock": records.unlock,
 }
 

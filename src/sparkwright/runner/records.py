@@ -1,4 +1,4 @@
-"""What the host remembers, asked for without a run: its lock, its history, its incidents."""
+"""What the host knows, asked for without a run: its lock, its history, its incidents, whether it serves."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from sparkwright.modules.machine import Machine
 from sparkwright.modules.state import StateFolder
 from sparkwright.plan.events import Event, event
 from sparkwright.runner import cut_off, journal, lock
+from sparkwright.runner.context import RunContext
+from sparkwright.secret import Secret
 
 
 def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -31,6 +33,16 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
         raise SparkwrightError(f"{what}.", fix=f"There are: {', '.join(one.name for one in kept) or 'none'}.")
     for name, text in incidents.files(folder, state.path / "runs" / folder.name):
         yield event("file", incident=folder.name, name=name, text=text)
+
+
+def read_serving(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """One `serving` event: serving, verified, why. name: of the container, where nothing was verified yet."""
+    from sparkwright.modules.serving import Serving
+
+    secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
+    context = RunContext(machine, state, run_id="", emit=lambda one: None, check=True, secrets=secrets)
+    found = Serving().run(Serving.Args(name=request.get("name", "")), context)
+    yield event("serving", **found.data)
 
 
 def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:

@@ -31,15 +31,21 @@ class Spelled(float):
 
 @dataclass(frozen=True)
 class Document:
-    """path: the file. data: its content. lines: 1-based line of each key and list item, by its place."""
+    """path: the file. data: its content. lines: 1-based line of each key and list item, by its place.
+
+    grafts: other files whose content was put in at a place.
+    """
 
     path: Path
     data: Any
     lines: dict[Place, int] = field(default_factory=dict)
+    grafts: dict[Place, Document] = field(default_factory=dict)
 
     def where(self, *place: str | int) -> str:
         """ "file:line" of a place, or of the nearest thing around it."""
         for end in range(len(place), -1, -1):
+            if place[:end] in self.grafts:
+                return self.grafts[place[:end]].where(*place[end:])
             if place[:end] in self.lines:
                 return f"{shown(self.path)}:{self.lines[place[:end]]}"
         return shown(self.path)

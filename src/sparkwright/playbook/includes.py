@@ -1,0 +1,62 @@
+"""`include: parts/x.yml`: tasks that several playbooks share, put in their place before anything else is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.playbook.models import IncludeFile
+from sparkwright.userfiles import document
+from sparkwright.userfiles.checked import check, nearest
+from sparkwright.userfiles.document import Document, Place
+
+LISTS = ("tasks", "handlers", "block", "rescue", "always")
+
+
+def spliced(read: Document) -> Document:
+    """The document with a block of that file's tasks in the place of every include.
+
+    Lines of what was included are lines of that file. Raises Refused for a file that is not there, or that includes itself.
+    """
+    splicer = _Splicer(read, (read.path.resolve(),))
+    data = splicer.inside(read.data, ())
+    return replace(read, data=data, grafts=splicer.grafts)
+
+
+class _Splicer:
+    """opened: the files that led here, for a circle among them."""
+
+    def __init__(self, read: Document, opened: tuple[Path, ...]) -> None:
+        self.read = read
+        self.opened = opened
+        self.grafts: dict[Place, Document] = {}
+
+    def inside(self, value: Any, place: Place) -> Any:
+        """A list of plays or of tasks, each with its own lists looked through."""
+        return [self._item(one, (*place, n)) for n, one in enumerate(value)] if isinstance(value, list) else value
+
+    def _item(self, item: Any, place: Place) -> Any:
+        if not isinstance(item, dict):
+            return item
+        if "include" in item:
+            return self._included(item, place)
+        return {key: self.inside(value, (*place, key)) if key in LISTS else value for key, value in item.items()}
+
+    def _included(self, item: dict[str, Any], place: Place) -> dict[str, Any]:
+        given = check(IncludeFile, self.read, item, at=place)
+        path = self.read.path.parent / given.include
+        at = self.read.where(*place, "include")
+        if not path.is_file():
+            known = [str(one.relative_to(self.read.path.parent)) for one in self.read.path.parent.rglob("*.yml")]
+            raise Refused(f"no file {given.include!r} beside it.", where=at, fix=nearest(given.include, known))
+        if path.resolve() in self.opened:
+            raise Refused(f"{given.include} includes itself.", where=at)
+        part = document.load(path)
+        if not isinstance(part.data, list):
+            raise Refused("what is included is a list of tasks.", where=part.where())
+        inner = _Splicer(part, (*self.opened, path.resolve()))
+        tasks = inner.inside(part.data, ())
+        self.grafts[(*place, "block")] = replace(part, data=tasks, grafts=inner.grafts)
+        return {"name": given.include, **{k: v for k, v in item.items() if k != "include"}, "block": tasks}
