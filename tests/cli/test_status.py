@@ -73,6 +73,7 @@ def test_an_overdue_check_says_nothing_of_the_present() -> None:
     row = row_of("spark1", answer(late=True), PINNED, NOW_S)
     assert row.state == "unknown"
     assert "overdue" in row.why
+    assert row.drift is None
     assert row.exit == 4
 
 

@@ -118,7 +118,7 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
         up_s=None if started_s is None else max(0.0, now_s - started_s),
         memory_available_bytes=event["memory_available_bytes"],
         memory_total_bytes=event["memory_total_bytes"],
-        drift=None if event["live"] else record.drift,
+        drift=None if event["live"] or event["late"] else record.drift,
         behind=tuple(behind),
         checked_s=None if event["live"] else max(0.0, now_s - record.time_s),
         live=event["live"],
