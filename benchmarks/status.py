@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from sparkwright.modules.good_states import remember
 from sparkwright.modules.state import StateFolder
 
 RUNS = 5
+RECIPE = "qwen3.5-35b"
 STATUS = [sys.executable, "-c", "from sparkwright.cli import main; main()", "status", "--host", "all", "--json"]
 
 
@@ -101,9 +103,10 @@ class Lab:
         hosts = self.project / "hosts"
         hosts.mkdir(parents=True, exist_ok=True)
         (self.project / "playbooks").mkdir(exist_ok=True)
+        shutil.copytree(TOP / "recipes", self.project / "recipes", dirs_exist_ok=True)
         known = []
         for n, (one, port) in enumerate(zip(self.hosts, ports, strict=True), 1):
-            (hosts / f"spark{n}.yml").write_text(f"address: 127.0.0.1\nport: {port}\n")
+            (hosts / f"spark{n}.yml").write_text(f"address: 127.0.0.1\nport: {port}\nrecipe: {RECIPE}\n")
             known.append(one.known_hosts_line().replace(f":{one.port} ", f":{port} "))
         (self.folder / "known_hosts").write_text("".join(known))
         blocks = [f"Host spark{n}\n  HostName 127.0.0.1\n  Port {port}\n" for n, port in enumerate(ports, 1)]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sparkwright.cli.status_answers import Pinned, row_of
 from sparkwright.console import status_table
-from sparkwright.console.status_table import Row
+from sparkwright.console.status_row import Row
 from sparkwright.health.record import Container, Record, Serves, Speed
 
 NOW_S = 1_000_000.0

@@ -14,8 +14,7 @@ from sparkwright import lockfile, recipe
 from sparkwright.cli import asking
 from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import lock_folder
-from sparkwright.console import status_table
-from sparkwright.console.status_table import Row
+from sparkwright.console.status_row import Row
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet import Member
 from sparkwright.health.judge import EXITS
@@ -44,6 +43,8 @@ def once(chosen: Chosen, *, json: bool) -> list[int]:
     if json:
         _print_json(rows)
     else:
+        from sparkwright.console import status_table
+
         status_table.show(rows)
     return [row.exit for row in rows]
 
@@ -52,6 +53,8 @@ def watch(chosen: Chosen, *, every_s: float, json: bool) -> int:
     """Ask again and again over the same connections, until Ctrl-C."""
     if every_s <= 0:
         raise Refused(f"--every takes seconds, not {every_s:g}.")
+    from sparkwright.console import status_table
+
     wanted = pinned(chosen)
     screen = status_table.Screen() if not json and sys.stdout.isatty() else None
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparkwright.console import words
+from sparkwright.console.status_row import Row
 
 #: columns where no terminal tells its width
 WIDE = (200, 24)
@@ -27,35 +27,6 @@ STYLES = {
 }
 FINE = ("ok", "up")
 COLUMNS = ("HOST", "STATE", "RECIPE", "IMAGE", "VLLM", "MODEL", "TOK/S", "UP", "MEMORY", "DRIFT", "CHECKED", "WHY")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A host now. state: of health/record.py, `up` or `unreachable`. live: looked at now, no check speaks for it. drift: what
-    differs, field by field; behind: what of the lock is not what runs ("image", "model"). None: not known."""
-
-    host: str
-    state: str
-    why: str = ""
-    recipe: str = ""
-    image: str = ""
-    digest: str = ""
-    engine_version: str = ""
-    model: str = ""
-    commit: str = ""
-    tok_per_s: float | None = None
-    baseline_tok_per_s: float | None = None
-    up_s: float | None = None
-    memory_available_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    drift: tuple[str, ...] | None = None
-    behind: tuple[str, ...] = ()
-    checked_s: float | None = None
-    live: bool = False
-    late: bool = False
-    busy: str = ""
-    sandbox: bool = False
-    exit: int = 0
 
 
 def show(rows: Sequence[Row]) -> None:
