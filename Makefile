@@ -61,6 +61,9 @@ bench: .venv/.installed-test
 bench-logs: .venv/.installed
 	$(BIN)/python benchmarks/log_reading.py
 
+bench-status: .venv/.installed-test
+	$(BIN)/python benchmarks/status.py
+
 bench-restart: .venv/.installed
 	$(BIN)/python benchmarks/restart.py
 

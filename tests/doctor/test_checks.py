@@ -87,6 +87,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         {REFRESH[0]: REFRESH[1], "systemctl": "exit 0", "/etc/cdi/nvidia.yaml": None, "/run/cdi/nvidia.yaml": OLD_CDI},
         *("bad", "580.82.09, and 580.95.05", "restart nvidia-cdi-refresh.service"),
     ),
+    ("container toolkit", "CDI", {"/etc/cdi/mine.yaml": OLD_CDI}, "bad", "580.82.09", "--output=/etc/cdi/mine.yaml"),
     ("container toolkit", "CDI", {"/etc/cdi/nvidia.yaml": None}, "ok", "no CDI specification", ""),
     ("container toolkit", "CDI", {"/etc/cdi/nvidia.yaml": "kind: nvidia.com/gpu\n"}, "unknown", "names no library", ""),
     (
