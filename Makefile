@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench bench-logs bench-restart clean
+.PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench bench-logs bench-restart bench-status clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
