@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -90,6 +91,27 @@ def test_each_host_is_asked_over_one_connection_and_an_absent_one_is_a_row(lab: 
     assert {span["state"] for span in found["spark2"]["spans"]} == {"degraded"}
     assert "refuses connections" in found["spark3"]["error"]
     assert connections(lab) == [2, 2]
+
+
+def test_watching_keeps_its_connections_and_finds_a_host_that_comes_back(lab: Lab, project: Path) -> None:
+    run(project, "status", "--host", "spark1,spark2", "--json")  # ships the runtime
+    before = connections(lab)
+    lab.started[1].stop()
+    words = ["status", "--host", "spark1,spark2", "--watch", "--every", "0.05", "--json"]
+    program = "from sparkwright.cli import main; main()"
+    with subprocess.Popen([sys.executable, "-c", program, *words], cwd=project, stdout=subprocess.PIPE) as watch:
+        assert watch.stdout is not None
+        states = [json.loads(watch.stdout.readline())["state"] for _ in range(4)]
+        assert states == ["ok", "unreachable"] * 2
+        lab.started[1].start()
+        deadline_s = time.monotonic() + 60
+        while states[-1] != "degraded" and time.monotonic() < deadline_s:
+            states.append(json.loads(watch.stdout.readline())["state"])
+        watch.send_signal(signal.SIGINT)
+        watch.stdout.read()
+        assert watch.wait(timeout=20) == 0
+    assert states[-1] == "degraded"
+    assert connections(lab)[0] == before[0] + 1
 
 
 def test_a_deploy_is_imported_by_none_of_them(lab: Lab, project: Path) -> None:

@@ -42,6 +42,7 @@ def _ask(member: Member, header: dict[str, Any], kind: str) -> Answer:
                 return _refusal(one)
         return Failed("the host gave no answer.")
     except SparkwrightError as error:
+        close([member])
         member.link = None
         error.where = "" if error.where == member.host.name else error.where
         return error
