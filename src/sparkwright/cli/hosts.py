@@ -50,3 +50,9 @@ def choose(pattern: str) -> Chosen:
         raise Refused("say which host: --host NAME.", fix=f"There are: {', '.join(inventory.names())}.")
     hosts = inventory.match(pattern)
     return Chosen(project, inventory, hosts, Fleet([Member(host) for host in hosts]))
+
+
+def everyone() -> str:
+    """Every host but sandboxes, which a question would start; those when there is nothing else. As a pattern."""
+    hosts = Inventory.load(Project.here().root).hosts.values()
+    return ",".join([one.name for one in hosts if one.connection != "sandbox"] or [one.name for one in hosts])
