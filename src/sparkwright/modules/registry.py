@@ -9,6 +9,10 @@ from sparkwright.modules.base import Module
 
 NAMES: tuple[str, ...] = (
     "adopt_image",
+    "bench",
+    "bench_cells",
+    "bench_failed",
+    "clear_arm",
     "command",
     "container",
     "copy_key",
@@ -18,6 +22,7 @@ NAMES: tuple[str, ...] = (
     "docker_image",
     "docker_ready",
     "drain",
+    "engine_config",
     "engine_log",
     "facts",
     "fail",
