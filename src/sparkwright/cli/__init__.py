@@ -10,7 +10,7 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import images, lint, lock, logs, look, model, models, ollama, operate, records, runs, sandbox
+from sparkwright.cli import bench, images, lint, lock, logs, look, model, models, ollama, operate, records, runs, sandbox
 
 namespace = Collection(
     *operate.TASKS,
@@ -20,6 +20,7 @@ namespace = Collection(
     *look.TASKS,
     *lint.TASKS,
     *lock.TASKS,
+    bench=bench.bench_collection(),
     docs=look.docs_collection(),
     images=images.images_collection(),
     model=model.model_collection(),

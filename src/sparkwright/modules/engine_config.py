@@ -20,7 +20,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
     With `against` it says what differs. Equal dumps prove that the flags in `changed` do nothing, when all of them show
     in the dump; else nothing is proved.
 
-    Returns: settings (by name, as printed), state (readings of the log), verdict (differs, same or not shown; "" without
+    Returns: arm, settings (by name, as printed), state (readings of the log), verdict (differs, same or not shown; "" without
     `against`), same (whether verdict is same), differs (name: both values), ready_s.
 
     Inconclusive when the log holds no config dump.
@@ -35,6 +35,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
         changed: list[str] = arg("flags in which the two commands differ", default_factory=list)
         series: str = arg("the experiment that keeps what is found; empty: it is not kept", default="")
         key: str = arg("the name under which it is kept", default="")
+        arm: str = arg("what serves, as the experiment calls it", default="")
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
@@ -47,7 +48,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
         if not found:
             raise Inconclusive(f"the log of {args.name} holds no config dump: what it runs with is unknown.")
         state = reader.finish()
-        data: dict[str, Any] = {"settings": found, "state": readings(state)}
+        data: dict[str, Any] = {"arm": args.arm, "settings": found, "state": readings(state)}
         if args.series:
             cells.write(context.state, args.series, args.key, data)
         return Result(msg=_sentence(state), data={**data, **judged(args.against, found, args.changed)})
