@@ -10,7 +10,21 @@ from invoke.collection import Collection
 from invoke.program import Program
 
 from sparkwright import __version__
-from sparkwright.cli import bench, images, lint, lock, logs, look, model, models, ollama, operate, records, runs, sandbox
+from sparkwright.cli import (
+    bench,
+    images,
+    lint,
+    lock,
+    logs,
+    look,
+    model,
+    models,
+    ollama,
+    operate,
+    records,
+    runs,
+    sandbox,
+)
 
 namespace = Collection(
     *operate.TASKS,

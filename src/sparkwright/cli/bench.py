@@ -12,8 +12,9 @@ from invoke.tasks import Task
 from sparkwright.cli.reporting import reporting
 from sparkwright.errors import Refused
 
-#: option, default, what `--help` says
-COMMON: tuple[tuple[str, str | bool | int, str], ...] = (
+Option = tuple[str, str | bool | int, str]  # its name, default, what `--help` says
+
+COMMON: tuple[Option, ...] = (
     ("host", "", "the host that serves; it measures itself"),
     ("name", "", "of the experiment: results/NAME (made of command and host if not given)"),
     ("again", False, "begin anew, although the last series of this name is not finished"),
@@ -22,19 +23,23 @@ COMMON: tuple[tuple[str, str | bool | int, str], ...] = (
     ("wait", False, "when somebody else works on the host, wait for him"),
     ("debug", False, "show the traceback of an error"),
 )
-URL: tuple[tuple[str, str | bool | int, str], ...] = (
+URL: tuple[Option, ...] = (
     ("url", "", "instead of a host: any OpenAI-compatible base_url, measured from here"),
     ("model", "", "with --url: the served name, when there are several"),
 )
-REPEAT = ("repeat", 1, "how often each load is measured; of two arms, rounds of A B B A")
-RECIPE = ("recipe", "", "another recipe than the host's")
-ARMS: tuple[tuple[str, str | bool | int, str], ...] = (
+REPEAT: Option = ("repeat", 1, "how often each load is measured; of two arms, rounds of A B B A")
+RECIPE: Option = ("recipe", "", "another recipe than the host's")
+ARMS: tuple[Option, ...] = (
     ("a", "", "recipe of the first arm"),
     ("b", "", "recipe of the second"),
-    ("flag", "", "instead: one flag of the host's recipe. chunked-prefill: on against off; NAME or NAME=VALUE: with and without"),
+    (
+        "flag",
+        "",
+        "instead: one flag of the host's recipe. chunked-prefill: on against off; NAME or NAME=VALUE: with and without",
+    ),
     RECIPE,
 )
-SERVE: tuple[tuple[str, str | bool | int, str], ...] = (
+SERVE: tuple[Option, ...] = (
     ("concurrency", "", "requests at a time: 1,2,4,8"),
     ("rate", "", "or arrivals a second, Poisson distributed: 0.5,1,2"),
     ("requests", 0, "how many requests of each"),
@@ -42,19 +47,23 @@ SERVE: tuple[tuple[str, str | bool | int, str], ...] = (
     ("prompt-tokens", 0, "tokens of every prompt, instead of ShareGPT's lengths"),
     ("output-tokens", 0, "tokens of every answer"),
 )
-LONG = ("long-tokens", 0, "tokens of the long prompt; without: at least 4 steps of the largest budget")
-LOADS = ("loads", "", "what is sent: smoke, serve, hol1, hol2, itl, mixed")
-ARENA = ("spark-arena", False, "print the row that llama-benchy would (pp2048, tg128)")
+LONG: Option = ("long-tokens", 0, "tokens of the long prompt; without: at least 4 steps of the largest budget")
+LOADS: Option = ("loads", "", "what is sent: smoke, serve, hol1, hol2, itl, mixed")
+ARENA: Option = ("spark-arena", False, "print the row that llama-benchy would (pp2048, tg128)")
 
 #: command, its options beside COMMON, what `invoke --list` says
-COMMANDS: tuple[tuple[str, tuple[tuple[str, str | bool | int, str], ...], str], ...] = (
+COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "smoke",
         (*URL, REPEAT, ("prompt-tokens", 0, "tokens of a prompt"), ("output-tokens", 0, "tokens of an answer"), ARENA),
         "One stream: prefill and decode rate, time to the first token.",
     ),
     ("serve", (*URL, REPEAT, *SERVE), "Throughput and latencies at some concurrencies, or at a rate of arrivals."),
-    ("ab", (*ARMS, REPEAT, LOADS, *SERVE, LONG), "Two arms, A B B A, each started fresh; their settings are compared first."),
+    (
+        "ab",
+        (*ARMS, REPEAT, LOADS, *SERVE, LONG),
+        "Two arms, A B B A, each started fresh; their settings are compared first.",
+    ),
     (
         "sweep",
         (
@@ -68,7 +77,11 @@ COMMANDS: tuple[tuple[str, tuple[tuple[str, str | bool | int, str], ...], str], 
         (*URL, *ARMS, REPEAT, LONG),
         "Head of line: what a long prompt does to streams that decode, and to short ones behind it.",
     ),
-    ("itl", (*URL, *ARMS, REPEAT, LONG, ("output-tokens", 0, "tokens of the stream")), "Gaps over time while long prompts arrive."),
+    (
+        "itl",
+        (*URL, *ARMS, REPEAT, LONG, ("output-tokens", 0, "tokens of the stream")),
+        "Gaps over time while long prompts arrive.",
+    ),
     (
         "mixed",
         (
@@ -86,7 +99,9 @@ def run(command: str, given: dict[str, Any]) -> int:
     """Do what a bench command asks. Returns the exit code."""
     order = order_of(command, given).checked()
     if bool(given.get("url")) == bool(given["host"]):
-        raise Refused("say where: --host NAME, or --url of a server." if "url" in given else "say which host: --host NAME.")
+        raise Refused(
+            "say where: --host NAME, or --url of a server." if "url" in given else "say which host: --host NAME."
+        )
     if given.get("url"):
         from sparkwright.cli import bench_local
         from sparkwright.cli.project import Project
@@ -115,7 +130,7 @@ def _shown(results: Any, code: int, folder: Any, given: dict[str, Any]) -> int:
         return code
     print()
     summary.show(results)
-    if given.get("spark-arena") or given.get("spark_arena"):
+    if given.get("spark_arena"):
         print("\n" + arena.table(results))
     print(f"\n{folder / files.JSON}, {files.CSV}, {written}")
     return code
@@ -144,7 +159,7 @@ def order_of(command: str, given: dict[str, Any]) -> Any:
     )
 
 
-def _command(name: str, options: tuple[tuple[str, str | bool | int, str], ...], doc: str) -> Task[Any]:
+def _command(name: str, options: tuple[Option, ...], doc: str) -> Task[Any]:
     """An Invoke task with these options; Invoke reads names and defaults off the signature."""
 
     def body(context: object, **given: Any) -> int:

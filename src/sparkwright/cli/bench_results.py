@@ -13,7 +13,7 @@ from sparkwright.lab.experiment import Experiment
 from sparkwright.modules.state import write_atomically
 from sparkwright.plan.events import Event
 from sparkwright.results import files
-from sparkwright.results.models import Arm, Cell, Results
+from sparkwright.results.models import SCHEMA, Results
 
 FOLDER = "results"
 STATE = "experiment.json"
@@ -94,19 +94,21 @@ class Collector:
         """As they are now, in the experiment's order."""
         order = {key: n for n, key in enumerate(self.experiment.keys)}
         cells = sorted(self.cells.values(), key=lambda cell: order.get(cell["key"], len(order)))
-        return Results(
-            name=self.experiment.name,
-            experiment=self.experiment.command,
-            series=self.place.series,
-            host=self.host,
-            measured_from=self.measured_from,
-            sandbox=self.sandbox,
-            created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            tool=f"sparkwright {__version__}",
-            arms=[Arm.model_validate(arm) for arm in self.arms.values()],
-            cells=[Cell.model_validate(cell) for cell in cells],
-            notes=[*self.experiment.notes, *self.notes],
-        )
+        found = {
+            "schema": SCHEMA,
+            "name": self.experiment.name,
+            "experiment": self.experiment.command,
+            "series": self.place.series,
+            "host": self.host,
+            "measured_from": self.measured_from,
+            "sandbox": self.sandbox,
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "tool": f"sparkwright {__version__}",
+            "arms": list(self.arms.values()),
+            "cells": cells,
+            "notes": list(dict.fromkeys([*self.experiment.notes, *self.notes])),
+        }
+        return Results.model_validate(found)
 
     def write(self) -> None:
         """results.json and results.csv."""
@@ -150,11 +152,17 @@ class Collector:
     def judged(self, data: dict[str, Any]) -> None:
         """What became of holding two arms' settings against each other."""
         if data["verdict"] == "same":
-            self.notes.append("the flag does nothing: both arms run with the same settings, by the engine's own log. Not measured.")
+            self.notes.append(
+                "the flag does nothing: both arms run with the same settings, by the engine's own log. Not measured."
+            )
         elif data["verdict"] == "not shown":
-            self.notes.append("the engine's log shows no difference between the arms, and does not show every flag that differs")
+            self.notes.append(
+                "the engine's log shows no difference between the arms, and does not show every flag that differs"
+            )
         else:
-            names = ", ".join(f"{name} {a} / {b}" if len(f"{a}{b}") < 60 else name for name, (a, b) in data["differs"].items())
+            names = ", ".join(
+                f"{name} {a} / {b}" if len(f"{a}{b}") < 60 else name for name, (a, b) in data["differs"].items()
+            )
             self.notes.append(f"by the engine's own log the arms differ in: {names}")
 
     def _serving(self, event: Event) -> str | None:

@@ -26,6 +26,7 @@ from sparkwright.modules.engine_config import judged
 from sparkwright.plan.model import Plan
 from sparkwright.results.models import Results
 
+
 def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Results, int, Path]:
     """Do an order on one host. Returns the results, the exit code and their folder."""
     if len(chosen.hosts) != 1:

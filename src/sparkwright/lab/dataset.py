@@ -32,7 +32,9 @@ def load(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
         raise Refused(f"{path} can't be read: {error}.") from None
     rows = list(_share_gpt(text, path) if text.lstrip().startswith("[") else _lines(text, path))
     if not rows:
-        raise Refused(f"{path} holds no prompt that can be used.", fix=f"One turn of {SHORTEST} to {LONGEST} tokens each.")
+        raise Refused(
+            f"{path} holds no prompt that can be used.", fix=f"One turn of {SHORTEST} to {LONGEST} tokens each."
+        )
     random.Random(seed).shuffle(rows)
     return rows[:count]
 
@@ -66,7 +68,9 @@ def _lines(text: str, path: Path) -> Iterator[tuple[str, int]]:
             raise Refused("a line is no JSON.", where=f"{path}:{number}") from None
         prompt = row.get("prompt") if isinstance(row, dict) else row
         if not isinstance(prompt, str) or not prompt:
-            raise Refused('a line has no "prompt".', where=f"{path}:{number}", fix='As {"prompt": "...", "output_tokens": 128}.')
+            raise Refused(
+                'a line has no "prompt".', where=f"{path}:{number}", fix='As {"prompt": "...", "output_tokens": 128}.'
+            )
         tokens = next((row[name] for name in TOKENS if isinstance(row, dict) and row.get(name)), ANSWER_TOKENS)
         if not isinstance(tokens, int) or tokens < 1:
             raise Refused(f"{tokens!r} is no number of tokens.", where=f"{path}:{number}")

@@ -101,7 +101,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Room:
-    """What limits the loads: budget: the largest step among arms that cut prompts; length: the shortest context; None: unknown."""
+    """What limits the loads. budget: the largest step of arms that cut prompts. length: the shortest context. None: unknown."""
 
     budget: int | None = None
     length: int | None = None
@@ -140,7 +140,7 @@ def planned(order: Order, room: Room, folder: Path) -> Planned:
 
 def _serving(order: Order, usual: Load, folder: Path) -> list[Load]:
     shape: dict[str, Any] = {"prompt_tokens": order.prompt_tokens, "output_tokens": order.output_tokens}
-    ways = [{"rate": rate} for rate in order.rates] or [
+    ways: list[dict[str, Any]] = [{"rate": rate} for rate in order.rates] or [
         {"concurrency": streams} for streams in order.concurrency or CONCURRENCY.get(order.command, (1, 8))
     ]
     loads = []

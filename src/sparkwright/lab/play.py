@@ -10,7 +10,9 @@ import yaml
 
 from sparkwright.lab.experiment import Cell, Experiment, Turn
 
-HEAD = "# Made by `invoke bench.*`. `arms` and `loads` are what the recipes, the lock and the command line make of them.\n"
+HEAD = (
+    "# Made by `invoke bench.*`. `arms` and `loads` are what the recipes, the lock and the command line make of them.\n"
+)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,14 @@ def with_arms(
             },
         ],
     }
-    return [{"name": "Gather facts", "facts": None}, *_prepared(experiment, names), _room(first), *_before(), block, _after()]
+    return [
+        {"name": "Gather facts", "facts": None},
+        *_prepared(experiment, names),
+        _room(first),
+        *_before(),
+        block,
+        _after(),
+    ]
 
 
 def _prepared(experiment: Experiment, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -201,7 +210,12 @@ def _turn(
 ) -> dict[str, Any]:
     """One arm's turn. In a sweep an arm that does not start is left out; of a pair, one alone is no comparison."""
     conditions = [f"not {_lint(experiment, turn.arm)}.failed"]
-    config: dict[str, Any] = {"name": "{{ to_serve.spec.name }}", "series": series, "key": config_key(turn.arm), "arm": turn.arm}
+    config: dict[str, Any] = {
+        "name": "{{ to_serve.spec.name }}",
+        "series": series,
+        "key": config_key(turn.arm),
+        "arm": turn.arm,
+    }
     bench_when: dict[str, Any] = {}
     if judge is not None and number > judge.turn:
         conditions.append(f"not config_{judge.turn}.same")

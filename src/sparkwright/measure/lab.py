@@ -151,9 +151,7 @@ def _first(target: Target, asker: Asker, words: int, timeout_s: float) -> stream
 
 def _one(target: Target, request: Request, timeout_s: float) -> stream.Stream:
     try:
-        return stream.run(
-            target.base_url, request.body, api_key=target.api_key, cap_s=timeout_s, timeout_s=timeout_s
-        )
+        return stream.run(target.base_url, request.body, api_key=target.api_key, cap_s=timeout_s, timeout_s=timeout_s)
     except stream.StreamError as error:
         raise Failed(f"the warm-up broke off: {error}.") from None
 
@@ -177,7 +175,9 @@ def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes:
     if served is None or len(streams) < len(outcomes) or any(one.approximate for one in streams):
         return ""
     mine = sum(one.tokens for one in streams)
-    return "" if abs(served - mine) <= MISMATCH * served else f"the server counted {served:.0f} tokens, the client {mine}"
+    return (
+        "" if abs(served - mine) <= MISMATCH * served else f"the server counted {served:.0f} tokens, the client {mine}"
+    )
 
 
 def _risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
@@ -286,6 +286,8 @@ def _series(sent: _Sent) -> list[dict[str, Any]]:
         gaps = list(zip(ends, outcome.stream.gaps_s, strict=True))[:POINTS]
         found.append({"at_s": [round(at, 4) for at, _ in gaps], "gap_ms": [round(gap * 1000, 3) for _, gap in gaps]})
     arrivals = [
-        round(one.stream.sent_s - sent.start_s, 4) for one in sent.outcomes if one.request.group == "long" and one.stream
+        round(one.stream.sent_s - sent.start_s, 4)
+        for one in sent.outcomes
+        if one.request.group == "long" and one.stream
     ]
     return [{**one, "long_at_s": arrivals} for one in found]

@@ -67,7 +67,9 @@ def readings(state: logs.EngineState) -> dict[str, Any]:
     """What the log tells, without what it does not."""
     told = state.to_json()
     about = {name: told[name] for name in logs.FIELDS if told[name] is not None}
-    evidence = {name: told["evidence"][name] for name in ("chunked_prefill", "prefix_caching") if name in told["evidence"]}
+    evidence = {
+        name: told["evidence"][name] for name in ("chunked_prefill", "prefix_caching") if name in told["evidence"]
+    }
     return {**about, "warnings": told["warnings"][:SHOWN], "evidence": evidence}
 
 
@@ -75,4 +77,6 @@ def _sentence(state: logs.EngineState) -> str:
     words = {True: "on", False: "off", None: "unknown"}
     chunked, prefix = words[state.value("chunked_prefill")], words[state.value("prefix_caching")]
     version = state.value("version")
-    return f"{f'vLLM {version}' if version else 'vLLM'}: chunked prefill {chunked}, prefix caching {prefix} (its own log)"
+    return (
+        f"{f'vLLM {version}' if version else 'vLLM'}: chunked prefill {chunked}, prefix caching {prefix} (its own log)"
+    )

@@ -43,10 +43,13 @@ def read(path: Path) -> Results:
         raise Refused(f"{path} is no JSON: {error}.") from None
     if not isinstance(data, dict) or data.get("kind") != "sparkwright bench":
         raise Refused(
-            f"{path} is no results file of this tool.", fix="`invoke bench.import FILE` takes those of `vllm bench serve`."
+            f"{path} is no results file of this tool.",
+            fix="`invoke bench.import FILE` takes those of `vllm bench serve`.",
         )
     if data.get("schema", 0) > SCHEMA:
-        raise Refused(f"{path} is of schema {data['schema']}, this tool reads {SCHEMA}.", fix="Take a newer sparkwright.")
+        raise Refused(
+            f"{path} is of schema {data['schema']}, this tool reads {SCHEMA}.", fix="Take a newer sparkwright."
+        )
     try:
         return Results.model_validate(data)
     except ValidationError as error:
@@ -70,7 +73,7 @@ def to_csv(results: Results) -> str:
 def rows(results: Results) -> Iterable[dict[str, Any]]:
     """The rows of the CSV by column."""
     for cell in results.cells:
-        about = {"experiment": results.experiment, "host": results.host, "arm": cell.arm}
+        about: dict[str, Any] = {"experiment": results.experiment, "host": results.host, "arm": cell.arm}
         about |= {"repetition": cell.repetition, "verdict": cell.verdict}
         about |= {name: cell.load.get(name) or "" for name in LOAD_COLUMNS}
         groups = cell.groups if len(cell.groups) > 1 else {}

@@ -100,7 +100,9 @@ class Arm(Part):
     name: str = Field(description="as cells name it")
     title: str = Field("", description="for people")
     recipe: str = Field("", description="recipes/NAME.yml")
-    changes: dict[str, Any] = Field(default_factory=dict, description="flags that differ from the recipe; null: left out")
+    changes: dict[str, Any] = Field(
+        default_factory=dict, description="flags that differ from the recipe; null: left out"
+    )
     image: str = Field("", description="REPOSITORY:TAG@DIGEST")
     model_id: str = ""
     commit: str = Field("", description="the model's revision")
@@ -133,4 +135,4 @@ class Results(Part):
 
     def arm(self, name: str) -> Arm:
         """The arm of this name; one that nothing is known of when there is none."""
-        return next((one for one in self.arms if one.name == name), Arm(name=name))
+        return next((one for one in self.arms if one.name == name), Arm.model_validate({"name": name}))

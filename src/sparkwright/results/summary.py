@@ -132,7 +132,9 @@ def show(results: Results, out: TextIO | None = None, *, width: int | None = Non
 def _arms(console: Console, results: Results) -> None:
     for arm in results.arms:
         if arm.refused is not None:
-            console.print(f"arm {arm.name} ({arm.title}): not started: {arm.refused.sentence}", style="red", markup=False)
+            console.print(
+                f"arm {arm.name} ({arm.title}): not started: {arm.refused.sentence}", style="red", markup=False
+            )
         elif arm.failed:
             console.print(f"arm {arm.name} ({arm.title}): failed: {arm.failed}", style="red", markup=False)
         elif len(results.arms) > 1:
@@ -160,11 +162,12 @@ def _figures(results: Results) -> Table:
     for row in found:
         start = [row.words, *([row.arm] if many else [])]
         start += [str(len(row.cells))] if any(len(r.cells) > 1 for r in found) else []
-        table.add_row(*start, *(number(_value(row, name), digits) for _, name, digits in names))
+        table.add_row(*start, *(number(figure(row, name), digits) for _, name, digits in names))
     return table
 
 
-def _value(row: Row, name: str) -> float | None:
+def figure(row: Row, name: str) -> float | None:
+    """What a table shows of it: the worst gap of all repetitions, the median of everything else."""
     return row.worst_gap_ms if name == "largest_gap_ms" else row.median(name)
 
 
@@ -177,7 +180,9 @@ def extras(results: Results) -> Iterable[str]:
     """The figures that only one kind of load has."""
     for row in rows(results):
         told = [(title, row.derived(name)) for name, title in DERIVED.items()]
-        parts = [f"{title} {number(value, 2 if 'alone' in title and '/' in title else 1)}" for title, value in told if value]
+        parts = [
+            f"{title} {number(value, 2 if 'alone' in title and '/' in title else 1)}" for title, value in told if value
+        ]
         if parts:
             yield f"{row.words}, arm {row.arm}: {'; '.join(parts)}"
     yield from results.notes
