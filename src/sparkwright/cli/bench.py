@@ -9,6 +9,7 @@ from typing import Any
 from invoke.collection import Collection
 from invoke.tasks import Task
 
+from sparkwright.cli import bench_files
 from sparkwright.cli.reporting import reporting
 from sparkwright.errors import Refused
 
@@ -176,4 +177,4 @@ def _command(name: str, options: tuple[Option, ...], doc: str) -> Task[Any]:
 
 def bench_collection() -> Collection:
     """`invoke bench.serve` and its like."""
-    return Collection(*(_command(*row) for row in COMMANDS))
+    return Collection(*(_command(*row) for row in COMMANDS), *bench_files.TASKS)

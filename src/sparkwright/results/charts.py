@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sparkwright.results.models import Results
-from sparkwright.results.summary import Row, load_words, rows
+from sparkwright.results.rows import Row, load_words, rows
 
 Points = tuple[tuple[float, float], ...]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from sparkwright.modules.state import write_atomically
-from sparkwright.results import charts, drawing, files, summary
+from sparkwright.results import charts, compare, drawing, files, summary
 from sparkwright.results.models import Arm, Results
+from sparkwright.results.rows import rows
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 
@@ -31,6 +32,9 @@ def html(results: Results) -> str:
         words=_words(results),
         notes=[*summary.extras(results), *summary.verdicts(results)],
         table=_table(results),
+        differences=compare.arms(results),
+        sides=list(dict.fromkeys(cell.arm for cell in results.cells)),
+        number=summary.number,
         charts=[(chart, drawing.svg(chart) if plots else "") for chart in found],
         plots=plots or not found,
         effective=_effective,
@@ -44,7 +48,7 @@ def _words(results: Results) -> str:
 
 def _table(results: Results) -> Sequence[Sequence[str]]:
     """The same rows as on the terminal."""
-    found = summary.rows(results)
+    found = rows(results)
     names = [one for one in summary.FIGURES if any(row.median(one[1]) is not None for row in found)]
     head = ["Load", "Arm", "Runs", *(title for title, _, _ in names)]
     body = [

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
 
-from sparkwright.results.models import Cell, Figures, Results
+from sparkwright.results import compare
+from sparkwright.results.compare import Difference
+from sparkwright.results.models import Results
+from sparkwright.results.rows import Row, load_words, rows
 
 #: column title, name in Figures, digits
 FIGURES: tuple[tuple[str, str, int], ...] = (
@@ -26,8 +27,6 @@ FIGURES: tuple[tuple[str, str, int], ...] = (
 )
 #: where no terminal tells its width
 WIDE = 140
-#: which of a load's groups stands in the table, where it is not all of its streams
-SHOWN = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream"}
 DERIVED: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",
     "decode_tok_per_s": "decode tok/s",
@@ -39,86 +38,9 @@ DERIVED: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """All repetitions of one load on one arm. median: of a figure over them; None where no cell has it."""
-
-    arm: str
-    load: dict[str, Any]
-    cells: tuple[Cell, ...]
-
-    def median(self, name: str) -> float | None:
-        """Of a figure of the group that this load is there for."""
-        values = [getattr(shown(cell), name) for cell in self.cells]
-        found = [float(value) for value in values if value is not None]
-        return statistics.median(found) if found else None
-
-    def derived(self, name: str) -> float | None:
-        """The same of a derived figure."""
-        found = [cell.derived[name] for cell in self.cells if name in cell.derived]
-        return statistics.median(found) if found else None
-
-    @property
-    def worst_gap_ms(self) -> float | None:
-        """The largest gap of all repetitions: what a median would hide."""
-        found = [gap for cell in self.cells if (gap := shown(cell).largest_gap_ms) is not None]
-        return max(found, default=None)
-
-    @property
-    def words(self) -> str:
-        """The load, shortly."""
-        return load_words(self.load)
-
-
-def rows(results: Results) -> list[Row]:
-    """In the order of loads, then arms; failed cells are not in them."""
-    found: dict[tuple[str, str], list[Cell]] = {}
-    loads: list[str] = []
-    for cell in results.cells:
-        if cell.verdict == "failed":
-            continue
-        words = load_key(cell.load)
-        if words not in loads:
-            loads.append(words)
-        found.setdefault((words, cell.arm), []).append(cell)
-    return [
-        Row(arm, cells[0].load, tuple(cells))
-        for words in loads
-        for (other, arm), cells in found.items()
-        if other == words
-    ]
-
-
-def load_key(load: dict[str, Any]) -> str:
-    """What makes two cells the same load."""
-    return repr(sorted((name, value) for name, value in load.items() if name != "prompts" and value))
-
-
-def load_words(load: dict[str, Any]) -> str:
-    """A load in a few words."""
-    rate, streams, long_tokens = load.get("rate"), load.get("concurrency"), load.get("long_tokens")
-    how = f"{rate:g} req/s" if rate else f"c={streams}" if streams else ""
-    words = {
-        "smoke": f"one stream, pp{load.get('prompt_tokens')} tg{load.get('output_tokens')}",
-        "serve": f"serve {how}",
-        "hol1": f"H1: {load.get('streams')} decoding, long {long_tokens}",
-        "hol2": f"H2: long {long_tokens}, {load.get('shorts')} shorts behind",
-        "itl": f"ITL: {load.get('longs')} x long {long_tokens}",
-        "mixed": f"mixed {load.get('longs')} long + {load.get('shorts')} short, {how}",
-    }
-    return words.get(str(load.get("kind")), str(load.get("kind")))
-
-
-def shown(cell: Cell) -> Figures:
-    """The figures that a table shows of a cell."""
-    return cell.groups.get(SHOWN.get(cell.kind, ""), cell.figures)
-
-
 def show(results: Results, out: TextIO | None = None, *, width: int | None = None) -> None:
     """Print it."""
-    console = Console(file=out, width=width, highlight=False)
-    if width is None and not console.is_terminal:
-        console.width = WIDE
+    console = _console(out, width)
     place = f" on {results.host}" if results.host else ""
     console.print(f"[bold]{results.name}[/]{place}, measured from the {results.measured_from}")
     if results.sandbox:
@@ -127,6 +49,11 @@ def show(results: Results, out: TextIO | None = None, *, width: int | None = Non
     console.print(_figures(results))
     for line in [*extras(results), *verdicts(results)]:
         console.print(line, markup=False)
+    found = compare.arms(results)
+    if found:
+        names = list(dict.fromkeys(cell.arm for cell in results.cells))
+        console.print()
+        show_differences(found, names[0], names[1], out)
 
 
 def _arms(console: Console, results: Results) -> None:
@@ -196,7 +123,27 @@ def verdicts(results: Results) -> Iterable[str]:
             yield f"{cell.verdict}: {load_words(cell.load)}, arm {cell.arm}: {why}"
 
 
-def pair(results: Results) -> Sequence[str]:
-    """The names of the two arms that are held against each other; empty when there are not two."""
-    names = list(dict.fromkeys(cell.arm for cell in results.cells))
-    return names if len(names) == 2 else ()
+def show_differences(found: Sequence[Difference], first: str, second: str, out: TextIO | None = None) -> None:
+    """Print two sides beside each other."""
+    console = _console(out, None)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("LOAD", "FIGURE"):
+        table.add_column(title)
+    for title in (first, second, f"{second} / {first}"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    before = ""
+    for one in found:
+        ratio = "-" if one.ratio is None else f"{one.ratio:.3f}"
+        sides = (number(one.first, one.digits), number(one.second, one.digits))
+        style = {"better": "green", "worse": "red"}.get(one.verdict, "")
+        table.add_row(one.load if one.load != before else "", one.figure, *sides, ratio, one.verdict, style=style)
+        before = one.load
+    console.print(table)
+
+
+def _console(out: TextIO | None, width: int | None) -> Console:
+    console = Console(file=out, width=width, highlight=False)
+    if width is None and not console.is_terminal:
+        console.width = WIDE
+    return console
