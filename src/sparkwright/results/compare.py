@@ -24,6 +24,8 @@ COMPARED: tuple[tuple[str, str, int, bool], ...] = (
     ("long prompt's TTFT ms", "long_ttft_ms", 0, False),
     ("shorts behind it, mean TTFT ms", "short_ttft_mean_ms", 0, False),
 )
+#: how far two runs of the same lie apart on a Spark (docs/measuring.md); less is no difference
+NOISE = 0.02
 #: which of these say something of each kind of load; all of those of Figures where none are named
 OF_KIND: dict[str, tuple[str, ...]] = {
     "smoke": ("prefill_tok_per_s", "stream_tok_per_s", "ttft_p50_ms", "itl_p99_ms"),
@@ -64,6 +66,8 @@ class Difference:
         """In a word: better, worse, within noise, or what one run each can say."""
         if self.better is None:
             return "equal"
+        if self.ratio is not None and abs(self.ratio - 1) < NOISE:
+            return "within noise"
         word = "better" if self.better else "worse"
         return f"{word}?" if self.sure is None else word if self.sure else "within noise"
 
@@ -74,7 +78,13 @@ def arms(results: Results) -> list[Difference]:
     if len(names) != 2:
         return []
     found = rows(results)
-    return _pairs(*([row for row in found if row.arm == name] for name in names))
+    return _pairs(*sides(found, names))
+
+
+def sides(found: Sequence[Row], names: Sequence[str]) -> tuple[list[Row], list[Row]]:
+    """The rows of either of two arms."""
+    first, second = names
+    return [row for row in found if row.arm == first], [row for row in found if row.arm == second]
 
 
 def two_files(one: Results, other: Results) -> list[Difference]:

@@ -43,7 +43,7 @@ def html(results: Results) -> str:
 
 def _words(results: Results) -> str:
     where = f"on {results.host}, " if results.host else ""
-    return f"{results.experiment} {where}measured from the {results.measured_from}, {results.created_at}"
+    return f"{results.experiment} {where}{summary.MEASURED[results.measured_from]}, {results.created_at}"
 
 
 def _table(results: Results) -> Sequence[Sequence[str]]:

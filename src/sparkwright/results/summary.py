@@ -25,6 +25,7 @@ FIGURES: tuple[tuple[str, str, int], ...] = (
     ("stalls", "stalls", 0),
     ("stalled ms", "stall_ms", 0),
 )
+MEASURED = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
 #: where no terminal tells its width
 WIDE = 140
 DERIVED: dict[str, str] = {
@@ -42,7 +43,7 @@ def show(results: Results, out: TextIO | None = None, *, width: int | None = Non
     """Print it."""
     console = _console(out, width)
     place = f" on {results.host}" if results.host else ""
-    console.print(f"[bold]{results.name}[/]{place}, measured from the {results.measured_from}")
+    console.print(f"[bold]{results.name}[/]{place}, {MEASURED[results.measured_from]}")
     if results.sandbox:
         console.print("the sandbox: a pretend Spark, these are figures of nothing real", style="yellow")
     _arms(console, results)

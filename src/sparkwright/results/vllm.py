@@ -33,9 +33,9 @@ LINES: Mapping[str, str] = {
     "Total generated tokens": "total_output_tokens",
     "Output token throughput (tok/s)": "output_throughput",
     **{
-        f"{word} {metric.upper()} (ms)": f"{key}_{metric}_ms"
+        f"{word} {metric.upper()} (ms)": f"{word.lower()}_{metric}_ms"
         for metric in METRICS
-        for word, key in (("Mean", "mean"), ("Median", "median"), ("P99", "p99"))
+        for word in ("Mean", "Median", "P99")
     },
 }
 NUMBER = re.compile(r"^[#\s]*(?P<name>[A-Za-z0-9][\w /().-]*?):\s+(?P<value>[\d.]+|inf)\s*$", re.M)
