@@ -1,6 +1,6 @@
 """How fast a long log is read, on one core, and in how much memory.
 
-    make bench-logs                     (or: .venv/bin/python benchmarks/log_reading.py [MEGABYTES])
+    make bench-logs                     (or: .venv/bin/python benchmarks/logs.py [MEGABYTES])
 
 The logs are generated: a real start, then what a busy server writes. The aim: 100 MB in under 2 s, memory that does not grow.
 """

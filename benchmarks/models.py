@@ -1,6 +1,6 @@
 """How fast models come and are proved, beside the bare tools, in one run.
 
-    make bench-models          (or: .venv/bin/python benchmarks/model_transfer.py [MEGABYTES ROUNDS [PART ...]])
+    make bench-models          (or: .venv/bin/python benchmarks/models.py [MEGABYTES ROUNDS [PART ...]])
 
 A loopback hub in a process of its own hands out files that already are in the page cache; it shares the cores with its
 clients. The peers are huggingface_hub with and without hf_transfer from this same Python, and `sha256sum` side by side.

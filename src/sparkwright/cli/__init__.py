@@ -11,6 +11,7 @@ from invoke.program import Program
 
 from sparkwright import __version__
 from sparkwright.cli import (
+    bench,
     doctor,
     health,
     images,
@@ -38,6 +39,7 @@ namespace = Collection(
     *doctor.TASKS,
     *lint.TASKS,
     *lock.TASKS,
+    bench=bench.bench_collection(),
     docs=look.docs_collection(),
     health=health.health_collection(),
     images=images.images_collection(),

@@ -46,7 +46,7 @@ def init(context: object, folder: str | None = None) -> int:
     return 0
 
 
-@task(positional=["kind"], help={"kind": "host, groups, recipe, playbook or lock"})
+@task(positional=["kind"], help={"kind": "host, groups, recipe, playbook, lock or results"})
 @reporting
 def schema(context: object, kind: str) -> int:
     """Print the JSON Schema of one kind of file, for an editor."""

@@ -27,6 +27,14 @@ class Project:
             f"no hosts/ and playbooks/ in {here} or above it.", fix="`sparkwright init` lays them into an empty folder."
         )
 
+    @classmethod
+    def here_or_cwd(cls) -> Path:
+        """The project's folder, or the current one where there is no project: for what needs no host."""
+        try:
+            return cls.here().root
+        except Refused:
+            return Path.cwd()
+
     def playbook(self, name: str) -> Path:
         """playbooks/NAME.yml, or the path itself when it is one. Raises Refused naming the playbooks there are."""
         for path in (self.root / "playbooks" / f"{name}.yml", Path(name)):

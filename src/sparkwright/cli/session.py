@@ -148,7 +148,7 @@ def docker_run_script(pattern: str, recipe_name: str) -> str:
     project, host = chosen.project, chosen.hosts[0]
     wanted = recipe.load(project.root, recipe_name or _recipe_of(host))
     lock = lockfile.load(lock_folder(project, host))
-    names = recipe.scope(host, _user(host), wanted, _entries(lock, wanted))
+    names = recipe.scope(host, user_of(host), wanted, _entries(lock, wanted))
     return str(expressions.render((project.root / "templates/docker-run.sh.j2").read_text(), names))
 
 
@@ -224,7 +224,7 @@ def _names(
 ) -> Mapping[str, Any]:
     """The names a host's plan may use. Only a play that asks for the recipe or the lock needs them."""
     if not play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}):
-        return recipe.scope(member.host, _user(member.host), None, {})
+        return recipe.scope(member.host, user_of(member.host), None, {})
     wanted = recipe.load(project.root, _recipe_of(member.host))
     known = _entries(pins.lock, wanted)
     if play.has_task("lint"):
@@ -234,7 +234,7 @@ def _names(
         note = _refuse_errors(wanted, pinned)
         if note:
             fleet.tell(member, f"chunked prefill: {note}.")
-    return recipe.scope(member.host, _user(member.host), wanted, pinned)
+    return recipe.scope(member.host, user_of(member.host), wanted, pinned)
 
 
 def _refuse_errors(wanted: recipe.Recipe, known: Mapping[str, Any]) -> str:
@@ -273,7 +273,7 @@ def _entries(lock: lockfile.Lock, wanted: recipe.Recipe) -> dict[str, Any]:
     return {"image": lock.image(wanted.image), "model": lock.model(wanted.file.model.id, wanted.file.model.revision)}
 
 
-def _user(host: Host) -> str:
+def user_of(host: Host) -> str:
     """Who logs in there, as the inventory or ssh's own configuration says."""
     if host.user or host.connection != "ssh":
         return host.user or getpass.getuser()

@@ -43,9 +43,10 @@ class Spread:
         )
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """Milliseconds, with the name in each key: ttft_p50_ms ..."""
+        """Milliseconds, with the name in each key: ttft_p50_ms ...; ttft_count is of how many."""
         kinds = {"mean": self.mean, "p50": self.p50, "p99": self.p99, "max": self.max}
-        return {f"{name}_{kind}_ms": round(value * 1000, 3) for kind, value in kinds.items()}
+        times = {f"{name}_{kind}_ms": round(value * 1000, 3) for kind, value in kinds.items()}
+        return {f"{name}_count": self.count, **times}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from sparkwright.measure import stream
 from sparkwright.measure.stream import Recording, Stream, StreamError
 
 STACK_BYTES = 256 * 1024
+#: a connection for a later request is opened so long before it: servers close those that say nothing
+OPENED_BEFORE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,16 @@ def run(
             return None  # `record` tries again and says why not
 
     def worker() -> None:
-        connection = opened()
+        at = work.take()
+        connection = opened() if at is not None and requests[at].at_s < OPENED_BEFORE_S else None
         ready.wait()
         begin.wait()
-        while (at := work.take()) is not None:
-            wait_s = start_s[0] + requests[at].at_s - time.perf_counter()
-            if wait_s > 0:
-                time.sleep(wait_s)
+        while at is not None:
+            due_s = start_s[0] + requests[at].at_s
+            if connection is None:
+                _sleep_until(due_s - OPENED_BEFORE_S)
+                connection = opened()
+            _sleep_until(due_s)
             try:
                 recordings[at] = stream.record(
                     base_url,
@@ -97,9 +102,7 @@ def run(
             with work.mutex:
                 done[0] += 1
                 on_done(done[0])
-            connection = opened() if work.next < len(requests) else None
-        if connection is not None:
-            connection.close()
+            at, connection = work.take(), None
 
     collects = gc.isenabled()
     before_bytes = threading.stack_size(STACK_BYTES)
@@ -118,6 +121,13 @@ def run(
         if collects:
             gc.enable()
     return [_outcome(one, found, start_s[0]) for one, found in zip(requests, recordings, strict=True)]
+
+
+def _sleep_until(at_s: float) -> None:
+    """By time.perf_counter; a time that is over is no wait."""
+    wait_s = at_s - time.perf_counter()
+    if wait_s > 0:
+        time.sleep(wait_s)
 
 
 def _outcome(request: Request, found: Recording | Exception | None, start_s: float) -> Outcome:

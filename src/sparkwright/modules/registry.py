@@ -9,6 +9,10 @@ from sparkwright.modules.base import Module
 
 NAMES: tuple[str, ...] = (
     "adopt_image",
+    "bench",
+    "bench_cells",
+    "bench_failed",
+    "clear_arm",
     "command",
     "container",
     "copy_key",
@@ -19,6 +23,7 @@ NAMES: tuple[str, ...] = (
     "docker_ready",
     "doctor",
     "drain",
+    "engine_config",
     "engine_log",
     "facts",
     "fail",

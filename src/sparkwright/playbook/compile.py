@@ -22,7 +22,7 @@ from sparkwright.userfiles.document import Place, shown
 #: names that only the host knows
 HOST_SIDE = frozenset({"facts", "failed_result"})
 #: names whose values are data of the recipe: braces in them mean nothing
-LITERAL = frozenset({"recipe", "container", "engine", "lock", "pinned_model", "serve"})
+LITERAL = frozenset({"recipe", "container", "engine", "lock", "pinned_model", "serve", "arms", "arms_known", "loads"})
 BLOCK_KEYS = ("block", "rescue", "always")
 
 

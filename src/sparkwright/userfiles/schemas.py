@@ -9,7 +9,7 @@ from pydantic import BaseModel, TypeAdapter
 from sparkwright.errors import Refused
 from sparkwright.userfiles.checked import nearest
 
-KINDS = ("groups", "host", "lock", "playbook", "recipe")
+KINDS = ("groups", "host", "lock", "playbook", "recipe", "results")
 
 
 def schema(kind: str) -> dict[str, Any]:
@@ -37,6 +37,7 @@ def _adapter(kind: str) -> TypeAdapter[Any]:
     from sparkwright.lockfile import LockFile
     from sparkwright.playbook.models import PlayFile
     from sparkwright.recipe.models import RecipeFile
+    from sparkwright.results.models import Results
 
     kinds: dict[str, Any] = {
         "groups": dict[str, GroupFile | None],
@@ -44,6 +45,7 @@ def _adapter(kind: str) -> TypeAdapter[Any]:
         "lock": LockFile,
         "playbook": list[PlayFile],
         "recipe": RecipeFile,
+        "results": Results,
     }
     return TypeAdapter(kinds[kind])
 

@@ -13,6 +13,7 @@ from sparkwright.sandbox.vllm import rules, startup
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.arguments import Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
+from sparkwright.sandbox.vllm.generation import Steps
 from sparkwright.sandbox.vllm.metrics import Metrics
 from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
 from sparkwright.sandbox.vllm.tokens import Tokenizer
@@ -47,6 +48,7 @@ class Engine:
         self.fault = fault
         self.stopped = threading.Event()
         self.dead = False
+        self.steps = Steps()
         self.tokenizer = Tokenizer()
         self.config: Config
         self.cache: PrefixCache

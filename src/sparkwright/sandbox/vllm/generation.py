@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,10 +63,12 @@ def generate(engine: Engine, request: Request) -> Iterator[Token]:
             cached = engine.cache.take(request.prompt)
             with engine.metrics.mutex:
                 engine.metrics.prompt += len(request.prompt)
-            last_s, due_s = arrived_s, time.monotonic() + PREFILL_S
-            due_s += (len(request.prompt) - cached) / PREFILL_TOK_PER_S
+            last_s, due_s = arrived_s, _prefill(engine, request, len(request.prompt) - cached)
             for n, word in zip(range(1, request.tokens + 1), itertools.cycle(WORDS), strict=False):
                 _until(engine, request, due_s)
+                if n > 1 and (late_s := engine.steps.after(due_s)) > due_s:
+                    due_s = late_s
+                    _until(engine, request, due_s)
                 last_s, streams = _counted(engine, n, arrived_s, last_s)
                 ended = request.reason if n == request.tokens else None
                 yield Token("reasoning" if n <= request.thought else "content", word, n, ended)
@@ -76,6 +79,35 @@ def generate(engine: Engine, request: Request) -> Iterator[Token]:
             engine.metrics.finished[reason] += 1
             if reason != "abort":
                 engine.metrics.whole.add(time.monotonic() - arrived_s)
+
+
+class Steps:
+    """One prompt is computed at a time, a piece a step, and nobody gets a token before the step is over."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.now = (0.0, 0.0)  # when the present step began, and when it ends
+
+    def after(self, due_s: float) -> float:
+        """When a token that is due then comes."""
+        began_s, ends_s = self.now
+        return ends_s if began_s <= due_s < ends_s else due_s
+
+
+def _prefill(engine: Engine, request: Request, tokens: int) -> float:
+    """Compute a prompt, in pieces where they may be cut. Returns when its first token is due."""
+    while not engine.steps.turn.acquire(timeout=LOOK_S):
+        _look(engine, request)
+    try:
+        now_s, config = time.monotonic(), engine.config
+        while tokens > 0:
+            piece = min(config.budget, tokens) if config.chunked_prefill else tokens
+            engine.steps.now = (now_s, now_s + piece / PREFILL_TOK_PER_S)
+            now_s, tokens = engine.steps.now[1], tokens - piece
+            _until(engine, request, now_s)
+        return now_s + PREFILL_S
+    finally:
+        engine.steps.turn.release()
 
 
 @contextmanager

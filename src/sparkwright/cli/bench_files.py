@@ -1,0 +1,135 @@
+"""The commands of the lab that only read results: compare, import, report, list. They touch no host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from invoke.tasks import task
+
+from sparkwright.cli.reporting import reporting
+from sparkwright.errors import Refused
+
+
+def _find(text: str) -> Path:
+    """A results file, its folder, or the name of an experiment."""
+    from sparkwright.cli.bench_results import FOLDER
+    from sparkwright.cli.project import Project
+
+    path = Path(text)
+    named = Project.here_or_cwd() / FOLDER / text
+    return path if path.exists() or not named.exists() else named
+
+
+@task(
+    positional=["first", "second"],
+    help={
+        "first": "results: a file, or the name of an experiment; what `vllm bench serve` wrote too",
+        "second": "what is held against it",
+        "json": "the differences as JSON",
+        "debug": "show the traceback of an error",
+    },
+)
+@reporting
+def compare(context: object, first: str, second: str, json: bool = False, debug: bool = False) -> int:
+    """Two results side by side: each figure of each load that both have, and their ratio."""
+    from sparkwright.results import compare as comparing
+    from sparkwright.results import summary
+
+    one, other = _read(first), _read(second)
+    found = comparing.two_files(one, other)
+    if not found:
+        raise Refused(
+            "these results have no load in common.", fix=f"Loads: {', '.join(comparing.unmatched(one, other))}."
+        )
+    if json:
+        import dataclasses
+        import json as words
+
+        print(words.dumps([{**dataclasses.asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in found]))
+        return 0
+    summary.show_differences(found, one.name, other.name)
+    for line in comparing.unmatched(one, other):
+        print(f"only one of them has: {line}")
+    return 0
+
+
+@task(
+    name="import",
+    positional=["file"],
+    help={
+        "file": "the JSON that `vllm bench serve --save-result` wrote, or its printed text",
+        "name": "of the results; the file's name if not given",
+        "debug": "show the traceback of an error",
+    },
+)
+@reporting
+def take_in(context: object, file: str, name: str = "", debug: bool = False) -> int:
+    """Take in what `vllm bench serve` measured, to lay it beside ours."""
+    from sparkwright.cli.bench_results import FOLDER
+    from sparkwright.cli.project import Project
+    from sparkwright.results import files, page, summary, vllm
+
+    found = vllm.load(Path(file))
+    if name:
+        found = found.model_copy(update={"name": name})
+    folder = Project.here_or_cwd() / FOLDER / found.name
+    if (folder / "experiment.json").exists():
+        raise Refused(f"{folder} is an experiment of the lab.", fix="--name OTHER")
+    files.write(folder, found)
+    page.write(folder, found)
+    summary.show(found)
+    print(f"\n{folder / files.JSON}: `invoke bench.compare {found.name} OTHER` lays it beside others.")
+    return 0
+
+
+@task(
+    positional=["results"],
+    help={"results": "a results file, or the name of an experiment", "debug": "show the traceback of an error"},
+)
+@reporting
+def report(context: object, results: str, debug: bool = False) -> int:
+    """Print the tables of an experiment, and make its page and its CSV again."""
+    from sparkwright.results import files, page, summary
+
+    found, path = _read(results), _find(results)
+    folder = path if path.is_dir() else path.parent
+    summary.show(found)
+    files.write(folder, found)
+    print(f"\n{folder / page.write(folder, found)}")
+    return 0
+
+
+@task(name="list", help={"debug": "show the traceback of an error"})
+@reporting
+def show_all(context: object, debug: bool = False) -> int:
+    """The experiments of this project: what was measured, where and when."""
+    from sparkwright.cli.bench_results import FOLDER
+    from sparkwright.cli.project import Project
+    from sparkwright.results import files
+
+    for path in sorted((Project.here_or_cwd() / FOLDER).glob(f"*/{files.JSON}")):
+        found = files.read(path)
+        print(
+            f"{found.name:<28} {found.experiment:<8} {found.host or '-':<20} {len(found.cells):>3} cells  {found.created_at}"
+        )
+    return 0
+
+
+def _read(text: str) -> Any:
+    """Results of ours, or what `vllm bench serve` wrote."""
+    from sparkwright.results import files, vllm
+
+    path = _find(text)
+    try:
+        return files.read(path)
+    except Refused as refused:
+        if not path.is_file():
+            raise
+        try:
+            return vllm.load(path)
+        except Refused:
+            raise refused from None
+
+
+TASKS = [compare, take_in, report, show_all]

@@ -1,0 +1,293 @@
+"""One cell of the lab: a load sent to a server, and what came of it as plain JSON with units in the names.
+
+It talks to any base_url. Who calls it says how to read the server's counters and what the GPU does meanwhile.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.engine import endpoints
+from sparkwright.errors import Failed, Inconclusive
+from sparkwright.measure import figures, gpu, load, prefix, stream, workload
+from sparkwright.measure.lag import Lag
+from sparkwright.measure.load import Outcome, Request
+from sparkwright.measure.workload import Asker, Load, Ruler
+
+#: what the server counted and the client did not, as a share: more means that somebody else was served
+MISMATCH = 0.01
+#: prompts are fresh: more hits than this share of their tokens mean that they were not
+WARM = 0.05
+IDLE_S = 10.0
+SETTLES_S = 1.0
+FEW_WORDS, MANY_WORDS = 32, 256
+WARM_UP_TOKENS = 8
+#: streams whose gaps are kept one by one, and how many of each
+SERIES = 4
+POINTS = 4000
+
+Counters = Callable[[], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to send: base_url, as http://127.0.0.1:8000, and the served name. counters: what /metrics says now, {} for nothing.
+
+    gpu_query: what nvidia-smi prints; "" where there is none.
+    """
+
+    base_url: str
+    model: str
+    api_key: str = field(default="", repr=False)
+    counters: Counters = dict
+    gpu_query: Callable[[], str] = str
+
+
+@dataclass
+class _Sent:
+    """What a phase came to. start_s: by time.perf_counter, when its first request went out."""
+
+    outcomes: list[Outcome]
+    start_s: float
+
+
+def run(
+    target: Target,
+    wanted: Load,
+    *,
+    timeout_s: float = 600,
+    idle_s: float = IDLE_S,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Send a load and measure it. Raises Inconclusive while others are served, Failed when the server gives no token.
+
+    timeout_s: the longest silence of a stream. idle_s: how long to wait for others to be done. progress: told requests done, of
+    all. Returns a cell as docs/lab.md describes it, without its key and arm.
+    """
+    _idle(target, idle_s)
+    asker = _warm(target, wanted, timeout_s)
+    before, began_s = dict(target.counters()), time.time()
+    phases = workload.phases(wanted, asker)
+    total, done, sent = sum(len(phase.requests) for phase in phases), 0, list[_Sent]()
+    with Lag() as lag, gpu.Sampler(target.gpu_query) as sampler:
+        for phase in phases:
+            so_far = done
+            outcomes = load.run(
+                target.base_url,
+                phase.requests,
+                api_key=target.api_key,
+                concurrency=phase.concurrency,
+                cap_s=timeout_s,
+                timeout_s=timeout_s,
+                on_done=lambda count, so_far=so_far: progress(so_far + count, total),  # type: ignore[misc]
+            )
+            begun = [one.stream.sent_s for one in outcomes if one.stream]
+            sent.append(_Sent(outcomes, min(begun, default=0.0)))
+            done += len(phase.requests)
+        state = sampler.state
+    outcomes = [one for phase in sent for one in phase.outcomes]
+    after = _settled(target, before, outcomes)
+    return {
+        "started_at_s": round(began_s, 3),
+        "seconds": round(time.time() - began_s, 3),
+        **_told(outcomes, before, after, lag, state),
+        "derived": derived(wanted, outcomes),
+        "series": _series(sent[-1]),
+    }
+
+
+# -- before -------------------------------------------------------------------------------------------------------------
+
+
+def _idle(target: Target, idle_s: float) -> None:
+    deadline_s = time.monotonic() + idle_s
+    while True:
+        counters = target.counters()
+        busy = counters.get(endpoints.RUNNING, 0) + counters.get(endpoints.WAITING, 0)
+        if not busy:
+            return
+        if time.monotonic() > deadline_s:
+            said = f"other traffic: {busy:.0f} requests are running or waiting"
+            raise Inconclusive(
+                f"{said}, and a measurement beside them proves nothing.", fix="Try again when it is idle."
+            )
+        time.sleep(0.1)
+
+
+def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
+    """Learn how long words are here, and let each class of lengths be seen once: the first one compiles kernels."""
+    asker = Asker(target.model)
+    few = _first(target, asker, FEW_WORDS, timeout_s)
+    many = _one(target, asker.request(prefix.text(MANY_WORDS), 1), timeout_s)
+    asker.ruler = Ruler.of((FEW_WORDS, few.prompt_tokens), (MANY_WORDS, many.prompt_tokens))
+    for tokens in workload.classes(wanted):
+        _one(target, asker.sized(tokens, WARM_UP_TOKENS), timeout_s)
+    return asker
+
+
+def _first(target: Target, asker: Asker, words: int, timeout_s: float) -> stream.Stream:
+    """The first request, which also shows what this server does not take."""
+    whole = endpoints.measured_stream(target.model, "", 1)
+    body: dict[str, Any] | None = whole
+    while body is not None:
+        asker.left_out = tuple(key for key in whole if key not in body)
+        try:
+            return stream.run(
+                target.base_url,
+                asker.request(prefix.text(words), 1).body,
+                api_key=target.api_key,
+                cap_s=timeout_s,
+                timeout_s=timeout_s,
+            )
+        except stream.StreamError as error:
+            body = endpoints.plainer(body) if error.status in endpoints.REFUSALS else None
+            said = str(error)
+    raise Failed(f"{target.base_url} gives no token: {said}.")
+
+
+def _one(target: Target, request: Request, timeout_s: float) -> stream.Stream:
+    try:
+        return stream.run(target.base_url, request.body, api_key=target.api_key, cap_s=timeout_s, timeout_s=timeout_s)
+    except stream.StreamError as error:
+        raise Failed(f"the warm-up broke off: {error}.") from None
+
+
+# -- after --------------------------------------------------------------------------------------------------------------
+
+
+def _settled(target: Target, before: Mapping[str, float], outcomes: Sequence[Outcome]) -> Mapping[str, float]:
+    """The counters afterwards; they may come a moment later than the last token."""
+    deadline_s = time.monotonic() + SETTLES_S
+    while True:
+        after = target.counters()
+        if not _mismatch(before, after, outcomes) or time.monotonic() > deadline_s:
+            return after
+        time.sleep(0.05)
+
+
+def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes: Sequence[Outcome]) -> str:
+    served = _risen(before, after, endpoints.GENERATED_TOKENS)
+    streams = [one.stream for one in outcomes if one.stream]
+    if served is None or len(streams) < len(outcomes) or any(one.approximate for one in streams):
+        return ""
+    mine = sum(one.tokens for one in streams)
+    return (
+        "" if abs(served - mine) <= MISMATCH * served else f"the server counted {served:.0f} tokens, the client {mine}"
+    )
+
+
+def _risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
+    return after[name] - before[name] if name in before and name in after else None
+
+
+def _told(
+    outcomes: Sequence[Outcome], before: Mapping[str, float], after: Mapping[str, float], lag: Lag, state: gpu.State
+) -> dict[str, Any]:
+    """Figures, all and by group, and what speaks against them."""
+    streams = [one.stream for one in outcomes if one.stream]
+    errors = [one.error for one in outcomes if one.error]
+    groups = sorted({one.request.group for one in outcomes})
+    everything = figures.of(streams)
+    spoilt = lag.spoils_percentiles(everything.itl.p50 if everything.itl else None)
+    hits, queries = _risen(before, after, endpoints.PREFIX_HITS), _risen(before, after, endpoints.PREFIX_QUERIES)
+    warm = round(hits / queries, 4) if queries and hits is not None else None
+    doubts = [said for said in (_mismatch(before, after, outcomes),) if said]
+    if warm is not None and warm > WARM:
+        doubts.append(f"the prefix cache answered {warm:.0%} of prompts that were meant to be fresh")
+    if state.degraded(None):
+        doubts.append(f"host degraded: {state.sentence}")
+    notes = [f"this client wakes {lag.p99_s * 1000:.1f} ms late (p99): p99 of gaps are withheld"] if spoilt else []
+    if errors:
+        notes.append(f"{len(errors)} of {len(outcomes)} requests failed: {errors[0]}")
+    return {
+        "verdict": "failed" if not streams else "inconclusive" if doubts else "measured",
+        "doubts": doubts,
+        "notes": notes,
+        "requests": len(outcomes),
+        "failed_requests": len(errors),
+        "figures": _figures(streams, spoilt),
+        "groups": {
+            name: _figures([one.stream for one in outcomes if one.stream and one.request.group == name], spoilt)
+            for name in groups
+        },
+        "client_lag_p99_ms": round(lag.p99_s * 1000, 3),
+        "prefix_hit_share": warm,
+        "preemptions": _risen(before, after, endpoints.PREEMPTIONS),
+        "gpu": state.to_json(),
+    }
+
+
+def _figures(streams: Sequence[stream.Stream], spoilt: bool) -> dict[str, Any]:
+    found = figures.of(streams).to_json()
+    if spoilt and "itl_p99_ms" in found:
+        found["itl_p99_ms"] = None
+    return found
+
+
+def derived(wanted: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """What this kind of load is there for, from the streams of its groups."""
+
+    def of(group: str) -> list[stream.Stream]:
+        return [one.stream for one in outcomes if one.stream and one.stream.points and one.request.group == group]
+
+    found: dict[str, float | None] = {}
+    if wanted.kind == "smoke":
+        prefill = [one.prompt_tokens / one.ttft_s for one in of("stream") if one.ttft_s and one.prompt_tokens]
+        decode = [one.tok_per_s for one in of("stream") if one.tok_per_s]
+        found = {**_pair("prefill_tok_per_s", prefill), **_pair("decode_tok_per_s", decode)}
+        found["prompt_tokens"] = _median([one.prompt_tokens for one in of("stream")])
+    if wanted.kind in ("hol1", "itl", "hol2"):
+        found["long_prompt_tokens"] = _median([one.prompt_tokens for one in of("long")])
+        found["long_ttft_ms"] = _ms(_median([one.ttft_s for one in of("long") if one.ttft_s]))
+    if wanted.kind == "hol2":
+        alone = _mean([one.ttft_s for one in of("short alone") if one.ttft_s])
+        behind = _mean([one.ttft_s for one in of("short") if one.ttft_s])
+        found["short_alone_ttft_mean_ms"], found["short_ttft_mean_ms"] = _ms(alone), _ms(behind)
+        found["short_e2el_mean_ms"] = _ms(_mean([one.e2el_s for one in of("short") if one.e2el_s]))
+        found["long_e2el_ms"] = _ms(_mean([one.e2el_s for one in of("long") if one.e2el_s]))
+        found["short_ttft_ratio"] = round(behind / alone, 3) if alone and behind else None
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _pair(name: str, values: list[float]) -> dict[str, float | None]:
+    """A mean and its standard deviation, as llama-benchy's rows have them."""
+    deviation = statistics.pstdev(values) if values else None
+    mean = _mean(values)
+    return {
+        name: round(mean, 3) if mean is not None else None,
+        f"{name}_deviation": round(deviation, 3) if deviation is not None else None,
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+def _series(sent: _Sent) -> list[dict[str, Any]]:
+    """The gaps of some streams one by one: when each ended, since the first request of the phase went out."""
+    shown = [one for one in sent.outcomes if one.request.group == "decoding" and one.stream][:SERIES]
+    found = []
+    for outcome in shown:
+        assert outcome.stream is not None
+        offset_s = outcome.stream.sent_s - sent.start_s
+        ends = [offset_s + at_s for at_s, _ in outcome.stream.points[1:]]
+        gaps = list(zip(ends, outcome.stream.gaps_s, strict=True))[:POINTS]
+        found.append({"at_s": [round(at, 4) for at, _ in gaps], "gap_ms": [round(gap * 1000, 3) for _, gap in gaps]})
+    arrivals = [
+        round(one.stream.sent_s - sent.start_s, 4)
+        for one in sent.outcomes
+        if one.request.group == "long" and one.stream
+    ]
+    return [{**one, "long_at_s": arrivals} for one in found]

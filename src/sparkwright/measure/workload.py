@@ -1,0 +1,222 @@
+"""What is sent in a cell of the lab: loads as data, turned into requests of the lengths they ask for.
+
+Every prompt begins with fresh random text, so that no prefix cache can help. Lengths are in the server's own tokens: a Ruler
+learns from two prompts, which the server counted itself, how many words make a token. They are the warm-up at the same time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sparkwright.engine import endpoints
+from sparkwright.measure import prefix
+from sparkwright.measure.load import Request
+
+KINDS = ("smoke", "serve", "hol1", "hol2", "itl", "mixed")
+
+#: of this way to send loads: figures of another version are not comparable
+WORKLOAD = 1
+
+#: ShareGPT as vLLM's own benchmark takes it: one turn, prompt and answer of 4 to 1024 tokens, 230 and 203 of them on average
+#: (vLLM #18566, 1000 requests). The shape is a model: log-normal with these (median, sigma), cut there, has these means.
+SHORTEST, LONGEST = 4, 1024
+PROMPT_LENGTHS = (170.0, 1.2)
+ANSWER_LENGTHS = (145.0, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load. kind: of KINDS. Numbers that a kind does not use are 0.
+
+    concurrency: requests at a time; rate: or arrivals a second, Poisson distributed. requests: how many of them, or runs of
+    `smoke`. prompt_tokens, output_tokens: of each (0 with `serve`: ShareGPT's lengths). prompts: given texts with their answers'
+    tokens, instead. streams: that decode when a long prompt of long_tokens arrives, after_s into it and, with `itl`, again
+    every every_s. shorts, longs: how many of either kind. seed: of lengths, order and arrivals.
+    """
+
+    kind: str
+    concurrency: int = 0
+    rate: float = 0.0
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    streams: int = 0
+    long_tokens: int = 0
+    longs: int = 0
+    shorts: int = 0
+    after_s: float = 0.0
+    every_s: float = 0.0
+    seed: int = 1
+    prompts: tuple[tuple[str, int], ...] = field(default=(), repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; `from_json` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Load:
+        """The load again. Raises TypeError for what is none, ValueError for an unknown kind."""
+        fields = {**data, "prompts": tuple((str(text), int(tokens)) for text, tokens in data.get("prompts") or ())}
+        load = cls(**fields)
+        if load.kind not in KINDS:
+            raise ValueError(f"no load {load.kind!r}; there are {', '.join(KINDS)}")
+        return load
+
+    @property
+    def longest(self) -> int:
+        """Tokens of its longest prompt, as far as they are not given as texts."""
+        return max(self.long_tokens, self.prompt_tokens, LONGEST if self._mixed_lengths else 0)
+
+    @property
+    def _mixed_lengths(self) -> bool:
+        return self.kind == "serve" and not self.prompt_tokens and not self.prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Requests that go out together. concurrency: at most so many at a time; 0: all at their times."""
+
+    requests: tuple[Request, ...]
+    concurrency: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ruler:
+    """How many tokens the server makes of a prompt: fixed (template, random text) and for each word."""
+
+    per_word: float = 1.0
+    fixed: float = 24.0
+
+    @classmethod
+    def of(cls, few: tuple[int, int], many: tuple[int, int]) -> Ruler:
+        """From two prompts, each (words, tokens). A server that does not count tokens leaves the usual guess."""
+        (words, tokens), (more_words, more_tokens) = few, many
+        if tokens <= 0 or more_tokens <= tokens or more_words <= words:
+            return cls()
+        per_word = (more_tokens - tokens) / (more_words - words)
+        return cls(per_word, max(0.0, tokens - per_word * words))
+
+    def text(self, tokens: int) -> str:
+        """A prompt of about so many tokens that nobody has sent before."""
+        return prefix.text(max(0, round((tokens - self.fixed) / self.per_word)))
+
+
+@dataclass
+class Asker:
+    """Makes the requests of one server."""
+
+    model: str
+    ruler: Ruler = field(default_factory=Ruler)
+    left_out: tuple[str, ...] = ()
+
+    def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
+        """One request, without what this server refuses."""
+        whole = endpoints.measured_stream(self.model, text, tokens)
+        return Request({key: value for key, value in whole.items() if key not in self.left_out}, at_s, group)
+
+    def sized(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
+        """One request with a prompt of about so many tokens."""
+        return self.request(self.ruler.text(prompt_tokens), tokens, at_s=at_s, group=group)
+
+
+def phases(load: Load, asker: Asker) -> list[Phase]:
+    """The requests of a load, in the order in which they go out."""
+    return _PHASES[load.kind](load, asker)
+
+
+def _smoke(load: Load, asker: Asker) -> list[Phase]:
+    """One stream at a time."""
+    one = [asker.sized(load.prompt_tokens, load.output_tokens, group="stream") for _ in range(load.requests)]
+    return [Phase(tuple(one), 1)]
+
+
+def _serve(load: Load, asker: Asker) -> list[Phase]:
+    wanted = list(itertools.islice(_lengths(load), load.requests))
+    times = arrivals(load)
+    made = []
+    for (text, prompt_tokens, tokens), at_s in zip(wanted, times, strict=False):
+        # what is given keeps its words; only what stands before them is new
+        prompt = f"{secrets.token_hex(16)} {text}" if text else asker.ruler.text(prompt_tokens)
+        made.append(asker.request(prompt, tokens, at_s=at_s, group="request"))
+    return [Phase(tuple(made), 0 if load.rate else load.concurrency)]
+
+
+def _hol1(load: Load, asker: Asker) -> list[Phase]:
+    """Streams that decode, and one long prompt into it."""
+    return [Phase((*_decoding(load, asker), _long(load, asker, load.after_s)))]
+
+
+def _itl(load: Load, asker: Asker) -> list[Phase]:
+    """The same with a long prompt every now and then."""
+    longs = [_long(load, asker, load.after_s + n * load.every_s) for n in range(load.longs)]
+    return [Phase((*_decoding(load, asker), *longs))]
+
+
+def _hol2(load: Load, asker: Asker) -> list[Phase]:
+    """Shorts alone first, then a long one with shorts right behind it."""
+
+    def shorts(group: str, at_s: float) -> tuple[Request, ...]:
+        return tuple(
+            asker.sized(load.prompt_tokens, load.output_tokens, at_s=at_s, group=group) for _ in range(load.shorts)
+        )
+
+    return [Phase(shorts("short alone", 0.0)), Phase((_long(load, asker, 0.0), *shorts("short", load.after_s)))]
+
+
+def _mixed(load: Load, asker: Asker) -> list[Phase]:
+    order = ["long"] * load.longs + ["short"] * load.shorts
+    random.Random(load.seed).shuffle(order)
+    made = []
+    for group, at_s in zip(order, arrivals(load), strict=False):
+        tokens = load.long_tokens if group == "long" else load.prompt_tokens
+        made.append(asker.sized(tokens, load.output_tokens, at_s=at_s, group=group))
+    return [Phase(tuple(made), 0 if load.rate else load.concurrency)]
+
+
+_PHASES = {"smoke": _smoke, "serve": _serve, "hol1": _hol1, "hol2": _hol2, "itl": _itl, "mixed": _mixed}
+
+
+def _decoding(load: Load, asker: Asker) -> tuple[Request, ...]:
+    return tuple(asker.sized(64, load.output_tokens, group="decoding") for _ in range(load.streams))
+
+
+def _long(load: Load, asker: Asker, at_s: float) -> Request:
+    return asker.sized(load.long_tokens, 8, at_s=at_s, group="long")
+
+
+def arrivals(load: Load) -> Iterator[float]:
+    """When each request may go out, seconds: at once, or as a Poisson process of this rate."""
+    pick, at_s = random.Random(load.seed), 0.0
+    while True:
+        yield at_s
+        at_s += pick.expovariate(load.rate) if load.rate else 0.0
+
+
+def _lengths(load: Load) -> Iterator[tuple[str, int, int]]:
+    """(given text, its tokens, tokens of its answer), endlessly."""
+    if load.prompts:
+        yield from ((text, 0, load.output_tokens or tokens) for text, tokens in itertools.cycle(load.prompts))
+    pick = random.Random(load.seed)
+    while True:
+        prompt, answer = _drawn(pick, PROMPT_LENGTHS), _drawn(pick, ANSWER_LENGTHS)
+        yield "", load.prompt_tokens or prompt, load.output_tokens or answer
+
+
+def _drawn(pick: random.Random, lengths: tuple[float, float]) -> int:
+    """A length between the shortest and the longest; one beyond them is drawn again."""
+    median, sigma = lengths
+    while True:
+        drawn = round(median * pick.lognormvariate(0.0, sigma))
+        if SHORTEST <= drawn <= LONGEST:
+            return drawn
+
+
+def classes(load: Load) -> Sequence[int]:
+    """Tokens of a prompt of each class of lengths that is worth a warm-up of its own."""
+    usual = load.prompt_tokens or (round(PROMPT_LENGTHS[0]) if load.kind in ("serve", "mixed") else 64)
+    return sorted({usual, load.long_tokens} - {0})

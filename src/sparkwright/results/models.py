@@ -1,0 +1,138 @@
+"""What a results file holds: docs/schemas/results.json is made from this. Units are in the names."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA = 1
+
+
+class Part(BaseModel):
+    """A part of a results file; a key that is none of its own is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Figures(Part):
+    """Of some streams together. ITL: gaps between chunks, pooled over all streams. A stall: a gap over 5 x the median one."""
+
+    streams: int = Field(description="how many streams ended well")
+    output_tokens: int = Field(description="tokens generated")
+    prompt_tokens: int = Field(0, description="tokens of their prompts, as the server counted them")
+    wall_s: float = Field(description="from the first request to the last token")
+    output_tok_per_s: float = Field(description="all tokens over wall_s")
+    stream_tok_per_s: float | None = Field(None, description="median decode rate of one stream, after its first chunk")
+    largest_gap_ms: float | None = Field(None, description="the largest gap between two chunks of a stream")
+    stalls: int | None = Field(None, description="how many gaps were stalls")
+    stall_ms: float | None = Field(None, description="the sum of the stalls")
+    approximate: bool = Field(False, description="no usage was told: chunks were counted")
+    ttft_count: int | None = Field(None, description="streams with a first token")
+    ttft_mean_ms: float | None = Field(None, description="time to the first token")
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
+    ttft_max_ms: float | None = None
+    itl_count: int | None = Field(None, description="gaps")
+    itl_mean_ms: float | None = Field(None, description="inter-token latency: gaps between chunks")
+    itl_p50_ms: float | None = None
+    itl_p99_ms: float | None = Field(None, description="null where the client itself was too late to tell")
+    itl_max_ms: float | None = None
+    tpot_count: int | None = Field(None, description="streams with a decode rate")
+    tpot_mean_ms: float | None = Field(None, description="time per output token after the first chunk, of each stream")
+    tpot_p50_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    tpot_max_ms: float | None = None
+    e2el_count: int | None = Field(None, description="streams")
+    e2el_mean_ms: float | None = Field(None, description="end-to-end latency: from a request to its last token")
+    e2el_p50_ms: float | None = None
+    e2el_p99_ms: float | None = None
+    e2el_max_ms: float | None = None
+
+
+class Series(Part):
+    """The gaps of one stream one by one."""
+
+    at_s: list[float] = Field(description="when each gap ended, since the first request")
+    gap_ms: list[float] = Field(description="how long it was")
+    long_at_s: list[float] = Field(default_factory=list, description="when long prompts arrived")
+
+
+class Cell(Part):
+    """One load on one arm, once."""
+
+    key: str = Field(description="its name in the experiment")
+    arm: str = Field(description="which arm served")
+    repetition: int = Field(1, description="of the same load on the same arm")
+    load: dict[str, Any] = Field(description="what was sent: kind and its numbers")
+    verdict: Literal["measured", "inconclusive", "failed", "imported"] = Field(description="what it is worth")
+    doubts: list[str] = Field(default_factory=list, description="why it is inconclusive")
+    notes: list[str] = Field(default_factory=list, description="what else is good to know")
+    started_at_s: float = Field(0, description="seconds since the epoch")
+    seconds: float = Field(0, description="how long it took")
+    requests: int = Field(0, description="requests that were sent")
+    failed_requests: int = Field(0, description="requests that were refused or broke off")
+    figures: Figures = Field(description="of all its streams")
+    groups: dict[str, Figures] = Field(default_factory=dict, description="of each kind of its streams: long, short ...")
+    derived: dict[str, float] = Field(default_factory=dict, description="what this kind of load is there for")
+    series: list[Series] = Field(default_factory=list, description="gaps one by one, of streams that decode")
+    client_lag_p99_ms: float | None = Field(None, description="how late the client itself woke")
+    prefix_hit_share: float | None = Field(None, description="of the prompts' tokens, from the server's counters")
+    preemptions: float | None = Field(None, description="requests that the engine had to put off")
+    gpu: dict[str, float | None] = Field(default_factory=dict, description="clock, power, temperature meanwhile")
+
+    @property
+    def kind(self) -> str:
+        """The load's kind."""
+        return str(self.load.get("kind", ""))
+
+
+class Refusal(Part):
+    """Why an arm was not started."""
+
+    rule: str = Field(description="`invoke explain RULE` says why")
+    sentence: str
+
+
+class Arm(Part):
+    """One way to serve that was measured."""
+
+    name: str = Field(description="as cells name it")
+    title: str = Field("", description="for people")
+    recipe: str = Field("", description="recipes/NAME.yml")
+    changes: dict[str, Any] = Field(
+        default_factory=dict, description="flags that differ from the recipe; null: left out"
+    )
+    image: str = Field("", description="REPOSITORY:TAG@DIGEST")
+    model_id: str = ""
+    commit: str = Field("", description="the model's revision")
+    flags: dict[str, Any] = Field(default_factory=dict, description="of vllm serve, as it was started")
+    max_num_batched_tokens: int | None = Field(None, description="of a step, as the flags and this engine make it")
+    effective: dict[str, Any] | None = Field(None, description="what the engine's own log says; null: not read")
+    refused: Refusal | None = Field(None, description="the engine would not start: predicted, not run")
+    failed: str = Field("", description="why it could not be measured although it was tried")
+    ready_s: list[float] = Field(default_factory=list, description="of each start")
+
+
+class Results(Part):
+    """A results file."""
+
+    schema_version: int = Field(SCHEMA, alias="schema", description="of this file; readers refuse a newer one")
+    kind: Literal["sparkwright bench"] = "sparkwright bench"
+    name: str = Field(description="of the experiment")
+    experiment: str = Field(description="smoke, serve, ab, sweep, hol, itl, mixed or imported")
+    series: str = Field("", description="which run of it; a cell of one series is never measured twice")
+    host: str = Field("", description="where the server ran")
+    measured_from: Literal["host", "laptop", "import"] = Field("host", description="where the client ran")
+    sandbox: bool = Field(False, description="a pretend Spark: figures of nothing real")
+    created_at: str = Field("", description="ISO 8601")
+    tool: str = Field("", description="what measured, with its version")
+    arms: list[Arm] = Field(default_factory=list)
+    cells: list[Cell] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    def arm(self, name: str) -> Arm:
+        """The arm of this name; one that nothing is known of when there is none."""
+        return next((one for one in self.arms if one.name == name), Arm.model_validate({"name": name}))

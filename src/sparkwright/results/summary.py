@@ -1,0 +1,150 @@
+"""Results as tables on a terminal: a row a load and arm, repetitions together, and what the experiment was there for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from sparkwright.results import compare
+from sparkwright.results.compare import Difference
+from sparkwright.results.models import Results
+from sparkwright.results.rows import Row, load_words, rows
+
+#: column title, name in Figures, digits
+FIGURES: tuple[tuple[str, str, int], ...] = (
+    ("tok/s", "output_tok_per_s", 1),
+    ("tok/s a stream", "stream_tok_per_s", 1),
+    ("TTFT p50 ms", "ttft_p50_ms", 0),
+    ("TTFT p99 ms", "ttft_p99_ms", 0),
+    ("ITL p50 ms", "itl_p50_ms", 1),
+    ("ITL p99 ms", "itl_p99_ms", 1),
+    ("largest gap ms", "largest_gap_ms", 0),
+    ("stalls", "stalls", 0),
+    ("stalled ms", "stall_ms", 0),
+)
+MEASURED = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
+#: where no terminal tells its width
+WIDE = 140
+DERIVED: dict[str, str] = {
+    "prefill_tok_per_s": "prefill tok/s",
+    "decode_tok_per_s": "decode tok/s",
+    "long_ttft_ms": "long prompt's TTFT ms",
+    "long_e2el_ms": "long prompt's whole time ms",
+    "short_alone_ttft_mean_ms": "shorts alone, mean TTFT ms",
+    "short_ttft_mean_ms": "shorts behind it, mean TTFT ms",
+    "short_ttft_ratio": "shorts behind it / alone",
+}
+
+
+def show(results: Results, out: TextIO | None = None, *, width: int | None = None) -> None:
+    """Print it."""
+    console = _console(out, width)
+    place = f" on {results.host}" if results.host else ""
+    console.print(f"[bold]{results.name}[/]{place}, {MEASURED[results.measured_from]}")
+    if results.sandbox:
+        console.print("the sandbox: a pretend Spark, these are figures of nothing real", style="yellow")
+    _arms(console, results)
+    console.print(_figures(results))
+    for line in [*extras(results), *verdicts(results)]:
+        console.print(line, markup=False)
+    found = compare.arms(results)
+    if found:
+        names = list(dict.fromkeys(cell.arm for cell in results.cells))
+        console.print()
+        show_differences(found, names[0], names[1], out)
+
+
+def _arms(console: Console, results: Results) -> None:
+    for arm in results.arms:
+        if arm.refused is not None:
+            console.print(
+                f"arm {arm.name} ({arm.title}): not started: {arm.refused.sentence}", style="red", markup=False
+            )
+        elif arm.failed:
+            console.print(f"arm {arm.name} ({arm.title}): failed: {arm.failed}", style="red", markup=False)
+        elif len(results.arms) > 1:
+            console.print(f"arm {arm.name}: {arm.title}{effective_words(arm.effective)}", markup=False)
+
+
+def effective_words(effective: dict[str, Any] | None) -> str:
+    """What the log says of an arm's chunked prefill and prefix caching."""
+    if not effective:
+        return " (its log was not read)"
+    words = {True: "on", False: "off", None: "unknown"}
+    chunked, prefix = (words[effective.get(name)] for name in ("chunked_prefill", "prefix_caching"))
+    return f" (its log: chunked prefill {chunked}, prefix caching {prefix})"
+
+
+def _figures(results: Results) -> Table:
+    found = rows(results)
+    names = [one for one in FIGURES if any(row.median(one[1]) is not None for row in found)]
+    many = len({row.arm for row in found}) > 1
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("LOAD", *(("ARM",) if many else ()), *(("RUNS",) if any(len(r.cells) > 1 for r in found) else ())):
+        table.add_column(title, justify="left", no_wrap=True)
+    for title, _, _ in names:
+        table.add_column(title, justify="right")
+    for row in found:
+        start = [row.words, *([row.arm] if many else [])]
+        start += [str(len(row.cells))] if any(len(r.cells) > 1 for r in found) else []
+        table.add_row(*start, *(number(figure(row, name), digits) for _, name, digits in names))
+    return table
+
+
+def figure(row: Row, name: str) -> float | None:
+    """What a table shows of it: the worst gap of all repetitions, the median of everything else."""
+    return row.worst_gap_ms if name == "largest_gap_ms" else row.median(name)
+
+
+def number(value: float | None, digits: int) -> str:
+    """A figure for people; what is not known is a dash."""
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def extras(results: Results) -> Iterable[str]:
+    """The figures that only one kind of load has."""
+    for row in rows(results):
+        told = [(title, row.derived(name)) for name, title in DERIVED.items()]
+        parts = [
+            f"{title} {number(value, 2 if 'alone' in title and '/' in title else 1)}" for title, value in told if value
+        ]
+        if parts:
+            yield f"{row.words}, arm {row.arm}: {'; '.join(parts)}"
+    yield from results.notes
+
+
+def verdicts(results: Results) -> Iterable[str]:
+    """Cells that prove nothing, and why."""
+    for cell in results.cells:
+        if cell.verdict in ("inconclusive", "failed"):
+            why = "; ".join([*cell.doubts, *cell.notes]) or "no stream ended well"
+            yield f"{cell.verdict}: {load_words(cell.load)}, arm {cell.arm}: {why}"
+
+
+def show_differences(found: Sequence[Difference], first: str, second: str, out: TextIO | None = None) -> None:
+    """Print two sides beside each other."""
+    console = _console(out, None)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("LOAD", "FIGURE"):
+        table.add_column(title)
+    for title in (first, second, f"{second} / {first}"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    before = ""
+    for one in found:
+        ratio = "-" if one.ratio is None else f"{one.ratio:.3f}"
+        sides = (number(one.first, one.digits), number(one.second, one.digits))
+        style = {"better": "green", "worse": "red"}.get(one.verdict, "")
+        table.add_row(one.load if one.load != before else "", one.figure, *sides, ratio, one.verdict, style=style)
+        before = one.load
+    console.print(table)
+
+
+def _console(out: TextIO | None, width: int | None) -> Console:
+    console = Console(file=out, width=width, highlight=False)
+    if width is None and not console.is_terminal:
+        console.width = WIDE
+    return console

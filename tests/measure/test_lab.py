@@ -1,0 +1,114 @@
+"""A cell of the lab, held against what the exact server itself recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkwright.engine import endpoints
+from sparkwright.errors import Failed, Inconclusive
+from sparkwright.measure import lab
+from sparkwright.measure.lab import Target
+from sparkwright.measure.workload import Load
+from sparkwright.modules import evidence
+from tests.measure.exact_server import ExactServer, Schedule, serving
+
+FAST = Schedule(first_s=0.02, gap_s=0.004, chunks=60)
+
+
+def target(server: ExactServer) -> Target:
+    return Target(server.url, "m", counters=lambda: evidence.metrics(server.url, "")[0])
+
+
+def cell(load: Load, plan: Schedule = FAST) -> tuple[dict[str, Any], ExactServer]:
+    with serving(plan) as server:
+        return lab.run(target(server), load, idle_s=0), server
+
+
+def test_all_tokens_are_counted_and_the_warm_up_is_not() -> None:
+    found, server = cell(Load("serve", concurrency=3, requests=6, prompt_tokens=200, output_tokens=20))
+    assert found["verdict"] == "measured", found["doubts"]
+    assert (found["figures"]["streams"], found["figures"]["output_tokens"]) == (6, 120)
+    assert len(server.record) == 6 + 3
+    asked = [len(body["messages"][0]["content"].split()) for body in server.bodies[-6:]]
+    assert all(150 < words < 230 for words in asked)
+
+
+def test_times_agree_with_the_servers_own_record() -> None:
+    found, server = cell(Load("serve", concurrency=1, requests=3, prompt_tokens=50, output_tokens=30))
+    truth = sorted((sent[0][0] - received_s) * 1000 for received_s, sent in server.record[-3:])
+    assert found["figures"]["ttft_p50_ms"] == pytest.approx(truth[1], abs=5)
+    span = [(sent[-1][0] - sent[0][0]) for _, sent in server.record[-3:]]
+    rate = sorted(29 / one for one in span)[1]
+    assert found["figures"]["stream_tok_per_s"] == pytest.approx(rate, rel=0.05)
+
+
+def test_a_stall_of_every_stream_is_seen_where_a_percentile_may_not_be() -> None:
+    load = Load("hol1", streams=3, output_tokens=40, long_tokens=300, after_s=0.02)
+    found, _ = cell(load, Schedule(first_s=0.01, gap_s=0.003, chunks=40, stall_at=20, stall_s=0.25))
+    decoding = found["groups"]["decoding"]
+    assert decoding["stalls"] >= 3
+    assert decoding["largest_gap_ms"] == pytest.approx(253, abs=25)
+    assert len(found["series"]) == 3
+    assert max(found["series"][0]["gap_ms"]) == pytest.approx(253, abs=25)
+    assert found["series"][0]["long_at_s"][0] == pytest.approx(0.02, abs=0.02)
+
+
+def test_shorts_behind_a_long_prompt_are_held_against_shorts_alone() -> None:
+    load = Load("hol2", shorts=3, prompt_tokens=64, output_tokens=4, long_tokens=2000, after_s=0.03)
+    found, _ = cell(load, Schedule(first_s=0.01, gap_s=0.002, prefill_s=0.05))
+    told = found["derived"]
+    assert told["long_prompt_tokens"] == pytest.approx(2000, rel=0.05)
+    assert told["long_ttft_ms"] == pytest.approx(110, abs=20)
+    assert told["short_ttft_ratio"] == pytest.approx(1, abs=0.5)
+    assert set(found["groups"]) == {"long", "short", "short alone"}
+
+
+def test_one_stream_gives_llama_benchys_two_rates() -> None:
+    load = Load("smoke", requests=2, prompt_tokens=500, output_tokens=20)
+    told = cell(load, Schedule(first_s=0.05, gap_s=0.005))[0]["derived"]
+    assert told["prefill_tok_per_s"] == pytest.approx(500 / 0.05, rel=0.15)
+    assert told["decode_tok_per_s"] == pytest.approx(200, rel=0.1)
+
+
+def test_other_traffic_is_inconclusive() -> None:
+    with serving(Schedule(running=2)) as server, pytest.raises(Inconclusive, match="2 requests are running"):
+        lab.run(target(server), Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
+
+
+def test_tokens_that_the_client_did_not_get_are_a_doubt() -> None:
+    found, _ = cell(
+        Load("serve", concurrency=1, requests=2, output_tokens=20), Schedule(first_s=0.01, ghost=5, chunks=20)
+    )
+    assert found["verdict"] == "inconclusive"
+    assert "the server counted 50 tokens, the client 40" in found["doubts"]
+
+
+def test_prompts_that_a_cache_answers_are_a_doubt() -> None:
+    before = {endpoints.PREFIX_HITS: 0.0, endpoints.PREFIX_QUERIES: 0.0}
+    after = {endpoints.PREFIX_HITS: 800.0, endpoints.PREFIX_QUERIES: 1000.0}
+    answers = iter([before, before, after])
+    with serving(FAST) as server:
+        asked = Target(server.url, "m", counters=lambda: next(answers, after))
+        found = lab.run(asked, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
+    assert (found["verdict"], found["prefix_hit_share"]) == ("inconclusive", 0.8)
+
+
+def test_a_server_that_knows_only_the_common_keys_is_measured_too() -> None:
+    plan = Schedule(first_s=0.01, gap_s=0.002, refuses=["chat_template_kwargs", "ignore_eos"], usage="final")
+    found, server = cell(Load("serve", concurrency=2, requests=2, output_tokens=10), plan)
+    assert (found["verdict"], found["failed_requests"]) == ("measured", 0)
+    assert "ignore_eos" not in server.bodies[-1]
+
+
+def test_a_server_without_a_token_fails_with_its_words() -> None:
+    with serving(Schedule(status=503)) as server, pytest.raises(Failed, match="gives no token: no"):
+        lab.run(target(server), Load("serve", concurrency=1, requests=1), idle_s=0)
+
+
+def test_a_later_request_opens_its_connection_later() -> None:
+    found, server = cell(Load("serve", rate=4, requests=4, output_tokens=4, prompt_tokens=20, seed=3))
+    arrived = [received_s for received_s, _ in server.record[-4:]]
+    assert found["figures"]["streams"] == 4
+    assert max(arrived) - min(arrived) > 0.3

@@ -1,0 +1,70 @@
+"""What is sent: lengths, arrivals, and prompts that nobody has seen."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+
+import pytest
+
+from sparkwright.measure import workload
+from sparkwright.measure.workload import Asker, Load, Ruler
+
+
+def test_without_a_file_lengths_are_those_of_sharegpt() -> None:
+    drawn = list(itertools.islice(workload._lengths(Load("serve")), 20_000))
+    prompts, answers = [row[1] for row in drawn], [row[2] for row in drawn]
+    assert statistics.fmean(prompts) == pytest.approx(230, rel=0.05)
+    assert statistics.fmean(answers) == pytest.approx(203, rel=0.05)
+    assert min(prompts + answers) >= 4
+    assert max(prompts + answers) <= 1024
+
+
+def test_a_rate_is_a_poisson_process_and_the_seed_decides_it() -> None:
+    load = Load("serve", rate=4.0, seed=7)
+    times = list(itertools.islice(workload.arrivals(load), 4001))
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert statistics.fmean(gaps) == pytest.approx(0.25, rel=0.05)
+    assert statistics.pstdev(gaps) == pytest.approx(statistics.fmean(gaps), rel=0.07)
+    assert times == list(itertools.islice(workload.arrivals(load), 4001))
+
+
+def test_a_ruler_learns_tokens_from_two_counted_prompts() -> None:
+    ruler = Ruler.of((32, 90), (256, 426))
+    assert (ruler.per_word, ruler.fixed) == (1.5, 42)
+    assert len(ruler.text(1542).split()) == 1 + 1000
+    assert Ruler.of((32, 0), (256, 0)) == Ruler()
+
+
+def test_every_prompt_begins_with_fresh_random_text() -> None:
+    load = Load("serve", requests=40, concurrency=4, prompts=(("same words", 8),))
+    (phase,) = workload.phases(load, Asker("m"))
+    texts = [one.body["messages"][0]["content"] for one in phase.requests]
+    assert len({text[:16] for text in texts}) == 40
+    assert all(text.endswith("same words") for text in texts)
+    assert {one.body["max_tokens"] for one in phase.requests} == {8}
+
+
+def test_shorts_go_out_thirty_milliseconds_behind_the_long_one() -> None:
+    load = Load("hol2", shorts=3, prompt_tokens=256, output_tokens=32, long_tokens=8192, after_s=0.03)
+    alone, together = workload.phases(load, Asker("m"))
+    assert [one.group for one in alone.requests] == ["short alone"] * 3
+    assert [(one.group, one.at_s) for one in together.requests] == [("long", 0.0)] + [("short", 0.03)] * 3
+    words = [len(one.body["messages"][0]["content"].split()) for one in together.requests]
+    assert words[0] > 8000 > 300 > words[1]
+
+
+def test_a_mixed_queue_has_twenty_long_and_eighty_short_in_one_order() -> None:
+    load = Load("mixed", longs=20, shorts=80, prompt_tokens=64, output_tokens=8, long_tokens=512, concurrency=8)
+    (phase,) = workload.phases(load, Asker("m"))
+    groups = [one.group for one in phase.requests]
+    assert (groups.count("long"), groups.count("short"), phase.concurrency) == (20, 80, 8)
+    assert groups != sorted(groups)
+    assert groups == [one.group for one in workload.phases(load, Asker("m"))[0].requests]
+
+
+def test_a_load_comes_back_from_json_and_an_unknown_kind_is_refused() -> None:
+    load = Load("serve", concurrency=2, requests=3, prompts=(("a", 1),))
+    assert Load.from_json(load.to_json()) == load
+    with pytest.raises(ValueError, match="no load 'serv'"):
+        Load.from_json({"kind": "serv"})
