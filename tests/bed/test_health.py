@@ -88,7 +88,7 @@ def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: Lab) -> 
     clean.recipe("  restart: unless-stopped\n", "  restart: unless-stopped\n  stop_timeout_s: 2\n")
     assert clean.run("deploy", "--host", "spark1", "--json").code == 0
     started = clean.on("spark1", "docker inspect -f '{{.State.StartedAt}}' qwen35")
-    install = "health.install --host spark1 --heal restart --smoke-every 0".split()
+    install = ["health.install", "--host", "spark1", "--heal", "restart", "--smoke-every", "0"]
     assert clean.run(*install).code == 0
     clean.on("spark1", "docker kill --signal STOP qwen35")  # a process that hangs: Docker still says running
     clean.on("spark1", AS_USER + "start sparkwright-health.service")
