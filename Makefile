@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench bench-logs bench-health bench-restart clean
+.PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -58,14 +58,9 @@ docs: .venv/.installed
 bench: .venv/.installed-test
 	$(BIN)/python benchmarks/noop_over_ssh.py
 
-bench-logs: .venv/.installed
-	$(BIN)/python benchmarks/log_reading.py
-
-bench-health: .venv/.installed
-	$(BIN)/python benchmarks/health.py
-
-bench-restart: .venv/.installed
-	$(BIN)/python benchmarks/restart.py
+# bench-fleet, bench-health, bench-logs, bench-models, bench-restart, bench-status ...: docs/benchmarks.md
+bench-%: .venv/.installed-test
+	$(BIN)/python benchmarks/$*.py
 
 clean:
 	rm -rf .venv

@@ -15,7 +15,7 @@ from sparkwright.errors import Exit, Inconclusive, SparkwrightError, Unreachable
 from sparkwright.inventory import Host
 from sparkwright.plan.events import Event, event
 from sparkwright.plan.model import Plan
-from sparkwright.remote import Link, open_link
+from sparkwright.remote import Link, Need, open_link
 from sparkwright.rolling.pace import Pace
 from sparkwright.rolling.roll import Roll
 from sparkwright.secret import Secret
@@ -42,7 +42,7 @@ class Member:
     """A host taking part: its link, kept for the command, and what its plays registered and ended with.
 
     engine_version: what a task of its plays learnt from the image; empty when none did. proved: it was seen to serve.
-    light: it will run no plan.
+    need: what will be asked of it.
     """
 
     host: Host
@@ -53,7 +53,7 @@ class Member:
     run_id: str = ""
     engine_version: str = ""
     proved: bool = False
-    light: bool = False
+    need: Need = "engine"
 
     @property
     def failed(self) -> bool:
@@ -62,7 +62,7 @@ class Member:
     def open(self) -> Link:
         """The link; connecting goes on in the background while the laptop still plans."""
         if self.link is None:
-            self.link = open_link(self.host, light=self.light)
+            self.link = open_link(self.host, self.need)
         return self.link
 
 

@@ -13,7 +13,7 @@ from tests.bed.conftest import Lab
 pytestmark = pytest.mark.bed
 
 AS_IT_WAS = (
-    "sudo usermod -aG docker ops; sudo rm -f /var/lib/systemd/linger/ops /etc/default/locale; "
+    "sudo usermod -aG docker ops; sudo loginctl disable-linger ops; sudo rm -f /etc/default/locale; "
     "sudo rm -f /etc/systemd/logind.conf.d/99-test.conf; sudo chmod 660 /var/run/docker.sock"
 )
 
@@ -59,8 +59,10 @@ def test_what_a_logout_takes_away_is_told_until_the_user_lingers(spark: Lab) -> 
         "spark1", f"sudo mkdir -p /etc/systemd/logind.conf.d; printf '[Login]\\nRemoveIPC=no\\n' | sudo tee {drop_in}"
     )
     assert f"RemoveIPC=no in {drop_in}" in asked(spark)["by"]["logout"]["evidence"]
-    spark.on("spark1", "sudo mkdir -p /var/lib/systemd/linger; sudo touch /var/lib/systemd/linger/ops")
-    assert asked(spark)["by"]["logout"]["verdict"] == "ok"
+    mended = asked(spark, "--fix", "--yes")
+    assert "linger" in mended["mended"], mended["not_mended"]
+    assert mended["by"]["logout"]["verdict"] == "ok"
+    assert spark.on("spark1", "loginctl show-user ops -p Linger --value") == "yes"
 
 
 def test_a_locale_that_is_not_installed_is_told(spark: Lab) -> None:

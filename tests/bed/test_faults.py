@@ -7,6 +7,7 @@ Afterwards, or after the next deploy when the run itself was killed, one server 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -41,17 +42,17 @@ class Host:
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        self.book = (lab.root / "playbooks/deploy.yml").read_text()
+        self.books = {path: path.read_text() for path in (lab.root / "playbooks").rglob("*.yml")}
 
     def gate(self, before: str) -> None:
-        at = f"        - name: {before}\n"
-        assert self.book.count(at) == 1, before
-        task = f"        - name: Gate\n          command: {{argv: [sh, -c, '{GATE}']}}\n\n"
-        (self.lab.root / "playbooks/deploy.yml").write_text(self.book.replace(at, task + at))
+        gate = f"- name: Gate\n\\1  command: {{argv: [sh, -c, '{GATE}']}}\n\n\\1"
+        for path, text in self.books.items():
+            path.write_text(re.sub(rf"(?m)^( *)(?=- name: {before}\n)", rf"\1{gate}", text))
         self.lab.on("spark1", "rm -f /tmp/gate-*")
 
     def ungate(self) -> None:
-        (self.lab.root / "playbooks/deploy.yml").write_text(self.book)
+        for path, text in self.books.items():
+            path.write_text(text)
         self.lab.on("spark1", "touch /tmp/gate-open")
 
     def reached(self) -> None:

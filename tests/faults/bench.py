@@ -239,7 +239,10 @@ def released(path: Path) -> bool:
     return True
 
 
-def swap_tasks(book: str) -> list[str]:
-    """The names of the tasks of the swap, in the playbook's order, without its rescue."""
-    swap = book.split("- name: Swap the servers\n")[1].split("      rescue:\n")[0]
-    return re.findall(r"^        - name: (.+)$", swap, re.M)
+def swap_tasks(playbooks: Path) -> list[str]:
+    """The names of the tasks of the swap and of the proof that ends it, in order. A block's name is no task's."""
+    found: list[str] = []
+    for part in ("swap", "prove"):
+        text = (playbooks / f"parts/{part}.yml").read_text()
+        found += re.findall(r"(?m)^ *- name: (.+)\n(?! *(?:when: .*\n *)?block:)", text)
+    return found

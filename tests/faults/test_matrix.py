@@ -80,7 +80,7 @@ def bench() -> Iterator[Bench]:
 
 
 def test_the_table_has_every_step_of_the_swap(bench: Bench) -> None:
-    steps = [step for step in swap_tasks(bench.good_book) if step != "Stop Ollama"]
+    steps = [step for step in swap_tasks(bench.desk.root / "playbooks") if step != "Stop Ollama"]
     assert steps == [row.split("|")[0].strip() for row in TABLE.strip().splitlines()]
 
 

@@ -145,6 +145,38 @@ def test_a_whole_model_needs_no_hub(context: RecordingContext) -> None:
         pinned(context)
 
 
+def without_a_hub(context: RecordingContext) -> None:
+    context.machine = dataclasses.replace(context.machine, hub_url="http://127.0.0.1:1")
+
+
+def test_a_whole_copy_is_pinned_as_it_is_when_the_hub_is_down_and_it_is_said(context: RecordingContext) -> None:
+    asked = pinned(context)
+    fetch(context, **asked)
+    without_a_hub(context)
+    assert LockModel().run(LockModel.Args(id=MODEL, or_here=True), context).data == asked
+    folder = context.machine.home / "m"
+    said = f"does not answer. Took the whole copy on this host: {folder}, commit {asked['commit']}."
+    assert any(said in one.get("text", "") for one in context.said)
+
+
+@pytest.mark.parametrize("harm", ["gone", "half", "another commit", "never whole"])
+def test_half_a_copy_is_not_pinned_when_the_hub_is_down(context: RecordingContext, harm: str) -> None:
+    asked = pinned(context)
+    if harm == "never whole":
+        rows = [one for one in asked["files"] if one["path"] == SHARD]
+        given = [{**one, "sha256": "0" * 64} if one not in rows and one["sha256"] else one for one in asked["files"]]
+        with pytest.raises(Failed):
+            fetch(context, commit=asked["commit"], files=given)
+    else:
+        fetch(context, **asked)
+    path = context.machine.home / "m" / SHARD
+    {"gone": path.unlink, "half": lambda: os.truncate(path, 1000)}.get(harm, lambda: None)()
+    without_a_hub(context)
+    revision = "f" * 40 if harm == "another commit" else "main"
+    with pytest.raises(Failed, match="does not answer"):
+        LockModel().run(LockModel.Args(id=MODEL, revision=revision, or_here=True), context)
+
+
 @pytest.mark.parametrize(
     ("model", "revision", "said"),
     [

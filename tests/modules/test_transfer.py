@@ -19,7 +19,7 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.modules import hub as hub_client
-from sparkwright.modules import link_speed, transfer
+from sparkwright.modules import link_speed, staging
 from sparkwright.modules.base import Result
 from sparkwright.modules.hf_model import HfModel
 from sparkwright.modules.patience import Patience
@@ -44,6 +44,8 @@ FILES = {
     BIG: content(64 * MIB, 1),
     SMALL: content(3 * MIB, 2),
 }
+
+BIG_SHA256 = hashlib.sha256(FILES[BIG]).hexdigest()
 
 
 @pytest.fixture
@@ -113,10 +115,10 @@ HfModel().run(HfModel.Args(**json.loads(sys.stdin.read())), RecordingContext(Pat
 
 
 def until_partial(top: Path, size: int, *, long: int = 0) -> Path:
-    """Until a partial file has so many bytes on the disk, and is so long with the holes in it."""
+    """Until the large file's partial one has so many bytes on the disk, and is so long with the holes in it."""
     deadline = threading.Event()
     for _ in range(600):
-        for path in top.rglob("*.incomplete"):
+        for path in top.rglob(f"*{BIG_SHA256}*.incomplete"):
             if path.stat().st_blocks * 512 >= size and path.stat().st_size >= long:
                 return path
         deadline.wait(0.05)
@@ -194,7 +196,7 @@ def test_a_plain_transfer_goes_on_where_it_was_killed(context: RecordingContext,
 
 def test_what_another_version_of_the_hub_left_is_removed(context: RecordingContext, hub: LoopbackHub) -> None:
     killed_midway(context, hub, "plain")
-    mark = folder(context) / transfer.STAGING / hub_client.MARK
+    mark = folder(context) / staging.NAME / hub_client.MARK
     mark.write_text("plain huggingface_hub-0.30.0")
     hub.asked.clear()
     fetch(context, hub, "plain")
@@ -263,8 +265,8 @@ def test_a_transfer_that_hangs_is_killed_and_goes_on_in_the_next_mode(
     hub.faults.stalled, hub.faults.stall_after = {BIG}, MIB
     plain = mode == "plain"  # one request without a Range; the other mode's are the ones with
     hub.faults.stall_when = lambda wanted: not wanted if plain else wanted not in ("", "bytes=0-0")
-    result = fetch(context, hub, mode, stall_seconds=1.5)
-    assert f"no byte came for 1.5 s. Going on with {following}." in notes(context)
+    result = fetch(context, hub, mode, stall_seconds=2.5)
+    assert f"no byte came for 2.5 s. Going on with {following}." in notes(context)
     assert result.data["mode"] == following
     assert is_right(context, hub)
 
@@ -275,7 +277,7 @@ def test_a_file_that_grows_in_size_but_not_on_the_disk_counts_as_hanging(
     """hf_transfer makes its file as long as its last range at once: only written blocks are progress."""
     hub.faults.stalled, hub.faults.stall_after = {BIG}, 0
     hub.faults.stall_when = lambda wanted: wanted not in ("", "bytes=0-0")
-    result = fetch(context, hub, "hf_transfer", stall_seconds=1.5)
+    result = fetch(context, hub, "hf_transfer", stall_seconds=2.5)
     assert result.data["mode"] == "plain"
     assert is_right(context, hub)
 
@@ -365,8 +367,25 @@ def test_a_gated_model_says_where_to_accept_and_a_token_opens_it(context: Record
     assert fetch(context, hub).changed
 
 
+def test_a_transfer_that_ends_in_the_middle_leaves_the_old_model_whole_and_what_is_new_waits(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    fetch(context, hub)
+    old = dict(hub.files)
+    hub.files = {path: data[::-1] for path, data in old.items() if path != INDEX} | {INDEX: old[INDEX]}
+    hub.faults.wrong = {BIG: 99}
+    with pytest.raises(Failed, match=f"wrong bytes twice: {BIG}"):
+        fetch(context, hub)
+    assert all(same(folder(context) / path, data) for path, data in old.items()), "half of each model"
+    hub.faults.wrong, before = {}, hub.gets(SMALL)
+    fetch(context, hub)
+    assert is_right(context, hub)
+    assert hub.gets(SMALL) == before, "what waited came again"
+
+
+@pytest.mark.parametrize("mode", ["plain", "hf_transfer"])
 def test_a_disk_that_fills_up_in_the_middle_leaves_the_old_model_and_no_partial_file(
-    context: RecordingContext, hub: LoopbackHub, tmp_path: Path
+    context: RecordingContext, hub: LoopbackHub, tmp_path: Path, mode: str
 ) -> None:
     place = tmp_path / "disk"
     place.mkdir()
@@ -374,16 +393,18 @@ def test_a_disk_that_fills_up_in_the_middle_leaves_the_old_model_and_no_partial_
     if os.geteuid() != 0 or subprocess.run(words, capture_output=True, check=False).returncode:
         pytest.skip("a small disk needs root and mount")
     try:
-        (place / "config.json").write_bytes(b"old")
+        for path in ("config.json", SMALL):
+            (place / path).write_bytes(b"old")
         roomy = RecordingContext(tmp_path, hub_url=hub.url, root=str(tmp_path / "root"), sandbox=True)
         (tmp_path / "root/sandbox").mkdir(parents=True)
         (tmp_path / "root/proc").mkdir(parents=True)
         (tmp_path / "root/proc/meminfo").write_text("MemTotal: 1 kB\n")
         (tmp_path / "root/sandbox/disk_free").write_text(str(10**12))
         with pytest.raises(Failed, match="the disk is full"):
-            fetch(roomy, hub, files=[hub.row(BIG)], dir=str(place))
-        assert [path.name for path in place.rglob("*") if path.is_file()] == ["config.json"]
-        assert (place / "config.json").read_bytes() == b"old"
+            fetch(roomy, hub, mode, dir=str(place))
+        assert not list(place.rglob("*.incomplete")) and not (place / BIG).exists()
+        assert {(place / path).read_bytes() for path in ("config.json", SMALL)} == {b"old"}
+        assert sum(path.stat().st_blocks * 512 for path in place.rglob("*")) < 4 * MIB, "what did not fit stays"
     finally:
         subprocess.run(["umount", str(place)], check=False)
 

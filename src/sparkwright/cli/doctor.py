@@ -37,8 +37,9 @@ def _agreed() -> bool:
     if not sys.stdin.isatty():
         print("nobody is there to ask: give --yes to do them.", file=sys.stderr)
         return False
+    print("Do these? [y/N] ", end="", file=sys.stderr, flush=True)  # standard output may be a program's
     try:
-        return input("Do these? [y/N] ").strip().lower() in ("y", "yes")
+        return input().strip().lower() in ("y", "yes")
     except (EOFError, KeyboardInterrupt):
         return False
 

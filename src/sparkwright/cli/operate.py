@@ -69,9 +69,12 @@ def run_playbook(playbook: str, command: str, **given: Any) -> int:
         from sparkwright.cli import session
 
         return session.list_tasks(playbook, session.options(**given))
-    from sparkwright.cli.hosts import choose, choose_left
+    from sparkwright.cli.hosts import choose, choose_left, need_of
 
     chosen = choose_left(playbook, given["host"]) if given.get("resume") else choose(given["host"])
+    need = need_of(chosen.project.playbook(playbook))
+    for member in chosen.fleet.members:
+        member.need = need
     chosen.fleet.connect()
     from sparkwright.cli import session  # what plans is imported while the connections open
     from sparkwright.cli.rolling import Asked

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import report
+from sparkwright.cli import asking
 from sparkwright.cli.hosts import Chosen
-from sparkwright.errors import Exit, Failed, Refused
-from sparkwright.fleet import Member
+from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.modules.state import write_atomically
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -49,31 +49,19 @@ def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
         for one in hosts:
             if one.error:
                 print(f"{one.name}: {one.error}")
-    return [member.recap["exit"] if member.recap else Exit.OK for member in chosen.fleet.members]
+    return [one.error_exit for one in hosts]
 
 
 def ask(chosen: Chosen, since_s: float, until_s: float) -> list[report.Host]:
     """The checks of every host since then; one that can't be asked has an error instead."""
-    found: dict[str, report.Host] = {}
-
-    def one(member: Member) -> None:
-        name = member.host.name
-        for event in member.open().request({"verb": "checks", "since_s": since_s, "env": dict(member.host.env)}, {}):
-            if event["event"] == "checks":
-                found[name] = report.of(name, event, since_s, until_s)
-                return
-        raise Failed("the host gave no answer.")
-
     members = chosen.fleet.members
     try:
-        chosen.fleet.each(members, one)
+        answers = asking.everyone(members, lambda member: {"verb": "checks", "since_s": since_s}, "checks")
     finally:
-        for member in members:
-            if member.link is not None:
-                member.link.close()
-    return [found.get(member.host.name) or _unasked(member, since_s, until_s) for member in members]
-
-
-def _unasked(member: Member, since_s: float, until_s: float) -> report.Host:
-    said = str(member.recap["msg"]) if member.recap else "no answer."
-    return report.Host(member.host.name, since_s, until_s, error=said.removeprefix(f"{member.host.name}: "))
+        asking.close(members)
+    return [
+        report.Host(member.host.name, since_s, until_s, error=str(answer), error_exit=int(answer.exit))
+        if isinstance(answer, SparkwrightError)
+        else report.of(member.host.name, answer, since_s, until_s)
+        for member, answer in zip(members, answers, strict=True)
+    ]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright import lockfile, playbook, recipe
-from sparkwright.cli import linting
 from sparkwright.cli.hosts import Chosen, choose
 from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
@@ -229,14 +228,23 @@ def _names(
     wanted = recipe.load(project.root, _recipe_of(member.host))
     known = _entries(pins.lock, wanted)
     if play.has_task("lint"):
-        linting.refuse_errors(wanted, recipe.serving(wanted, known))
+        _refuse_errors(wanted, known)
     pinned = pins.complete(fleet, member, wanted, run_id) if play.uses(recipe.PINNED_NAMES) else {}
     if play.has_task("lint"):
-        served = recipe.serving(wanted, pinned)
-        linting.refuse_errors(wanted, served)
-        if served.note:
-            fleet.tell(member, f"chunked prefill: {served.note}.")
+        note = _refuse_errors(wanted, pinned)
+        if note:
+            fleet.tell(member, f"chunked prefill: {note}.")
     return recipe.scope(member.host, _user(member.host), wanted, pinned)
+
+
+def _refuse_errors(wanted: recipe.Recipe, known: Mapping[str, Any]) -> str:
+    """Lint a recipe with what the lock knows, and return the note about its chunked prefill. Raises Refused for an error."""
+    from sparkwright.cli import linting  # and with it all that is known of the engine: many a play needs nothing of it
+    from sparkwright.recipe.serving import serving
+
+    served = serving(wanted, known)
+    linting.refuse_errors(wanted, served)
+    return served.note
 
 
 def _served(host: Host, names: Mapping[str, Any]) -> Served:

@@ -6,7 +6,7 @@ from invoke.tasks import task
 
 from sparkwright.cli.reporting import reporting, worst
 
-HOST = "which hosts: spark1, a group, all"
+HOST = "which hosts: spark1, a group, all; if not given, all but sandboxes"
 DEBUG = "show the traceback of an error"
 
 
@@ -21,18 +21,18 @@ DEBUG = "show the traceback of an error"
 )
 @reporting
 def status(
-    context: object, host: str = "all", watch: bool = False, every: float = 5.0, json: bool = False, debug: bool = False
+    context: object, host: str = "", watch: bool = False, every: float = 5.0, json: bool = False, debug: bool = False
 ) -> int:
     """One line a host: state, recipe, image, model, tok/s against its baseline, uptime, memory, drift.
 
     From the last scheduled check; a host without one is looked at now, and that is said. Exit code: 0 every host serves, 2 one is
     degraded, 1 down or worse, 3 unreachable, 4 not known. With --watch always 0.
     """
-    from sparkwright.cli.hosts import choose
+    from sparkwright.cli.hosts import choose, everyone
 
-    chosen = choose(host)
+    chosen = choose(host or everyone())
     for member in chosen.fleet.members:
-        member.light = True
+        member.need = "light"
     chosen.fleet.connect()
     from sparkwright.cli import status_answers  # imported while the connections open
 
@@ -53,7 +53,7 @@ def status(
 @reporting
 def report(
     context: object,
-    host: str = "all",
+    host: str = "",
     since: str = "7d",
     to: str = "report.html",
     json: bool = False,
@@ -63,11 +63,11 @@ def report(
 
     From the checks that each host makes by its own clock. Ends with 3 when a host is unreachable; the page then says so.
     """
-    from sparkwright.cli.hosts import choose
+    from sparkwright.cli.hosts import choose, everyone
 
-    chosen = choose(host)
+    chosen = choose(host or everyone())
     for member in chosen.fleet.members:
-        member.light = True
+        member.need = "light"
     chosen.fleet.connect()
     from sparkwright.cli import report_answers
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import lockfile, recipe
+from sparkwright.cli import asking
 from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import lock_folder
-from sparkwright.console import status_table
-from sparkwright.console.status_table import Row
-from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
+from sparkwright.console.status_row import Row
+from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet import Member
 from sparkwright.health.judge import EXITS
 from sparkwright.health.record import Record
@@ -39,10 +39,12 @@ def once(chosen: Chosen, *, json: bool) -> list[int]:
     try:
         rows = ask(chosen, pinned(chosen))
     finally:
-        _close(chosen)
+        asking.close(chosen.fleet.members)
     if json:
         _print_json(rows)
     else:
+        from sparkwright.console import status_table
+
         status_table.show(rows)
     return [row.exit for row in rows]
 
@@ -51,6 +53,8 @@ def watch(chosen: Chosen, *, every_s: float, json: bool) -> int:
     """Ask again and again over the same connections, until Ctrl-C."""
     if every_s <= 0:
         raise Refused(f"--every takes seconds, not {every_s:g}.")
+    from sparkwright.console import status_table
+
     wanted = pinned(chosen)
     screen = status_table.Screen() if not json and sys.stdout.isatty() else None
     try:
@@ -70,32 +74,23 @@ def watch(chosen: Chosen, *, every_s: float, json: bool) -> int:
     finally:
         if screen is not None:
             screen.close()
-        _close(chosen)
+        asking.close(chosen.fleet.members)
 
 
 def ask(chosen: Chosen, wanted: Mapping[str, Pinned]) -> list[Row]:
-    """One request to each host, all at once; a host that can't be asked is a row too."""
-    rows: dict[str, Row] = {}
-
-    def one(member: Member) -> None:
-        name = member.host.name
-        header = {"verb": "status", "container": wanted[name].container, "env": dict(member.host.env)}
-        for event in member.open().request(header, {}):
-            if event["event"] == "status":
-                rows[name] = row_of(name, event, wanted[name], time.time())
-                return
-            if event["event"] == "recap":
-                error = Failed(event["msg"])
-                error.exit = Exit(event["exit"])
-                raise error
-        raise Failed("the host gave no answer.")
-
+    """One question to each host, all at once; a host that can't be asked is a row too."""
     members = chosen.fleet.members
-    for member in members:
-        if member.recap is not None:  # it could not be asked the last time: connect anew
-            member.recap = member.link = None
-    chosen.fleet.each(members, one)
-    return [rows.get(member.host.name) or _unasked(member, wanted[member.host.name]) for member in members]
+
+    def header(member: Member) -> dict[str, Any]:
+        return {"verb": "status", "container": wanted[member.host.name].container}
+
+    answers = asking.everyone(members, header, "status")
+    return [
+        _unasked(member, answer, wanted[member.host.name])
+        if isinstance(answer, SparkwrightError)
+        else row_of(member.host.name, answer, wanted[member.host.name], time.time())
+        for member, answer in zip(members, answers, strict=True)
+    ]
 
 
 def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:
@@ -126,7 +121,7 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
         up_s=None if started_s is None else max(0.0, now_s - started_s),
         memory_available_bytes=event["memory_available_bytes"],
         memory_total_bytes=event["memory_total_bytes"],
-        drift=None if event["live"] else record.drift,
+        drift=None if event["live"] or event["late"] else record.drift,
         behind=tuple(behind),
         checked_s=None if event["live"] else max(0.0, now_s - record.time_s),
         live=event["live"],
@@ -159,20 +154,12 @@ def pinned(chosen: Chosen) -> dict[str, Pinned]:
     return found
 
 
-def _unasked(member: Member, wanted: Pinned) -> Row:
-    recap = member.recap or {"msg": "no answer.", "exit": Exit.UNREACHABLE}
-    code = Exit(recap["exit"])
-    state = "unreachable" if code is Exit.UNREACHABLE else "unknown"
-    why = str(recap["msg"]).removeprefix(f"{member.host.name}: ").removeprefix("unreachable: ")
-    return Row(member.host.name, state, why, wanted.recipe, exit=int(code))
+def _unasked(member: Member, error: SparkwrightError, wanted: Pinned) -> Row:
+    state = "unreachable" if error.exit is Exit.UNREACHABLE else "unknown"
+    why = str(error).removeprefix("unreachable: ")
+    return Row(member.host.name, state, why, wanted.recipe, exit=int(error.exit))
 
 
 def _print_json(rows: list[Row]) -> None:
     for row in rows:
         print(json_format.dumps(asdict(row), ensure_ascii=False))
-
-
-def _close(chosen: Chosen) -> None:
-    for member in chosen.fleet.members:
-        if member.link is not None:
-            member.link.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparkwright.console import words
+from sparkwright.console.status_row import Row
 
 #: columns where no terminal tells its width
 WIDE = (200, 24)
@@ -29,39 +29,10 @@ FINE = ("ok", "up")
 COLUMNS = ("HOST", "STATE", "RECIPE", "IMAGE", "VLLM", "MODEL", "TOK/S", "UP", "MEMORY", "DRIFT", "CHECKED", "WHY")
 
 
-@dataclass(frozen=True)
-class Row:
-    """A host now. state: of health/record.py, `up` or `unreachable`. live: looked at now, no check speaks for it. drift: what
-    differs, field by field; behind: what of the lock is not what runs ("image", "model"). None: not known."""
-
-    host: str
-    state: str
-    why: str = ""
-    recipe: str = ""
-    image: str = ""
-    digest: str = ""
-    engine_version: str = ""
-    model: str = ""
-    commit: str = ""
-    tok_per_s: float | None = None
-    baseline_tok_per_s: float | None = None
-    up_s: float | None = None
-    memory_available_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    drift: tuple[str, ...] | None = None
-    behind: tuple[str, ...] = ()
-    checked_s: float | None = None
-    live: bool = False
-    late: bool = False
-    busy: str = ""
-    sandbox: bool = False
-    exit: int = 0
-
-
 def show(rows: Sequence[Row]) -> None:
     """Print the table once."""
     console = Console(highlight=False, width=shutil.get_terminal_size(WIDE).columns)
-    console.print(_table(rows))
+    console.print(table(rows))
 
 
 class Screen:
@@ -74,24 +45,24 @@ class Screen:
     def update(self, rows: Sequence[Row]) -> None:
         """Draw the newest answers."""
         at = Text(time.strftime("%H:%M:%S   Ctrl-C ends this"), style="dim")
-        self._live.update(Group(_table(rows), at), refresh=True)
+        self._live.update(Group(table(rows), at), refresh=True)
 
     def close(self) -> None:
         """Give the terminal back."""
         self._live.stop()
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[Row]) -> Table:
     """Columns that say nothing of any host are left out."""
     cells = [_cells(row) for row in rows]
     kept = [name for name in COLUMNS if name in ("HOST", "STATE") or any(one[name] not in ("", "-") for one in cells)]
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    shown = Table(box=None, pad_edge=False, header_style="dim")
     for name in kept:
-        table.add_column(name, no_wrap=name != "WHY", overflow="fold" if name == "WHY" else "ellipsis")
+        shown.add_column(name, no_wrap=name != "WHY", overflow="fold" if name == "WHY" else "ellipsis")
     for row, one in zip(rows, cells, strict=True):
         style = STYLES.get(row.state, "bold red")
-        table.add_row(*(Text(one[name], style=style if name == "STATE" else "") for name in kept))
-    return table
+        shown.add_row(*(Text(one[name], style=style if name == "STATE" else "") for name in kept))
+    return shown
 
 
 def _cells(row: Row) -> dict[str, str]:

@@ -34,7 +34,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
     """The model's folder holds exactly the locked files, each proved by its hash.
 
     Files that were proved before cost a stat each. A file that is missing, truncated or wrong is named and fetched, alone,
-    beside the old one; it takes its place in one step when its hash is right, so a server that reads it is not disturbed.
+    beside the old one; when the hashes of all are right they take their places together, so a server never reads a part.
     Room is checked first (+5 %). With every file whole nobody is asked at all. Every shard that a safetensors index names
     has to be there.
 
@@ -72,9 +72,9 @@ class HfModel(StateModule["HfModel.Args", Found]):
     def read(self, args: Args, context: Context) -> Found:
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
         missing = manifest.prove(args.files, heard=_told(context, sizes(args.files)))
-        manifest.about = {"id": args.id, "commit": args.commit}
         if not missing:
             _refuse_lost_shards(manifest, args)
+            manifest.about = _about(args)
             if not context.check:
                 manifest.save()
         return Found(missing, manifest)
@@ -105,12 +105,16 @@ class HfModel(StateModule["HfModel.Args", Found]):
         _make_room(folder, size, context)
         hub.remove_leftovers(folder)
         _keep_verified(args, sorted(missing), folder, context)
+        found.manifest.about = found.manifest.about or {"id": args.id, "commit": args.commit}
         cached_before = context.machine.meminfo().get("Cached", 0)
         with _source(args, context) as source:
             transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, self._patience)
             mode = transfer.run(_first_mode(args))
-        _refuse_lost_shards(found.manifest, args)
-        found.manifest.save()
+        try:
+            _refuse_lost_shards(found.manifest, args)
+            found.manifest.about = _about(args)
+        finally:
+            found.manifest.save()
         grown = max(0, context.machine.meminfo().get("Cached", 0) - cached_before)
         if grown > CACHE_WORTH_SAYING_BYTES:
             context.note(f"the page cache grew by {grown / 1e9:.1f} GB; it counts as used memory until it is let go.")
@@ -132,6 +136,11 @@ def _keep_verified(args: HfModel.Args, paths: list[str], folder: Path, context: 
         context.note(
             f"the files of {before[:12]} can't be kept ({error.strerror}): a roll back has to fetch them again."
         )
+
+
+def _about(args: HfModel.Args) -> dict[str, Any]:
+    """Whose files a folder holds, once it holds all of them."""
+    return {"id": args.id, "commit": args.commit, "paths": sorted(str(file["path"]) for file in args.files)}
 
 
 @contextmanager

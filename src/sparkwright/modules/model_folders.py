@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sparkwright.modules import staging
 from sparkwright.modules.base import Context
-from sparkwright.modules.transfer import STAGING
 from sparkwright.modules.whole import Manifest
 
-KEPT_BY_TRANSFERS = (STAGING, ".cache/huggingface")
+KEPT_BY_TRANSFERS = (staging.NAME, ".cache/huggingface")
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,11 @@ NAMES: tuple[str, ...] = (
     "wait_ready",
 )
 
+#: modules that never speak to the Docker Engine: a playbook of nothing else needs no client of it
+WITHOUT_ENGINE = frozenset(
+    {"command", "copy_key", "directory", "fail", "file", "package", "systemd_unit", "template", "user_group"}
+)
+
 
 def load(name: str) -> type[Module[Any]]:
     """The module's class: `docker_image` is `DockerImage` in docker_image.py. Raises KeyError for an unknown name."""

@@ -1,7 +1,8 @@
 """Transfers that finish: a child process fetches, this side watches the bytes on the disk, and tries again or otherwise.
 
-Everything lands in a staging folder inside the model's. A file is proved there and then moved over the old one in one step, so
-that a wrong byte never stands where a server reads. What a killed transfer left whole there is not fetched again.
+Everything lands in a staging folder inside the model's and is proved there; when all is right the files take the old ones'
+places together. So neither a wrong byte nor half a new model ever stands where a server reads. What a killed transfer left
+whole in staging is not fetched again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
@@ -27,11 +27,11 @@ from sparkwright.modules.base import Context
 from sparkwright.modules.hub import Source
 from sparkwright.modules.pace import Pace, left, rate_text
 from sparkwright.modules.patience import Patience
-from sparkwright.modules.whole import Manifest, digest, wanted
+from sparkwright.modules.staging import Staging
+from sparkwright.modules.whole import Manifest
 
 POLL_S = 0.25
 WORTH_BYTES = 64 * 2**20  # a try that kept this much more than the last was not in vain
-STAGING = ".cache/sparkwright"
 
 #: what comes after a mode that hangs
 NEXT = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
@@ -64,7 +64,7 @@ class Transfer:
     _said_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.staging = self.manifest.folder / STAGING
+        self.staging = Staging(self.manifest)
         self.missing = {file["path"]: file for file in self.files}
         self.total_bytes = sum(int(file["size_bytes"]) for file in self.files)
         self._hashing: dict[str, Future[bool]] = {}
@@ -82,15 +82,15 @@ class Transfer:
                     break
                 self._refuse_wrong_twice()
                 if attempt.kind in ("refused", "full"):
-                    self._clean(attempt.kind == "full")
+                    self.staging.tidy(self.files, disk_is_full=attempt.kind == "full")
                     raise Failed(attempt.message, fix=attempt.fix)
                 now = self._kept(mode)
                 tries, kept = (0 if now >= kept + WORTH_BYTES else tries + 1), now
                 if tries >= self.patience.tries:
-                    self._clean(False)
+                    self.staging.tidy(self.files, disk_is_full=False)
                     raise self._gave_up(attempt)
                 mode = self._again(attempt, mode, tries)
-        shutil.rmtree(self.staging, ignore_errors=True)
+        self.staging.place(self.files)
         return mode
 
     # -- one attempt ---------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Transfer:
             "id": self.source.id,
             "commit": self.source.commit,
             "token": token.reveal() if token else "",
-            "staging": str(self.staging),
+            "staging": str(self.staging.path),
             "files": files,
             "mode": mode,
             "again": [path for path in self.wrong if path in self.missing],
@@ -175,23 +175,14 @@ class Transfer:
 
     def _take_over(self) -> None:
         """What an earlier run left whole in the staging folder."""
-        for path, file in self.missing.items():
-            if _size(self.staging / path) == file["size_bytes"]:
+        for file in self.missing.values():
+            if self.staging.holds(file):
                 self._prove(file)
         self._settle()
         self.wrong.clear()
 
     def _prove(self, file: Mapping[str, Any]) -> None:
-        self._hashing[file["path"]] = self._pool.submit(self._move_when_right, file)
-
-    def _move_when_right(self, file: Mapping[str, Any]) -> bool:
-        come, place = self.staging / file["path"], self.manifest.folder / file["path"]
-        if _size(come) != file["size_bytes"] or digest(come, file) != wanted(file):
-            come.unlink(missing_ok=True)
-            return False
-        place.parent.mkdir(parents=True, exist_ok=True)
-        come.replace(place)
-        return True
+        self._hashing[file["path"]] = self._pool.submit(self.staging.right, file)
 
     def _settle(self) -> None:
         """Wait for the proofs that are under way; what is whole is missing no more."""
@@ -202,7 +193,7 @@ class Transfer:
         for path, job in found.items():
             if job.result():
                 self._base_bytes += int(self.missing[path]["size_bytes"])
-                self.manifest.note(self.missing.pop(path))
+                self.staging.note(self.missing.pop(path))
             else:
                 self.wrong[path] = self.wrong.get(path, 0) + 1
         if found:
@@ -211,7 +202,7 @@ class Transfer:
     def _refuse_wrong_twice(self) -> None:
         twice = sorted(path for path, times in self.wrong.items() if times > 1)
         if twice:
-            self._clean(False)
+            self.staging.tidy(self.files, disk_is_full=False)
             fix = "The hub hands out other bytes than it promises; try `transfer: plain`, or another HF_ENDPOINT."
             raise Failed(f"wrong bytes twice: {', '.join(twice)}.", fix=fix)
         once = sorted(path for path in self.wrong if path in self.missing)
@@ -238,14 +229,6 @@ class Transfer:
         fix = attempt.fix or "Run it again: what is whole is kept."
         return hub.HubDown(f"{said} {have}{more} did not.", fix=fix)
 
-    def _clean(self, everything: bool) -> None:
-        """Leave no partial file that can't be gone on with; after a full disk none at all."""
-        mark = self.staging / hub.MARK
-        if everything or not mark.exists() or mark.read_text().split()[0] not in hub.RESUMES:
-            hub.remove_leftovers(self.staging)
-        if not any(path.is_file() and path.name.endswith(".incomplete") for path in self.staging.rglob("*")):
-            shutil.rmtree(self.staging, ignore_errors=True)
-
     # -- bytes ---------------------------------------------------------------------------------------------------
 
     def _kept(self, mode: str) -> int:
@@ -259,7 +242,7 @@ class Transfer:
     def _done(self) -> int:
         """Bytes that are here."""
         whole = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
-        partial = sum(_blocks(path) for path in (self.staging / ".cache").rglob("*.incomplete"))
+        partial = sum(_blocks(path) for path in self.staging.partial_files())
         return min(self._base_bytes + whole + partial, self.total_bytes)
 
     def _progress(self, mode: str) -> None:
@@ -303,13 +286,6 @@ def _blocks(path: Path) -> int:
         return path.stat().st_blocks * 512
     except OSError:
         return 0
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
 
 
 def sizes(files: Iterable[Mapping[str, Any]]) -> int:

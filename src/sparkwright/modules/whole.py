@@ -16,6 +16,7 @@ from sparkwright.modules.state import StateFolder
 CHUNK_BYTES = 2**20
 INDEX = ".safetensors.index.json"
 PREFIX = "model-"
+SHA256_DIGITS = 64
 
 Files = Iterable[Mapping[str, Any]]
 Heard = Callable[[int], None]
@@ -26,7 +27,8 @@ class Manifest:
     """What was proved about a folder.
 
     rows: path -> [size, mtime_ns, inode, hash]; a file that changed has to be proved again. indexes: path of a safetensors
-    index -> [its stamp, the files it names]. about: whose files they are (id, commit).
+    index -> [its stamp, the files it names]. about: whose files they are (id, commit), and which ones make it whole (paths).
+    staged: what waits to take its place, as rows are.
     """
 
     state: StateFolder
@@ -34,6 +36,7 @@ class Manifest:
     rows: dict[str, list[Any]]
     indexes: dict[str, list[Any]] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
+    staged: dict[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: StateFolder, folder: Path) -> Manifest:
@@ -50,11 +53,18 @@ class Manifest:
 
     @classmethod
     def _from(cls, state: StateFolder, folder: Path, found: Mapping[str, Any]) -> Manifest:
-        return cls(state, folder, found.get("files", {}), found.get("indexes", {}), found.get("about", {}))
+        files, indexes, about, staged = (found.get(key, {}) for key in ("files", "indexes", "about", "staged"))
+        return cls(state, folder, files, indexes, about, staged)
 
     def save(self) -> None:
         """Remember it, unless it is remembered so already."""
-        data = {"folder": str(self.folder), "files": self.rows, "indexes": self.indexes, "about": self.about}
+        data = {
+            "folder": str(self.folder),
+            "files": self.rows,
+            "indexes": self.indexes,
+            "about": self.about,
+            "staged": self.staged,
+        }
         if self.state.read(_name(self.folder)) != data:
             self.state.write(_name(self.folder), data)
 
@@ -70,6 +80,21 @@ class Manifest:
     def changed(self) -> list[str]:
         """The files that were proved and are not there any more as they were. Costs a stat each."""
         return [path for path, row in self.rows.items() if stamp(self.folder / path) != row[:3]]
+
+    @property
+    def commit(self) -> str:
+        """The commit whose files these are; "" when that was not kept."""
+        return str(self.about.get("commit", ""))
+
+    def is_whole(self) -> bool:
+        """Whether every file of its commit was proved and has not changed since. Costs a stat each."""
+        paths = self.about.get("paths") or ()
+        stamps = ((self.rows.get(path, ())[:3], stamp(self.folder / path)) for path in paths)
+        return bool(paths and self.commit) and all(list(known) == now for known, now in stamps)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The files of its commit as spark.lock holds them."""
+        return [_entry(path, self.rows[path]) for path in self.about.get("paths", ())]
 
     def prove(self, files: Files, *, deep: bool = False, heard: Heard = lambda count: None) -> list[str]:
         """Hash what is not known yet, in parallel. Returns the paths that are missing or wrong.
@@ -106,6 +131,17 @@ class Manifest:
             beside = Path(path).parent
             found += [name for name in self.indexes[path][1] if stamp(self.folder / beside / name) is None]
         return found
+
+
+def _entry(path: str, row: list[Any]) -> dict[str, Any]:
+    found = str(row[3])
+    large = len(found) == SHA256_DIGITS
+    return {
+        "path": path,
+        "size_bytes": row[0],
+        "sha256": found if large else None,
+        "blob_id": None if large else found,
+    }
 
 
 def wanted(file: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from sparkwright.shell import join
 
 FOLDER = "$HOME/.local/share/sparkwright/runtime"
 
-#: $1: the runtime's hash. $2: what the request needs ("light" or nothing). Runs it, or says which Python there is.
+#: $1: the runtime's hash. $2: what the request needs ("light", "plan" or "engine"). Runs it, or says which Python there is.
 _START = (
     f'r="{FOLDER}/$1"; '
     'if [ -f "$r/python" ]; then p=$(cat "$r/python"); '
@@ -32,12 +32,11 @@ _UNPACK = (
 )
 
 
-def start(runtime: str, *, light: bool = False) -> str:
+def start(runtime: str, need: str) -> str:
     """The command line that starts the runtime of this hash, reading a request from standard input.
 
-    light: the request will run no plan, so nothing that a plan needs is imported ahead.
+    need: what it imports ahead, while it waits for the request: see boot.py.
     """
-    need = "light" if light else ""
     return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime, need])
 
 

@@ -58,7 +58,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Host:
-    """name, and what is known of it. error: why nothing is. span_s: the length of a span."""
+    """name, and what is known of it. error: why nothing is, with its exit code. span_s: the length of a span."""
 
     name: str
     since_s: float
@@ -67,6 +67,7 @@ class Host:
     checks: Sequence[Check] = ()
     spans: Sequence[Span] = ()
     error: str = ""
+    error_exit: int = 0
     episodes: Sequence[Episode] = field(default_factory=tuple)
 
     @property

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules import history, incidents
 from sparkwright.modules.machine import Machine
 from sparkwright.modules.state import StateFolder
 from sparkwright.plan.events import Event, event
@@ -19,12 +18,16 @@ from sparkwright.secret import Secret
 
 def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `history` event an act, newest first."""
+    from sparkwright.modules import history
+
     for row in history.read(state):
         yield event("history", **{key: value for key, value in row.items() if key != "time"}, at=row.get("time", 0))
 
 
 def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `file` event a file of a bundle: the newest, or the one that is asked for."""
+    from sparkwright.modules import incidents
+
     kept = incidents.bundles(state)
     folder = next((one for one in kept if request.get("run", "") in ("", one.name)), None)
     if folder is None:

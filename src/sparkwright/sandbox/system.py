@@ -11,6 +11,7 @@ DRIVER = "580.95.05"
 
 FILES: dict[str, str] = {
     "/etc/hostname": "spark-sandbox\n",
+    "/proc/1/comm": "systemd\n",
     "/proc/sys/kernel/hostname": "spark-sandbox\n",
     "/proc/sys/kernel/osrelease": "6.14.0-1013-nvidia\n",
     "/proc/driver/nvidia/version": (

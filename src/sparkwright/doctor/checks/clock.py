@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.finding import Finding, Verdict
 from sparkwright.doctor.host import Host
 from sparkwright.doctor.mends import MENDS
 
 NAME = "clock"
+BESIDE = "clock beside the laptop's"
 SYNCHRONIZED = "/run/systemd/timesync/synchronized"
 
 
@@ -32,11 +33,9 @@ def check(host: Host) -> Iterator[Finding]:
 
 def against(host_s: float, laptop_s: float, user: str) -> Finding:
     """The host's clock beside the laptop's, both seconds since the epoch at the same moment. Which is right is not told."""
-    off_s = host_s - laptop_s
-    verdict = "bad" if abs(off_s) > known.CLOCK_BAD_S else "warning" if abs(off_s) > known.CLOCK_WARNING_S else "ok"
-    shown = f"{abs(off_s):.0f} s {'ahead of' if off_s > 0 else 'behind'} the laptop's"
-    if verdict == "ok":
-        return Finding("clock beside the laptop's", "ok", "they agree", source=known.CLOCK.source)
-    evidence = f"{shown}: {known.CLOCK.says}"
-    fix = MENDS["clock"].by_hand(user)
-    return Finding("clock beside the laptop's", verdict, evidence, fix, known.CLOCK.source)  # type: ignore[arg-type]
+    off_s, source = host_s - laptop_s, known.CLOCK.source
+    if abs(off_s) <= known.CLOCK_WARNING_S:
+        return Finding(BESIDE, "ok", "they agree", source=source)
+    verdict: Verdict = "bad" if abs(off_s) > known.CLOCK_BAD_S else "warning"
+    shown = f"{abs(off_s):.0f} s {'ahead of' if off_s > 0 else 'behind'} the laptop's: {known.CLOCK.says}"
+    return Finding(BESIDE, verdict, shown, MENDS["clock"].by_hand(user), source)

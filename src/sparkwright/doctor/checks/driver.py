@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.finding import Finding, Verdict
 from sparkwright.doctor.host import GB10, Host, numbers, version_in
 
 NAME = "driver"
@@ -25,8 +25,8 @@ def check(host: Host) -> Iterator[Finding]:
     gpu = host.gpu()
     if gpu is None:
         words = "nvidia-smi is not here" if said is None else f"nvidia-smi: {(said.out + said.err).strip()[:200]}"
-        verdict, fix = ("bad", DASHBOARD) if loaded else ("unknown", "nvidia-smi")
-        yield Finding(NAME, verdict, words, fix, known.NVCHECKUP)  # type: ignore[arg-type]
+        verdict: Verdict = "bad" if loaded else "unknown"
+        yield Finding(NAME, verdict, words, DASHBOARD if loaded else "nvidia-smi", known.NVCHECKUP)
         return
     yield _branch(*gpu)
     if loaded_line and GB10 in gpu[0] and "Open" not in loaded_line:
@@ -40,9 +40,9 @@ def _branch(name: str, driver: str) -> Finding:
         newest = ", ".join(map(str, known.DRIVERS))
         evidence = f"{name}, driver {driver}: not of a branch that sparkwright has heard of ({newest})"
         return Finding(NAME, "unknown", evidence, source=known.NVCHECKUP)
-    verdict, more = ("warning", f": {about.says}") if about.says else ("ok", "")
-    fix = DASHBOARD if about.says else ""
-    return Finding(NAME, verdict, f"{name}, driver {driver}{more}", fix, about.source)  # type: ignore[arg-type]
+    if about.says:
+        return Finding(NAME, "warning", f"{name}, driver {driver}: {about.says}", DASHBOARD, about.source)
+    return Finding(NAME, "ok", f"{name}, driver {driver}", source=about.source)
 
 
 def _firmware(driver: str, loaded: str, folders: list[str]) -> Finding:

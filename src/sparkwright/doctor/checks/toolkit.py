@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkwright.doctor import known
-from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.finding import Finding, Verdict
 from sparkwright.doctor.host import Host, numbers, version_in
 from sparkwright.doctor.mends import MENDS
 
@@ -24,9 +24,9 @@ def check(host: Host) -> Iterator[Finding]:
     hook = host.there(HOOK) or "nvidia" in runtimes
     gpu = host.gpu()
     if not version and not hook:
-        verdict, tail = ("bad", "") if gpu else ("unknown", ", nor a GPU")
-        evidence = f"neither nvidia-ctk nor its hook is here{tail}"
-        yield Finding(NAME, verdict, evidence, "sudo apt install nvidia-container-toolkit", known.TOOLKIT.source)  # type: ignore[arg-type]
+        verdict: Verdict = "bad" if gpu else "unknown"
+        evidence = f"neither nvidia-ctk nor its hook is here{'' if gpu else ', nor a GPU'}"
+        yield Finding(NAME, verdict, evidence, "sudo apt install nvidia-container-toolkit", known.TOOLKIT.source)
         return
     shown = f"NVIDIA Container Toolkit {version or 'of an unknown version'}"
     if not hook and gpu:
@@ -47,7 +47,9 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
     if stale:
         path, found = next(iter(stale.items()))
         evidence = f"{path} is of driver {found}, and {driver} is here: {known.CDI.says}"
-        return Finding("CDI", "bad", evidence, fix, known.CDI.source, mend if _mends(path, refresh) else "")
+        if _mends(path, refresh):
+            return Finding("CDI", "bad", evidence, fix, known.CDI.source, mend)
+        return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known.CDI.source)
     if any(specs.values()):
         return Finding("CDI", "ok", f"{', '.join(specs)} is of driver {driver}", source=known.CDI.source)
     if specs:

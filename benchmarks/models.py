@@ -1,6 +1,6 @@
 """How fast models come and are proved, beside the bare tools, in one run.
 
-    make bench-models                   (or: .venv/bin/python benchmarks/model_transfer.py [MEGABYTES [ROUNDS]])
+    make bench-models          (or: .venv/bin/python benchmarks/model_transfer.py [MEGABYTES ROUNDS [PART ...]])
 
 A loopback hub in a process of its own hands out files that already are in the page cache; it shares the cores with its
 clients. The peers are huggingface_hub with and without hf_transfer from this same Python, and `sha256sum` side by side.
@@ -10,6 +10,7 @@ a verified no-op of 35 GB in 14 files under 0.2 s, the host's side under 300 MB.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,18 @@ class Bench:
         self.folder, self.rounds = folder, rounds
         self.peak_bytes = 0
 
-    def hub(self, rate: float) -> tuple[subprocess.Popen[str], str]:
+    @contextlib.contextmanager
+    def hub(self, rate: float) -> Iterator[str]:
+        """A hub that gives each connection so many bytes per second; 0: as many as it can."""
         words = [sys.executable, "-c", HUB, str(self.folder / "files"), str(rate)]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        return process, f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+            process.kill()
+
+    def say_peak(self) -> None:
+        print(f"{'  peak memory of runner and transfer (USS), MB':<58} {self.peak_bytes / 1e6:8.0f}", flush=True)
+        self.peak_bytes = 0
 
     def make(self, sizes: list[int]) -> list[dict[str, Any]]:
         """Random files of these sizes, with what the lock would say of them."""
@@ -188,49 +196,61 @@ class Bench:
 
 
 def main() -> None:
-    """Print a row a comparison."""
-    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 2700
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    folder = Path(tempfile.mkdtemp(prefix="bench-models-", dir=os.environ.get("BENCH_FOLDER")))
-    bench = Bench(folder, rounds)
-    print(
-        f"{megabytes} MB, medians of {rounds}, in MB/s; ours hold the proof of every byte, the bare clients prove nothing"
-    )
+    """Print a row a comparison. Words: MEGABYTES, ROUNDS, then which parts (all of them when none is named)."""
+    megabytes, rounds, *parts = sys.argv[1:] if len(sys.argv) > 2 else [*sys.argv[1:], "2700", "3"][:2]
+    bench = Bench(Path(tempfile.mkdtemp(prefix="bench-models-", dir=os.environ.get("BENCH_FOLDER"))), int(rounds))
+    print(f"{megabytes} MB, medians of {rounds}, in MB/s; ours prove every byte, the bare clients prove nothing")
     print(f"{'':<58} {'ours':>8} {'bare':>8} {'ratio':>8}")
     try:
-        size = megabytes * 10**6
-        rows = bench.make([size])
-        process, url = bench.hub(0)
-        one = "one file"
-        bench.compared(
-            f"hf_transfer, {one}", size, lambda: bench.ours(url, "hf_transfer"), lambda: bench.bare(url, rows, True)
-        )
-        bench.compared(f"plain, {one}", size, lambda: bench.ours(url, "plain"), lambda: bench.bare(url, rows, False))
-        process.kill()
-        process, url = bench.hub(40e6)
-        what = "one file, 40 MB/s a connection: {}, beside bare plain"
-        for mode in ("hf_transfer", "auto"):
-            bench.rounds = 1
+        for part in parts or PARTS:
+            PARTS[part](bench, int(megabytes) * 10**6)
+    finally:
+        shutil.rmtree(bench.folder, ignore_errors=True)
+
+
+def one_file(bench: Bench, size: int) -> None:
+    """A fast hub: what ranges cost, and what a plain request costs."""
+    rows = bench.make([size])
+    with bench.hub(0) as url:
+        for mode in ("hf_transfer", "plain"):
             bench.compared(
-                what.format(mode), size, lambda m=mode: bench.ours(url, m), lambda: bench.bare(url, rows, False)
+                f"{mode}, one file",
+                size,
+                lambda m=mode: bench.ours(url, m),
+                lambda m=mode: bench.bare(url, rows, m == "hf_transfer"),
             )
-        bench.rounds = rounds
-        process.kill()
-        rows = bench.make([size // 4] * 4)
-        process, url = bench.hub(0)
+    bench.say_peak()
+
+
+def throttled(bench: Bench, size: int) -> None:
+    """Each connection is given 40 MB/s: many of them bring more."""
+    rows, rounds = bench.make([size]), bench.rounds
+    with bench.hub(40e6) as url:
+        bench.rounds = 1
+        for mode in ("hf_transfer", "auto"):
+            bench.compared(
+                f"one file, 40 MB/s a connection: {mode}, beside bare plain",
+                size,
+                lambda m=mode: bench.ours(url, m),
+                lambda: bench.bare(url, rows, False),
+            )
+    bench.rounds = rounds
+    bench.say_peak()
+
+
+def four_files(bench: Bench, size: int) -> None:
+    """Files side by side."""
+    rows = bench.make([size // 4] * 4)
+    with bench.hub(0) as url:
         bench.compared(
             "plain, four files", size, lambda: bench.ours(url, "plain"), lambda: bench.bare(url, rows, False)
         )
-        process.kill()
-        print(f"{'peak memory of runner and transfer (USS), MB':<58} {bench.peak_bytes / 1e6:8.0f}")
-        hashing(bench, rows, size)
-        no_op(bench)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    bench.say_peak()
 
 
-def hashing(bench: Bench, rows: list[dict[str, Any]], size: int) -> None:
+def hashing(bench: Bench, size: int) -> None:
     """The proof alone, beside as many sha256sum as there are cores."""
+    rows = bench.make([size // 4] * 4)
     from sparkwright.modules.state import StateFolder
     from sparkwright.modules.whole import Manifest
 
@@ -250,7 +270,7 @@ def hashing(bench: Bench, rows: list[dict[str, Any]], size: int) -> None:
     bench.compared("hashing four files, beside sha256sum in parallel", size, ours, theirs)
 
 
-def no_op(bench: Bench) -> None:
+def no_op(bench: Bench, size: int) -> None:
     """35 GB in 14 files, all holes, proved before: what a second run costs."""
     home = bench.fresh("noop")
     (home / "m").mkdir()
@@ -271,7 +291,17 @@ def no_op(bench: Bench) -> None:
     runs = [bench.run(home, "http://127.0.0.1:1", "plain") for _ in range(bench.rounds)]
     inside = statistics.median(found["s"] for _, found in runs)
     whole = statistics.median(seconds for seconds, _ in runs)
+    del size
     print(f"verified no-op, 35 GB in 14 files: {inside * 1000:.1f} ms, {whole:.2f} s with Python's start and imports")
+
+
+PARTS: dict[str, Callable[[Bench, int], None]] = {
+    "one": one_file,
+    "four": four_files,
+    "throttled": throttled,
+    "hashing": hashing,
+    "noop": no_op,
+}
 
 
 if __name__ == "__main__":
