@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from sparkwright.health import keeping, record
 from sparkwright.health.record import Evidence, Record, history, latest
 from sparkwright.modules.state import StateFolder
@@ -37,13 +39,15 @@ def test_what_a_newer_sparkwright_adds_is_left_out(tmp_path: Path) -> None:
     assert Record.from_json(data) == one(1.0)
 
 
-def test_the_history_never_grows_beyond_its_bounds(tmp_path: Path) -> None:
+def test_the_history_never_grows_beyond_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = 2**16
+    monkeypatch.setattr(keeping, "ROTATE_BYTES", bound)
     state = StateFolder(tmp_path)
     for time_s in range(60):
-        keeping.write(state, one(float(time_s), size=record.ROTATE_BYTES // 8))
+        keeping.write(state, one(float(time_s), size=bound // 8))
     files = sorted(path.name for path in tmp_path.glob(f"{record.HISTORY}*"))
     assert files == [record.HISTORY, *(f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1))]
-    assert all(path.stat().st_size <= record.ROTATE_BYTES for path in tmp_path.glob(f"{record.HISTORY}*"))
+    assert all(path.stat().st_size <= bound for path in tmp_path.glob(f"{record.HISTORY}*"))
     times = [row.time_s for row in history(tmp_path)]
     assert times == sorted(times) and times[-1] == 59 and len(times) > 20
 

@@ -142,7 +142,12 @@ class Looker:
             made = replace(found.server, token="made" if any_token else "error", token_s=round(token_s, 3))
             return replace(found, server=made, error="" if any_token else "the answer was 200 and holds no token")
         if answer.error == "timeout":
-            return replace(found, server=replace(found.server, token="none"))
+            after = evidence.metrics(url, key)[0].get(endpoints.GENERATED_TOKENS)
+            others = after is not None and after > (found.server.generated_tokens or 0)
+            token = "skipped" if others else "none"  # a long queue is no fault: others get their tokens
+            return replace(
+                found, server=replace(found.server, token=token), frozen_s=None if others else found.frozen_s
+            )
         if answer.status == 401:
             return replace(found, server=replace(found.server, token="refused"))
         said = f"{answer.status}: {answer.message()}" if answer.status else answer.error
