@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test test-engine test-faults lint bed bed-down docs bench bench-logs clean
+.PHONY: demo test test-engine test-faults lint bed bed-down docs bench bench-logs bench-models clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -52,6 +52,9 @@ bench: .venv/.installed-test
 
 bench-logs: .venv/.installed
 	$(BIN)/python benchmarks/log_reading.py
+
+bench-models: .venv/.installed-test
+	$(BIN)/python benchmarks/model_transfer.py
 
 clean:
 	rm -rf .venv
