@@ -6,8 +6,11 @@ import os
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of every installed package
 
-from invoke.collection import Collection
-from invoke.program import Program
+from sparkwright.cli.quick import without_mock
+
+with without_mock():
+    from invoke.collection import Collection
+    from invoke.program import Program
 
 from sparkwright import __version__
 from sparkwright.cli import (
