@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench bench-logs bench-restart clean
+.PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench bench-fleet bench-logs bench-restart clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -54,6 +54,10 @@ bed-down:
 
 docs: .venv/.installed
 	$(BIN)/python docs/generate.py
+
+# beside Ansible and pyinfra, which it installs into .bench/peers; needs root and sshd, some minutes
+bench-fleet: .venv/.installed-test
+	$(BIN)/python benchmarks/fleet.py
 
 bench: .venv/.installed-test
 	$(BIN)/python benchmarks/noop_over_ssh.py
