@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of every installed package
 
@@ -53,4 +55,12 @@ namespace = Collection(
 
 def main() -> None:
     """The installed command `sparkwright`."""
-    Program(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
+    try:
+        Program(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)  # nothing is left to do, and taking the interpreter apart is a fifth of a short command
