@@ -55,6 +55,7 @@ bed-down:
 docs: .venv/.installed
 	$(BIN)/python docs/generate.py
 
+# beside Ansible and pyinfra, which it installs into .bench/peers; needs root and sshd, some minutes
 bench: .venv/.installed-test
 	$(BIN)/python benchmarks/noop_over_ssh.py
 

@@ -28,7 +28,7 @@ sys.path[:0] = [str(TOP), str(TOP / "src")]
 
 from tests.remote.sshd import Sshd
 
-RUNS = 5
+RUNS = 3
 TASKS = 5
 PEERS = TOP / ".bench/peers"
 PINNED = ("ansible-core==2.19.*", "pyinfra==3.10.*")

@@ -145,13 +145,12 @@ class Fleet:
         while running:
             try:
                 one = self._events.get()
+                if one is None:
+                    running -= 1
+                else:
+                    self._say(one)
             except KeyboardInterrupt:
                 self._interrupted([member for member in members if member.recap is None])
-                continue
-            if one is None:
-                running -= 1
-            else:
-                self._say(one)
         pool.shutdown()
 
     def close(self) -> None:

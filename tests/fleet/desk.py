@@ -73,5 +73,12 @@ class Desk:
         )
         return Said(done.returncode, done.stdout, done.stderr)
 
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """A command that is still at it."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [*PROGRAM, *words], cwd=self.root, stdout=pipe, stderr=pipe, stdin=subprocess.DEVNULL, text=True
+        )
+
     def roll(self, *words: str) -> Said:
         return self.run("play", "roll", "--json", *words)

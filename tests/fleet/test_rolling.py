@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from tests.fleet.desk import Desk
@@ -88,3 +89,35 @@ def test_a_person_reads_what_was_done_and_what_was_not(tmp_path: Path) -> None:
         "  not begun    s3",
         "  → `invoke play roll --resume` goes on with the rest.",
     ]
+
+
+def test_what_a_playbook_includes_is_part_of_what_the_done_hosts_were_made_from(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, 2)
+    (desk.root / "playbooks/parts").mkdir()
+    part = desk.root / "playbooks/parts/a.yml"
+    part.write_text("- command: {argv: [sh, -c, 'test ! -e ~/broken']}\n")
+    desk.playbook("roll", "  serial: 1\n  tasks: [{include: parts/a.yml}]")
+    (desk.home("s2") / "broken").touch()
+    assert desk.roll("--host", "lab").code == 1
+    part.write_text("- command: {argv: ['true']}\n")
+    said = desk.roll("--resume")
+    assert (said.code, "has changed since s1 was done" in said.err) == (5, True)
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, 2)
+    waits = desk.root / "go"
+    desk.playbook(
+        "roll",
+        f"  serial: 1\n  tasks:\n    - command: {{argv: [sh, -c, 'while test ! -e {waits}; do sleep 0.02; done']}}",
+    )
+    laptop = desk.start("play", "roll", "--host", "lab", "--json")
+    assert laptop.stdout is not None
+    next(line for line in laptop.stdout if '"task_started"' in line)
+    laptop.send_signal(signal.SIGINT)
+    _, err = laptop.communicate(timeout=60)
+    assert laptop.returncode == 4, err
+    assert "`invoke play roll --resume` goes on with the rest" in err
+    waits.touch()
+    said = desk.roll("--resume", "--wait")
+    assert (said.code, said.ran) == (0, ["s1", "s2"])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of every installed package
 
-from invoke.collection import Collection
-from invoke.program import Program
+from sparkwright.cli.quick import without_mock
+
+with without_mock():
+    from invoke.collection import Collection
+    from invoke.program import Program
 
 from sparkwright import __version__
 from sparkwright.cli import (
@@ -52,4 +57,12 @@ namespace = Collection(
 
 def main() -> None:
     """The installed command `sparkwright`."""
-    Program(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
+    try:
+        Program(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)  # nothing is left to do, and taking the interpreter apart is a fifth of a short command

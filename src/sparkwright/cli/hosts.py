@@ -28,7 +28,7 @@ def need_of(path: Path) -> Need:
     from sparkwright.modules.registry import NAMES, WITHOUT_ENGINE
 
     keys = set(re.findall(r"[a-z_]+(?=\s*:)", path.read_text(errors="replace")))
-    return "engine" if keys & (set(NAMES) - WITHOUT_ENGINE) else "plan"
+    return "engine" if keys & ({*NAMES, "include"} - WITHOUT_ENGINE) else "plan"
 
 
 def choose_left(playbook: str, pattern: str) -> Chosen:

@@ -14,7 +14,7 @@ from sparkwright import lockfile, playbook, recipe
 from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.console.words import names as named
-from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
 from sparkwright.fleet import FORKS, GOOD, Member
 from sparkwright.plan.events import event
 from sparkwright.rolling.guard import Guard, floors
@@ -158,6 +158,11 @@ class Trip:
             return []
         return [Exit.FAILED if now else Exit.REFUSED]
 
+    def left_behind(self, error: Inconclusive) -> None:
+        """The laptop leaves while hosts are at it: say how the rest goes on."""
+        if self.record is not None:
+            error.fix += f" Then `invoke {self._asked.command} --resume` goes on with the rest."
+
     def close(self) -> None:
         """Let go of the hosts that were only asked."""
         self._looks.close()
@@ -189,8 +194,10 @@ class Trip:
         project, host = self._chosen.project, self._chosen.inventory.hosts.get(name)
         if host is None:
             return {f"hosts/{name}.yml": "gone"}
-        files = [self._book.path, *sorted((project.root / "templates").glob("*.j2"))]
-        found = {f"hosts/{name}.yml": _digest(repr(sorted(asdict(replace(host, where="")).items())))}
+        files = sorted((project.root / "templates").glob("*.j2"))
+        plays = json.dumps(self._book.plays[0].document.data, default=str)  # with what it includes
+        found = {_shown(self._book.path, project.root): _digest(plays)}
+        found |= {f"hosts/{name}.yml": _digest(repr(sorted(asdict(replace(host, where="")).items())))}
         if host.recipe:
             wanted = recipe.load(project.root, host.recipe)
             files.append(project.root / "recipes" / f"{host.recipe}.yml")

@@ -18,7 +18,7 @@ from sparkwright.cli.rolling import Asked, Trip
 from sparkwright.console.lines import Lines
 from sparkwright.console.summary import Served, Summary
 from sparkwright.console.tables import Tables
-from sparkwright.errors import Exit, Failed, Refused
+from sparkwright.errors import Exit, Failed, Inconclusive, Refused
 from sparkwright.fleet import Fleet, Member
 from sparkwright.inventory import Host
 from sparkwright.plan import expressions
@@ -54,6 +54,9 @@ def run(chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, jso
             for n, play in enumerate(read.plays):
                 _play(chosen, play, given, shown, trip.roll(n))
         codes = trip.tell()
+    except Inconclusive as error:
+        trip.left_behind(error)
+        raise
     finally:
         trip.close()
         fleet.close()

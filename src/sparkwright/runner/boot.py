@@ -8,6 +8,7 @@ Ends with 75 when the runtime was made for another Python or processor than this
 """
 
 import importlib
+import os
 import platform
 import sys
 from pathlib import Path
@@ -29,4 +30,6 @@ else:
         importlib.import_module(name)
 if not sys.stdin.buffer.peek(1):  # type: ignore[union-attr]
     sys.exit(0)  # nothing is asked after all
-sys.exit(main())
+code = main()
+sys.stdout.flush()
+os._exit(code)  # the answer is out; taking the interpreter apart would cost the host a quarter of it

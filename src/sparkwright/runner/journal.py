@@ -26,6 +26,9 @@ from sparkwright.plan.events import Event, decode, encode, event
 KEPT_RUNS = 50
 POLL_S = 0.02
 ALIVE_EVERY_S = 2.0
+#: what is on the disk, with all that stands before it, before the next act begins; between the end of a task and the start of
+#: the next one nothing is done
+DURABLE = ("task_started", "recap")
 BALLAST_BYTES = 2**20
 
 
@@ -77,7 +80,7 @@ class Journal:
         self._torn = bool(error) and (self._torn or rest != line)
         if error:
             print(f"an event is lost: {error}", flush=True)  # the swap goes on: it matters more than its story
-        elif one["event"] in ("task_started", "task_finished", "recap"):
+        elif one["event"] in DURABLE:
             with contextlib.suppress(OSError):
                 os.fdatasync(self._file.fileno())
         if one["event"] == "recap":
