@@ -78,7 +78,9 @@ def test_other_traffic_is_inconclusive() -> None:
 
 
 def test_tokens_that_the_client_did_not_get_are_a_doubt() -> None:
-    found, _ = cell(Load("serve", concurrency=1, requests=2, output_tokens=20), Schedule(first_s=0.01, ghost=5, chunks=20))
+    found, _ = cell(
+        Load("serve", concurrency=1, requests=2, output_tokens=20), Schedule(first_s=0.01, ghost=5, chunks=20)
+    )
     assert found["verdict"] == "inconclusive"
     assert "the server counted 50 tokens, the client 40" in found["doubts"]
 

@@ -60,15 +60,28 @@ def ab() -> Results:
             series = [{"at_s": at, "gap_ms": gaps, "long_at_s": [1.0]}]
             hol1 = {"kind": "hol1", "streams": 3, "output_tokens": 256, "long_tokens": 16384}
             given = {"largest_gap_ms": 500 * worse + turn, "stall_ms": 900 * worse, "stalls": 4}
-            cells.append(cell(arm, hol1, turn, group="decoding", series=series, derived={"long_ttft_ms": 4100.0}, **given))
+            cells.append(
+                cell(arm, hol1, turn, group="decoding", series=series, derived={"long_ttft_ms": 4100.0}, **given)
+            )
             hol2 = {"kind": "hol2", "shorts": 3, "prompt_tokens": 256, "long_tokens": 16384}
-            told = {"short_alone_ttft_mean_ms": 120.0, "short_ttft_mean_ms": 4000.0 / worse + turn, "long_ttft_ms": 4100.0}
+            told = {
+                "short_alone_ttft_mean_ms": 120.0,
+                "short_ttft_mean_ms": 4000.0 / worse + turn,
+                "long_ttft_ms": 4100.0,
+            }
             cells.append(cell(arm, hol2, turn, group="short", derived=told))
             for streams in (1, 8):
                 rate = 45.0 * streams**0.7 + turn
-                cells.append(cell(arm, {"kind": "serve", "concurrency": streams, "requests": 16}, turn, output_tok_per_s=rate))
+                cells.append(
+                    cell(arm, {"kind": "serve", "concurrency": streams, "requests": 16}, turn, output_tok_per_s=rate)
+                )
     arms = [
-        {"name": "a", "title": "chunked prefill on", "max_num_batched_tokens": 4096, "effective": {"chunked_prefill": True}},
+        {
+            "name": "a",
+            "title": "chunked prefill on",
+            "max_num_batched_tokens": 4096,
+            "effective": {"chunked_prefill": True},
+        },
         {"name": "b", "title": "<b>chunked prefill</b> off", "effective": {"chunked_prefill": False}},
     ]
     return made("ab", arms, cells, sandbox=True)
@@ -80,6 +93,9 @@ def sweep() -> Results:
     for size in (1024, 4096):
         given = {"ttft_p50_ms": 400000 / size, "itl_p99_ms": size / 4}
         cells.append(cell(str(size), {"kind": "serve", "concurrency": 8, "requests": 32}, **given))
-    arms = [{"name": str(size), "title": f"max-num-batched-tokens {size}", "max_num_batched_tokens": size} for size in (512, 1024, 4096)]
+    arms = [
+        {"name": str(size), "title": f"max-num-batched-tokens {size}", "max_num_batched_tokens": size}
+        for size in (512, 1024, 4096)
+    ]
     arms[0]["refused"] = {"rule": "block-size", "sentence": "a block of 2096 tokens is larger than a step of 512."}
     return made("sweep", arms, cells)

@@ -55,7 +55,10 @@ def test_the_terminal_says_arms_figures_and_what_was_not_started() -> None:
     out = io.StringIO()
     summary.show(made.sweep(), out, width=200)
     text = out.getvalue()
-    assert "arm 512 (max-num-batched-tokens 512): not started: a block of 2096 tokens is larger than a step of 512." in text
+    assert (
+        "arm 512 (max-num-batched-tokens 512): not started: a block of 2096 tokens is larger than a step of 512."
+        in text
+    )
     assert "serve c=8" in text
     assert "1,024.0" in text
 

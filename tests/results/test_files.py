@@ -37,7 +37,10 @@ def test_every_number_of_the_schema_has_its_unit_in_its_name() -> None:
 
 def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
     rows = list(csv.DictReader(io.StringIO(files.to_csv(made.sweep()))))
-    assert [(row["arm"], row["concurrency"], row["itl_p99_ms"]) for row in rows] == [("1024", "8", "256.0"), ("4096", "8", "1024.0")]
+    assert [(row["arm"], row["concurrency"], row["itl_p99_ms"]) for row in rows] == [
+        ("1024", "8", "256.0"),
+        ("4096", "8", "1024.0"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,14 @@ def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
     smoke = made.cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=told)
     arm = {"name": "server", "model_id": "Qwen/Qwen3.5-35B-A3B-FP8"}
     table = arena.table(made.made("smoke", [arm], [smoke])).splitlines()
-    assert table[0].split("|")[1:7] == [" model ", " test ", " t/s ", " ttfr (ms) ", " est_ppt (ms) ", " e2e_ttft (ms) "]
+    assert table[0].split("|")[1:7] == [
+        " model ",
+        " test ",
+        " t/s ",
+        " ttfr (ms) ",
+        " est_ppt (ms) ",
+        " e2e_ttft (ms) ",
+    ]
     assert table[2] == "| Qwen/Qwen3.5-35B-A3B-FP8 | pp2048 | 4833.20 ± 12.00 | 205.00 | 205.00 | 205.00 |"
     assert table[3] == "| Qwen/Qwen3.5-35B-A3B-FP8 | tg128 | 47.31 ± 0.00 | | | |"
     with pytest.raises(Refused, match="no measurement of one stream"):

@@ -51,7 +51,14 @@ def seen(results: Results, folder: Path, width: int = 1200) -> dict[str, Any]:
     program = browser()
     path = folder / "report.html"
     path.write_text(page.html(results).replace("</body>", PROBE))
-    words = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={folder}/profile"]
+    words = [
+        program,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={folder}/profile",
+    ]
     words += [f"--window-size={width},1400", "--dump-dom", path.as_uri()]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
@@ -89,7 +96,9 @@ def test_a_sweep_shows_latencies_against_chunk_size() -> None:
     assert "not started: a block of 2096 tokens" in page.html(made.sweep())
 
 
-def test_without_matplotlib_the_tables_are_there_and_the_page_says_how_to_get_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_tables_are_there_and_the_page_says_how_to_get_plots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(drawing, "available", lambda: False)
     text = page.html(made.ab())
     assert "<svg" not in text

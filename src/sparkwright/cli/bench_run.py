@@ -79,7 +79,7 @@ class _Bench:
         if code == 0 and (found.complete or same):
             self.place.mark(finished=True)
         elif code == 0:
-            code = int(Exit.INCONCLUSIVE)
+            code = int(Exit.FAILED if found.failed else Exit.INCONCLUSIVE)
         return found.results(), code, self.place.folder
 
     # -- the plan ----------------------------------------------------------------------------------------------------------
@@ -126,7 +126,8 @@ class _Bench:
         loads = planned(self.order, Room.of([arm.effective(pinned[arm.name]) for arm in runs]), Path.cwd())
         identities = {arm.name: self._identity(arm, pinned[arm.name]) for arm in runs}
         one_is_out = self.order.command != "sweep" and self.order.has_arms and len(runs) < 2
-        sequence = order_of([arm.name for arm in runs], self.order.repeat) if not one_is_out else []
+        pair = self.order.command != "sweep" and len(runs) == 2
+        sequence = order_of([arm.name for arm in runs], self.order.repeat, pair=pair) if not one_is_out else []
         notes = list(loads.notes)
         if one_is_out:
             notes.append("one arm alone is no comparison: nothing was measured")
