@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +119,27 @@ def test_an_arm_that_dies_is_left_out_and_the_server_comes_back(served: tuple[De
     control.fault(desk.sandbox, None)
     assert desk.containers() == ["qwen35 running"]
     assert desk.serving() == server
+
+
+def test_a_lab_that_was_cut_off_is_finished_by_the_same_command(served: tuple[Desk, str]) -> None:
+    desk, server = served
+    words = ("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "4096,8192", *SMALL)
+    program = [sys.executable, "-c", "from sparkwright.cli import main; main()", *words, "--json"]
+    laptop = subprocess.Popen(program, cwd=desk.root, stdout=subprocess.PIPE, text=True)
+    assert laptop.stdout is not None
+    for line in laptop.stdout:
+        if '"event": "task_started"' in line and '"name": "Measure 8192' in line:
+            lock = desk.sandbox / "home/.local/state/sparkwright/lock"
+            os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
+            break
+    assert "was cut off" in laptop.communicate()[0]
+    said = desk.run(*words, "--json")
+    assert said.code == 0, said.out + said.err
+    started = [one["name"] for one in said.events() if one["event"] == "task_started"]
+    assert [name for name in started if name.startswith("Measure")] == ["Measure 8192: 2 requests, 2 at a time"]
+    assert [cell["arm"] for cell in results(desk, "sweep-sandbox")["cells"]] == ["4096", "8192"]
+    assert desk.serving() == server
+    assert desk.containers() == ["qwen35 running"]
 
 
 def test_an_experiment_is_for_one_host_and_bad_orders_touch_nothing(desk: Desk) -> None:
