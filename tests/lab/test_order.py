@@ -87,13 +87,14 @@ def test_json_lines_are_taken_and_a_bad_line_is_named(tmp_path: Path) -> None:
 
 
 def test_two_arms_go_there_and_back() -> None:
-    assert order_of(["a", "b"], 1) == ["a", "b", "b", "a"]
-    assert order_of(["1", "2", "3"], 2) == ["1", "2", "3", "3", "2", "1"]
+    assert order_of(["a", "b"], 1, pair=True) == ["a", "b", "b", "a"]
+    assert order_of(["512", "2048"], 1, pair=False) == ["512", "2048"]
+    assert order_of(["1", "2", "3"], 2, pair=False) == ["1", "2", "3", "3", "2", "1"]
 
 
 def test_what_is_finished_is_not_measured_again() -> None:
     loads = [Load("serve", concurrency=1), Load("serve", concurrency=8)]
-    made = turns(order_of(["a", "b"], 1), loads, {"a": {"command": ["x"]}, "b": {"command": ["y"]}})
+    made = turns(order_of(["a", "b"], 1, pair=True), loads, {"a": {"command": ["x"]}, "b": {"command": ["y"]}})
     experiment = Experiment("ab", "x", (), made)
     assert len(set(experiment.keys)) == 8
     first = {cell.key: {} for cell in experiment.turns[0].cells}

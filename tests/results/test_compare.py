@@ -51,6 +51,17 @@ def test_two_arms_are_compared_by_what_each_load_is_there_for() -> None:
     assert compare.arms(of(1, 2)) == []
 
 
+def test_a_percentile_that_cannot_see_the_stalls_is_no_verdict() -> None:
+    load = {"kind": "hol1", "streams": 3, "long_tokens": 16384}
+    seen = {"itl_count": 765, "stalls": 14, "itl_p99_ms": 1023.8, "largest_gap_ms": 1048.0}
+    missed = {"itl_count": 765, "stalls": 3, "itl_p99_ms": 65.5, "largest_gap_ms": 4246.0}
+    cells = [
+        made.cell(arm, load, n, group="decoding", **told) for n in (1, 2) for arm, told in (("a", seen), ("b", missed))
+    ]
+    found = {one.figure: one.verdict for one in compare.arms(made.made("ab", [], cells))}
+    assert (found["ITL p99 ms"], found["largest gap ms"]) == ("misses stalls", "worse")
+
+
 def test_the_terminal_says_arms_figures_and_what_was_not_started() -> None:
     out = io.StringIO()
     summary.show(made.sweep(), out, width=200)

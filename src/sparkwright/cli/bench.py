@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from invoke.collection import Collection
 from invoke.tasks import Task
@@ -12,6 +13,9 @@ from invoke.tasks import Task
 from sparkwright.cli import bench_files
 from sparkwright.cli.reporting import reporting
 from sparkwright.errors import Refused
+
+if TYPE_CHECKING:
+    from sparkwright.results.models import Results
 
 Option = tuple[str, str | bool | int, str]  # its name, default, what `--help` says
 
@@ -107,7 +111,7 @@ def run(command: str, given: dict[str, Any]) -> int:
         from sparkwright.cli import bench_local
         from sparkwright.cli.project import Project
 
-        results, code, folder = bench_local.at_url(
+        outcome: tuple[Results | None, int, Path] = bench_local.at_url(
             given["url"], given["model"], order, root=Project.here_or_cwd(), quiet=given["json"]
         )
     else:
@@ -117,11 +121,12 @@ def run(command: str, given: dict[str, Any]) -> int:
         chosen.fleet.connect()
         from sparkwright.cli import bench_run
 
-        results, code, folder = bench_run.on_host(chosen, order, json=given["json"], wait=given["wait"])
-    return _shown(results, code, folder, given)
+        outcome = bench_run.on_host(chosen, order, json=given["json"], wait=given["wait"])
+    results, code, folder = outcome
+    return _shown(results, code, folder, given) if results is not None else code
 
 
-def _shown(results: Any, code: int, folder: Any, given: dict[str, Any]) -> int:
+def _shown(results: Results, code: int, folder: Path, given: dict[str, Any]) -> int:
     from sparkwright.results import arena, files, page, summary
 
     written = page.write(folder, results)

@@ -87,7 +87,7 @@ class Collector:
     def complete(self) -> bool:
         """Whether every cell is there and worth something."""
         there = {key for key, cell in self.cells.items() if cell["verdict"] == "measured"}
-        out = {name for name, arm in self.arms.items() if arm.get("refused") or arm.get("failed")}
+        out = {name for name, arm in self.arms.items() if arm.get("refused")}
         return all(key in there or key.split(".")[0] in out for key in self.experiment.keys)
 
     def results(self) -> Results:
@@ -120,6 +120,11 @@ class Collector:
         cell = (event.get("data") or {}).get("cell")
         if cell:
             self.keep(cell)
+
+    @property
+    def failed(self) -> bool:
+        """Whether an arm could not be measured although it was tried."""
+        return any(arm.get("failed") for arm in self.arms.values())
 
     def _on_bench_failed(self, event: Event) -> None:
         data = event["data"]

@@ -27,8 +27,8 @@ from sparkwright.plan.model import Plan
 from sparkwright.results.models import Results
 
 
-def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Results, int, Path]:
-    """Do an order on one host. Returns the results, the exit code and their folder."""
+def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Results | None, int, Path]:
+    """Do an order on one host. Returns the results (None when nothing was begun), the exit code and their folder."""
     if len(chosen.hosts) != 1:
         raise Refused("an experiment runs on one host.", fix="--host NAME")
     host = chosen.hosts[0]
@@ -70,16 +70,16 @@ class _Bench:
         if self.collector is not None:
             self.collector.close()
 
-    def ended(self, code: int) -> tuple[Results, int, Path]:
-        """The results and the exit code. Raises Refused when there is nothing to show."""
+    def ended(self, code: int) -> tuple[Results | None, int, Path]:
+        """The results, the exit code and the folder."""
         if self.collector is None:
-            raise Refused("nothing was begun; see above.")
+            return None, code, self.place.folder
         found = self.collector
         same = any(note.startswith("the flag does nothing") for note in found.notes)
         if code == 0 and (found.complete or same):
             self.place.mark(finished=True)
         elif code == 0:
-            code = int(Exit.INCONCLUSIVE)
+            code = int(Exit.FAILED if found.failed else Exit.INCONCLUSIVE)
         return found.results(), code, self.place.folder
 
     # -- the plan ----------------------------------------------------------------------------------------------------------
@@ -126,7 +126,8 @@ class _Bench:
         loads = planned(self.order, Room.of([arm.effective(pinned[arm.name]) for arm in runs]), Path.cwd())
         identities = {arm.name: self._identity(arm, pinned[arm.name]) for arm in runs}
         one_is_out = self.order.command != "sweep" and self.order.has_arms and len(runs) < 2
-        sequence = order_of([arm.name for arm in runs], self.order.repeat) if not one_is_out else []
+        pair = self.order.command != "sweep" and len(runs) == 2
+        sequence = order_of([arm.name for arm in runs], self.order.repeat, pair=pair) if not one_is_out else []
         notes = list(loads.notes)
         if one_is_out:
             notes.append("one arm alone is no comparison: nothing was measured")

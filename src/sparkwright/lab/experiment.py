@@ -58,9 +58,9 @@ class Experiment:
         return replace(self, turns=tuple(turn for turn in left if turn.cells))
 
 
-def order_of(names: Sequence[str], repeat: int) -> list[str]:
-    """The arms in turns. Two: A B B A, so that a drift of the host hits both alike; more: there and back, and so on."""
-    if len(names) == 2:
+def order_of(names: Sequence[str], repeat: int, *, pair: bool) -> list[str]:
+    """The arms in turns. A pair: A B B A, so that a drift of the host hits both alike; else one after another, then back."""
+    if pair:
         return [name for _ in range(repeat) for name in (*names, *reversed(names))]
     return [name for turn in range(repeat) for name in (names if turn % 2 == 0 else list(reversed(names)))]
 

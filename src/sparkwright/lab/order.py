@@ -37,7 +37,7 @@ USUAL: Mapping[str, Load] = {
     "serve": Load("serve"),
     "hol1": Load("hol1", streams=3, output_tokens=256, after_s=1.0),
     "hol2": Load("hol2", shorts=3, prompt_tokens=256, output_tokens=32, after_s=0.03),
-    "itl": Load("itl", streams=1, output_tokens=512, longs=3, after_s=1.0, every_s=3.0),
+    "itl": Load("itl", streams=1, output_tokens=512, longs=3, after_s=1.0, every_s=6.0),
     "mixed": Load("mixed", longs=20, shorts=80, prompt_tokens=256, output_tokens=64, concurrency=8),
 }
 

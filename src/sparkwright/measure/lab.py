@@ -22,6 +22,8 @@ from sparkwright.measure.workload import Asker, Load, Ruler
 MISMATCH = 0.01
 #: prompts are fresh: more hits than this share of their tokens mean that they were not
 WARM = 0.05
+#: a gap may be the client's own when it woke so late once, as a share of it
+OWN = 0.5
 IDLE_S = 10.0
 SETTLES_S = 1.0
 FEW_WORDS, MANY_WORDS = 32, 256
@@ -201,6 +203,9 @@ def _told(
     if state.degraded(None):
         doubts.append(f"host degraded: {state.sentence}")
     notes = [f"this client wakes {lag.p99_s * 1000:.1f} ms late (p99): p99 of gaps are withheld"] if spoilt else []
+    if everything.largest_gap_s and lag.max_s > OWN * everything.largest_gap_s:
+        own_ms, gap_ms = lag.max_s * 1000, everything.largest_gap_s * 1000
+        notes.append(f"this client once woke {own_ms:.0f} ms late: the largest gap, {gap_ms:.0f} ms, may be its own")
     if errors:
         notes.append(f"{len(errors)} of {len(outcomes)} requests failed: {errors[0]}")
     return {
@@ -215,6 +220,7 @@ def _told(
             for name in groups
         },
         "client_lag_p99_ms": round(lag.p99_s * 1000, 3),
+        "client_lag_max_ms": round(lag.max_s * 1000, 3),
         "prefix_hit_share": warm,
         "preemptions": _risen(before, after, endpoints.PREEMPTIONS),
         "gpu": state.to_json(),

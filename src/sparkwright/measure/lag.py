@@ -39,6 +39,11 @@ class Lag:
         """All but the worst."""
         return percentile(sorted(self.samples_s), 99) if self.samples_s else 0.0
 
+    @property
+    def max_s(self) -> float:
+        """The worst."""
+        return max(self.samples_s, default=0.0)
+
     def spoils_percentiles(self, gap_s: float | None) -> bool:
         """Whether p99 figures of gaps of this length would be the client's own."""
         return gap_s is not None and self.p99_s > OF_GAP * gap_s

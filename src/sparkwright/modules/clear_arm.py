@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import containers, footprint
+from sparkwright.modules import containers, footprint, good_states
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 #: the label that tells a container of the lab from a server of the user's
@@ -15,7 +15,8 @@ LABEL = "sparkwright.lab"
 class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
     """The lab's own container of this name is gone; one that is not the lab's stays as it is.
 
-    A container is the lab's when it has the label sparkwright.lab.
+    A container is the lab's when it has the label sparkwright.lab, and is not the last one that was verified: a deploy may
+    have taken an arm over.
     """
 
     @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
         stop_timeout_s: int = arg("seconds it may take to stop before it is killed", default=60)
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
-        return containers.inspect(context.docker(), args.name) or {}
+        found = containers.inspect(context.docker(), args.name) or {}
+        return found if found.get("Id") != good_states.last(context.state).get("container_id") else {}
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         labels = (found.get("Config") or {}).get("Labels") or {}

@@ -39,7 +39,8 @@ OF_KIND: dict[str, tuple[str, ...]] = {
 class Difference:
     """One figure of one load. ratio: the second over the first. better: the second is; None where neither or nobody knows.
 
-    sure: the repetitions of the two do not overlap; None with a single run on a side.
+    sure: the repetitions of the two do not overlap; None with a single run on a side. blind: a percentile of a side with stalls,
+    and too few of them for it to see them.
     """
 
     load: str
@@ -49,6 +50,7 @@ class Difference:
     digits: int
     more_is_better: bool
     sure: bool | None
+    blind: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -64,6 +66,8 @@ class Difference:
     @property
     def verdict(self) -> str:
         """In a word: better, worse, within noise, or what one run each can say."""
+        if self.blind:
+            return "misses stalls"
         if self.better is None:
             return "equal"
         if self.ratio is not None and abs(self.ratio - 1) < NOISE:
@@ -106,7 +110,9 @@ def _pairs(first: Sequence[Row], second: Sequence[Row], start: str = "") -> list
     found = []
     for row, other in _matched(first, second):
         found += [
-            Difference(f"{start}{row.words}", title, a, b, digits, more, sure)
+            Difference(
+                f"{start}{row.words}", title, a, b, digits, more, sure, name == "itl_p99_ms" and _blind(row, other)
+            )
             for title, name, digits, more in COMPARED
             if name in OF_KIND.get(str(row.load.get("kind")), Figures.model_fields)
             for a, b, sure in _values(row, other, name)
@@ -145,6 +151,12 @@ def of(cell: Cell, name: str) -> float | None:
     """A figure of a cell, derived ones too."""
     value = getattr(shown(cell), name, None) if name in Figures.model_fields else cell.derived.get(name)
     return None if value is None else float(value)
+
+
+def _blind(*sides: Row) -> bool:
+    """Whether some side stalls in fewer than one of a hundred gaps."""
+    cells = [shown(cell) for row in sides for cell in row.cells]
+    return any(one.stalls and one.itl_count and one.stalls < one.itl_count / 100 for one in cells)
 
 
 def _middle(row: Row, name: str, values: Sequence[float]) -> float:

@@ -11,6 +11,7 @@ from sparkwright.results.charts import Chart
 #: Okabe and Ito's colours for all kinds of sight
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
+LEAST_MS = 1.0  # of a gap that is shown: what came in one piece has none
 SIZE_INCHES = (7.2, 3.6)
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and copied
@@ -61,7 +62,7 @@ def _lines(axes: Any, chart: Chart) -> None:
 def _dots(axes: Any, chart: Chart) -> None:
     for n, line in enumerate(chart.lines):
         colour = COLOURS[n % len(COLOURS)]
-        xs, ys = [x for x, _ in line.points], [max(y, 0.01) for _, y in line.points]
+        xs, ys = [x for x, _ in line.points], [max(y, LEAST_MS) for _, y in line.points]
         axes.plot(xs, ys, color=colour, marker=MARKS[n % len(MARKS)], markersize=3, linewidth=0.6, label=line.name)
         for mark in line.marks:
             axes.axvline(mark, color=colour, linewidth=0.8, linestyle=":")

@@ -77,6 +77,7 @@ class Cell(Part):
     derived: dict[str, float] = Field(default_factory=dict, description="what this kind of load is there for")
     series: list[Series] = Field(default_factory=list, description="gaps one by one, of streams that decode")
     client_lag_p99_ms: float | None = Field(None, description="how late the client itself woke")
+    client_lag_max_ms: float | None = Field(None, description="the same at its worst")
     prefix_hit_share: float | None = Field(None, description="of the prompts' tokens, from the server's counters")
     preemptions: float | None = Field(None, description="requests that the engine had to put off")
     gpu: dict[str, float | None] = Field(default_factory=dict, description="clock, power, temperature meanwhile")

@@ -47,7 +47,8 @@ def show(results: Results, out: TextIO | None = None, *, width: int | None = Non
     if results.sandbox:
         console.print("the sandbox: a pretend Spark, these are figures of nothing real", style="yellow")
     _arms(console, results)
-    console.print(_figures(results))
+    if results.cells:
+        console.print(_figures(results))
     for line in [*extras(results), *verdicts(results)]:
         console.print(line, markup=False)
     found = compare.arms(results)

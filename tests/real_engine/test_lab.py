@@ -1,0 +1,108 @@
+"""The lab against a real vLLM on this CPU: smoke, prefix cache, chunked prefill on against off, and a sweep of three sizes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sparkwright.engine import logs, settings
+from sparkwright.measure import lab, prefix
+from sparkwright.measure.lab import Target
+from sparkwright.measure.workload import Load
+from sparkwright.modules import evidence
+from tests.real_engine.engine import ROOT, Engine, EngineMissing, Server, installed, serving
+
+pytestmark = pytest.mark.engine
+
+CONTEXT = 4096
+RECURRENT = ("--enforce-eager", "--max-model-len", str(CONTEXT), "--max-num-seqs", "16")
+LONG = 3000
+STEPS = (256, 512, 1024)
+
+
+@pytest.fixture(scope="module")
+def engine(pytestconfig: pytest.Config) -> Engine:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return installed()
+    except EngineMissing as error:
+        pytest.exit(str(error), returncode=1)
+
+
+@contextmanager
+def started(engine: Engine, name: str, model: str, *words: str) -> Iterator[Server]:
+    path = engine.models / model
+    with serving(engine, (str(path), *RECURRENT, *words), ROOT / "runs" / f"lab-{name}" / "server.log") as server:
+        assert server.ready, server.log.read_text()[-2000:]
+        yield server
+
+
+def measured(server: Server, load: Load) -> dict[str, Any]:
+    model = server.argv[0]
+    target = Target(server.base_url, model, counters=lambda: evidence.metrics(server.base_url, "")[0])
+    found = lab.run(target, load)
+    assert found["verdict"] == "measured", found["doubts"]
+    return found
+
+
+def dump(server: Server) -> dict[str, str]:
+    lines = server.log.read_text(errors="replace").splitlines()
+    return next(found for line in lines if (found := settings.of_line(line)))
+
+
+def test_smoke_and_the_prefix_cache(engine: Engine) -> None:
+    with started(engine, "dense", "dense") as server:
+        found = measured(server, Load("smoke", requests=3, prompt_tokens=1024, output_tokens=64))
+        assert found["derived"]["prompt_tokens"] == pytest.approx(1024, rel=0.1)
+        assert found["figures"]["output_tokens"] == 3 * 64
+        assert found["figures"]["approximate"] is False
+        assert found["prefix_hit_share"] is not None and found["prefix_hit_share"] < 0.05
+        sightings = prefix.sight(
+            server.base_url, server.argv[0], 500, lambda: evidence.metrics(server.base_url, "")[0], timeout_s=60
+        )
+        assert [bool(one.hits) for one in sightings] == [False, True, True]
+
+
+def test_chunked_prefill_on_against_off_without_prefix_caching(engine: Engine) -> None:
+    """Off, a stream that decodes waits for a whole prompt at once; on, for a piece of it at a time."""
+    hol1 = Load("hol1", streams=2, output_tokens=160, long_tokens=LONG, after_s=0.4)
+    off_words = ("--no-enable-chunked-prefill", "--no-enable-prefix-caching")
+    on_words = ("--no-enable-prefix-caching", "--max-num-batched-tokens", str(STEPS[0]))
+    found, dumps = {}, {}
+    for name, words in (("on", on_words), ("off", off_words)):
+        with started(engine, name, "gated_delta", *words) as server:
+            found[name], dumps[name] = measured(server, hol1), dump(server)
+            state = logs.read(server.log.read_bytes())
+            assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (name == "on", False)
+    assert settings.compared(dumps["on"], dumps["off"], ["enable-chunked-prefill"]) == "differs"
+    for one in found.values():
+        assert one["derived"]["long_prompt_tokens"] == pytest.approx(LONG, rel=0.1)
+    gaps = {name: one["groups"]["decoding"]["largest_gap_ms"] for name, one in found.items()}
+    assert gaps["off"] > 1.5 * gaps["on"], gaps
+
+
+def test_saying_the_default_changes_nothing(engine: Engine) -> None:
+    dumps = []
+    for name, words in (("plain", ()), ("said", ("--enable-chunked-prefill",))):
+        with started(engine, name, "gated_delta", *words) as server:
+            dumps.append(dump(server))
+    assert settings.differences(*dumps) == {}
+    assert settings.compared(*dumps, ["enable-chunked-prefill"]) == "same"
+
+
+def test_a_sweep_of_three_sizes(engine: Engine) -> None:
+    """The larger the step, the longer a stream that decodes waits for it."""
+    gaps = []
+    for size in STEPS:
+        with started(engine, f"step-{size}", "gated_delta", "--max-num-batched-tokens", str(size)) as server:
+            found = measured(server, Load("hol1", streams=1, output_tokens=160, long_tokens=LONG, after_s=0.4))
+            gaps.append(found["groups"]["decoding"]["largest_gap_ms"])
+    assert _rises(gaps), gaps
+
+
+def _rises(values: Sequence[float]) -> bool:
+    return values[-1] > values[0]
