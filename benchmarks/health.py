@@ -29,7 +29,7 @@ sys.path.insert(0, str(TOP))
 from tests.remote.sshd import free_port
 
 from sparkwright.health import settings
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 from sparkwright.remote import runtime
 from sparkwright.sandbox import control
 

@@ -97,9 +97,9 @@ OURS = """
 import json, resource, sys, time
 from pathlib import Path
 from sparkwright.modules.hf_model import HfModel
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
-from sparkwright.modules.staging import Staging
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
+from sparkwright.host.models.staging import Staging
 from sparkwright.runner.context import RunContext
 came, right = [], Staging.right
 Staging.right = lambda self, file: (came.append(time.perf_counter()), right(self, file))[1]
@@ -264,8 +264,8 @@ def four_files(bench: Bench, size: int) -> None:
 def hashing(bench: Bench, size: int) -> None:
     """The proof alone, beside as many sha256sum as there are cores."""
     rows = bench.make([size // 4] * 4)
-    from sparkwright.modules.state import StateFolder
-    from sparkwright.modules.whole import Manifest
+    from sparkwright.host.models.whole import Manifest
+    from sparkwright.host.state import StateFolder
 
     paths = [str(bench.folder / "files" / row["path"]) for row in rows]
 
@@ -291,8 +291,8 @@ def no_op(bench: Bench, size: int) -> None:
         {"path": f"model-{n:05d}.safetensors", "size_bytes": 2_500_000_000, "sha256": "0" * 64, "blob_id": None}
         for n in range(14)
     ]
-    from sparkwright.modules.state import StateFolder
-    from sparkwright.modules.whole import Manifest
+    from sparkwright.host.models.whole import Manifest
+    from sparkwright.host.state import StateFolder
 
     manifest = Manifest(StateFolder.of(home), home / "m", {})
     for row in rows:

@@ -27,8 +27,8 @@ from tests.remote.sshd import Sshd
 
 from benchmarks.delay_proxy import DelayProxy
 from sparkwright.health.record import Container, Machine, Record, Serves, Speed
-from sparkwright.modules.good_states import remember
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.records.good_states import remember
+from sparkwright.host.state import StateFolder
 
 RUNS = 5
 RECIPE = "qwen3.5-35b"

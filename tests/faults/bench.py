@@ -20,7 +20,7 @@ from typing import Any
 
 import docker
 
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 from sparkwright.runner import journal
 from sparkwright.sandbox import control
 from tests.sandbox.conftest import TOP, Desk

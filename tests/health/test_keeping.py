@@ -8,7 +8,7 @@ import pytest
 
 from sparkwright.health import keeping, record
 from sparkwright.health.record import Evidence, Record, history, latest
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 
 
 def one(time_s: float, size: int = 100) -> Record:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sparkwright.modules import good_states, history, incidents
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.records import good_states, history, incidents
+from sparkwright.host.state import StateFolder
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
+from sparkwright.host.models.patience import Patience
 from sparkwright.modules.hf_model import HfModel
 from sparkwright.modules.lock_model import LockModel
-from sparkwright.modules.patience import Patience
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.web import Server
 from sparkwright.secret import Secret

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.modules import kept_files
+from sparkwright.host.models import kept_files
 
 OLD, NEW = "a" * 40, "b" * 40
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.modules import ollama_models, ollama_places
-from sparkwright.modules.ollama_client import Loaded, Ollama
+from sparkwright.host.ollama import ollama_models, ollama_places
+from sparkwright.host.ollama.ollama_client import Loaded, Ollama
 from sparkwright.modules.ollama_ps import OllamaPs
 from sparkwright.modules.ollama_reload import OllamaReload
 from sparkwright.modules.ollama_unload import OllamaUnload

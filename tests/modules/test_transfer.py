@@ -18,11 +18,11 @@ import psutil
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.modules import hub as hub_client
-from sparkwright.modules import link_speed, staging
+from sparkwright.host.models import hub as hub_client
+from sparkwright.host.models import link_speed, staging
+from sparkwright.host.models.patience import Patience
 from sparkwright.modules.base import Result
 from sparkwright.modules.hf_model import HfModel
-from sparkwright.modules.patience import Patience
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
@@ -446,7 +446,7 @@ def test_the_process_that_fetches_gets_the_token_on_no_command_line_and_in_no_en
     looker.start()
     fetch(context, hub)
     looker.join()
-    assert any(b"sparkwright.modules.fetching" in one for one in seen)
+    assert any(b"sparkwright.host.models.fetching" in one for one in seen)
     assert not any(secret.encode() in one for one in seen)
     everything = b"".join(path.read_bytes() for path in context.machine.home.rglob("*") if path.is_file())
     assert secret.encode() not in everything
@@ -460,7 +460,7 @@ def test_a_child_that_is_killed_is_started_again(context: RecordingContext, hub:
         assert hub.stalls.wait(30)
         hub.faults.stalled = set()
         for child in psutil.Process().children():
-            if "sparkwright.modules.fetching" in child.cmdline():
+            if "sparkwright.host.models.fetching" in child.cmdline():
                 os.kill(child.pid, signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()

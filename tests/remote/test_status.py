@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sparkwright.health.record import HISTORY, Container, Record, Speed
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 from tests.remote.conftest import Lab
 from tests.remote.sshd import Sshd, free_port
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import decode, event
 from sparkwright.runner import cut_off, lock
 from sparkwright.runner.journal import Journal
@@ -26,7 +26,7 @@ BOB = lock.Owner("playbooks/restart.yml", "bob@lap", "run-b", 2, 1_795_000_100.0
 HOLD = """
 import sys, time
 from pathlib import Path
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 from sparkwright.runner import lock
 with lock.held(StateFolder(Path(sys.argv[1])), lock.Owner("deploy", "carol@x", "run-c", 7, 1.0), host="spark1"):
     print("held", flush=True)

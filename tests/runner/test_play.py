@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit, Refused
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
 from sparkwright.modules.base import Context, Module, Result, arg
 from sparkwright.modules.fail import Fail
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
 from sparkwright.plan.events import Event
 from sparkwright.plan.model import Block, Plan, Step, Task
 from sparkwright.runner.context import engine_went_away

@@ -25,9 +25,9 @@ from sparkwright.health.judge import GIB, Limits
 from sparkwright.health.record import Record, history, latest
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
-from sparkwright.modules.containers import started_at
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.containers.containers import started_at
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.runner import lock
 from sparkwright.runner.context import RunContext
 from sparkwright.sandbox import control

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.faults.bench import until
 from tests.remote.sshd import free_port

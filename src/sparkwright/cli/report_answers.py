@@ -13,7 +13,7 @@ from sparkwright import report
 from sparkwright.cli import asking
 from sparkwright.cli.hosts import Chosen
 from sparkwright.errors import Refused, SparkwrightError
-from sparkwright.modules.state import write_atomically
+from sparkwright.host.state import write_atomically
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
+from sparkwright.host.machine import Completed
 from sparkwright.modules.base import Context
-from sparkwright.modules.machine import Completed
 
 PROGRAM_S = 5.0
 GB10 = "GB10"

@@ -12,8 +12,8 @@ from sparkwright.health.check import DOCKER_S, Check
 from sparkwright.health.judge import EXITS
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import Event, event
 from sparkwright.runner.context import Engine, RunContext
 from sparkwright.secret import Secret

@@ -17,7 +17,9 @@ from sparkwright.health.looking import Looker, start_of
 from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
-from sparkwright.modules import crash_loop, evidence, good_states, history
+from sparkwright.host import evidence
+from sparkwright.host.records import good_states, history
+from sparkwright.modules import crash_loop
 from sparkwright.modules.base import Context
 from sparkwright.runner import lock
 
@@ -173,7 +175,7 @@ class Check:
 
 def _measure(context: Context, look: Look, tokens: int) -> Speed:
     """One `smoke_test` against the baseline of the last good state. A server that has none gets none from here."""
-    from sparkwright.modules.baselines import Baselines, key_of
+    from sparkwright.host.records.baselines import Baselines, key_of
     from sparkwright.modules.smoke_test import SmokeTest, speculates
 
     serve = good_states.last(context.state).get("serve") or {}

@@ -17,9 +17,9 @@ from sparkwright.health.judge import POWER
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
-from sparkwright.modules import good_states
+from sparkwright.host.records import good_states
+from sparkwright.host.state import StateFolder
 from sparkwright.modules.base import Context
-from sparkwright.modules.state import StateFolder
 from sparkwright.plan.model import Block, Plan, Step, Task
 
 #: looks in a row that must say that a restart helps
@@ -65,7 +65,7 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
 
 def restart(context: Context, settings: Settings, remembered: Remembered, now_s: float) -> str:
     """Restart the server as the last good state describes it. Returns how it ended, one sentence."""
-    from sparkwright.modules.machine import Machine
+    from sparkwright.host.machine import Machine
     from sparkwright.runner import journal
     from sparkwright.runner.main import play
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sparkwright.health.record import HISTORY, LATEST, ROTATE_BYTES, ROTATED, Record
-from sparkwright.modules.state import StateFolder, write_atomically
+from sparkwright.host.state import StateFolder, write_atomically
 
 LOCK = "health.lock"
 

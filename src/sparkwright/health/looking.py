@@ -13,11 +13,14 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.health.judge import Limits, Look, starved
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
+from sparkwright.host import evidence, http_probe
+from sparkwright.host.containers import container_options, containers
+from sparkwright.host.containers.container_options import port_bindings
+from sparkwright.host.models.whole import Manifest
+from sparkwright.host.records import good_states
 from sparkwright.measure import gpu
-from sparkwright.modules import container_options, containers, crash_loop, evidence, good_states, http_probe
+from sparkwright.modules import crash_loop
 from sparkwright.modules.base import Context
-from sparkwright.modules.container_options import port_bindings
-from sparkwright.modules.whole import Manifest
 from sparkwright.plan.container import ContainerSpec
 
 AGAIN_S = 0.5  # between the two looks at counters, and at a suspicious GPU

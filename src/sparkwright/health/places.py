@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from sparkwright.health import keeping, record, remembered, settings, textfile, units
+from sparkwright.host.machine import Completed
 from sparkwright.modules.base import Context
-from sparkwright.modules.machine import Completed
 
 Scope = Literal["user", "system", "cron"]
 MARK = "in-use"  # in a runtime's folder: it is not thrown away while a clock starts it

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.health.damping import WINDOW
 from sparkwright.health.record import Speed, State
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 
 NAME = "health-remembered"
 

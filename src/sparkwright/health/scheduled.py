@@ -26,8 +26,8 @@ def main(words: list[str]) -> int:
     from sparkwright.health.by_hand import sentence
     from sparkwright.health.check import DOCKER_S, Check
     from sparkwright.health.settings import Settings
-    from sparkwright.modules.machine import Machine
-    from sparkwright.modules.state import StateFolder
+    from sparkwright.host.machine import Machine
+    from sparkwright.host.state import StateFolder
     from sparkwright.runner.context import Engine, RunContext
 
     machine = Machine.here()

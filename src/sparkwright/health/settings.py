@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparkwright.health.judge import Limits
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 
 NAME = "health-settings"
 

@@ -31,8 +31,8 @@ from sparkwright.secret import Secret
 if TYPE_CHECKING:
     import docker
 
-    from sparkwright.modules.machine import Machine
-    from sparkwright.modules.state import StateFolder
+    from sparkwright.host.machine import Machine
+    from sparkwright.host.state import StateFolder
 
 
 def arg(doc: str, *, default: Any = dataclasses.MISSING, default_factory: Any = dataclasses.MISSING) -> Any:

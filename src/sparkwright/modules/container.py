@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import container_options, containers, good_states
+from sparkwright.host.containers import container_options, containers
+from sparkwright.host.images.image_names import known_as
+from sparkwright.host.records import good_states
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.image_names import known_as
 from sparkwright.plan.container import ContainerSpec
 
 #: files of a model that no engine reads

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.modules import containers, good_states, history, incidents
+from sparkwright.host.containers import containers
+from sparkwright.host.records import good_states, history, incidents
 from sparkwright.modules.base import Context, Module, Result, arg
 
 KEPT_S = 86400.0

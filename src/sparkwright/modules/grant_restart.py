@@ -6,7 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import containers, footprint, good_states, history, kept_files
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint
+from sparkwright.host.models import kept_files
+from sparkwright.host.records import good_states, history
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 

@@ -13,8 +13,8 @@ from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.health import places, record, textfile, units
 from sparkwright.health.places import Place
 from sparkwright.health.settings import Settings
+from sparkwright.host.state import write_atomically
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.state import write_atomically
 
 CRONTAB = "crontab"
 FIRST_RUN_S = 400.0

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.errors import Failed
-from sparkwright.modules import good_states, hub, kept_files, neighbour
+from sparkwright.host.models import hub, kept_files, neighbour
+from sparkwright.host.models.hub import Source
+from sparkwright.host.models.patience import Patience
+from sparkwright.host.models.transfer import Transfer, sizes
+from sparkwright.host.models.whole import Manifest
+from sparkwright.host.records import good_states
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.hub import Source
-from sparkwright.modules.patience import Patience
-from sparkwright.modules.transfer import Transfer, sizes
-from sparkwright.modules.whole import Manifest
 
 MARGIN = 1.05
 CACHE_WORTH_SAYING_BYTES = 10**9

@@ -8,9 +8,10 @@ from typing import Any
 
 from sparkwright.engine.flags import DEFAULT_MEMORY_UTILIZATION
 from sparkwright.errors import Refused
-from sparkwright.modules import containers, good_states
+from sparkwright.host.containers import containers
+from sparkwright.host.containers.container_options import port_bindings
+from sparkwright.host.records import good_states
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.container_options import port_bindings
 
 
 class LastGood(Module["LastGood.Args"]):

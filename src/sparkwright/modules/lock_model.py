@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engine.architecture import essence
-from sparkwright.modules import hub
+from sparkwright.host.models import hub
+from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.whole import Manifest
 
 COMMIT_DIGITS = 40
 

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.modules import containers, footprint, good_states, kept_files
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint
+from sparkwright.host.models import kept_files
+from sparkwright.host.records import good_states
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules import containers, good_states
+from sparkwright.host.containers import containers
+from sparkwright.host.records import good_states
 from sparkwright.modules.base import Context, Module, Result, arg
 from sparkwright.modules.verify_health import VerifyHealth
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.modules import neighbour
+from sparkwright.host.models import neighbour
+from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.whole import Manifest
 
 
 class ShareModel(Module["ShareModel.Args"]):

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from sparkwright.engine import causes, endpoints
 from sparkwright.errors import Exit, Inconclusive
+from sparkwright.host import evidence
+from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import gpu, smoke, stream
 from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
-from sparkwright.modules import evidence
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.baselines import Baselines, key_of
 
 MISMATCH = 0.01
 #: tokens that a server may still make of a request that the client has ended

@@ -31,6 +31,7 @@ PARTS = (
     "shell.py",
     "plan",
     "engine",
+    "host",
     "modules",
     "measure",
     "doctor",

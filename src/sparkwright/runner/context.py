@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import Event, event
 from sparkwright.secret import Secret
 

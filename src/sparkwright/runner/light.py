@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import Event, encode
 from sparkwright.runner import status
 

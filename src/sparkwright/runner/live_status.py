@@ -11,9 +11,11 @@ from sparkwright.health.judge import Limits
 from sparkwright.health.looking import Looker
 from sparkwright.health.record import Container, Record, Server
 from sparkwright.health.remembered import Remembered
-from sparkwright.modules import containers, good_states, http_probe
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
+from sparkwright.host import http_probe
+from sparkwright.host.containers import containers
+from sparkwright.host.machine import Machine
+from sparkwright.host.records import good_states
+from sparkwright.host.state import StateFolder
 from sparkwright.runner.context import RunContext
 
 HEALTH_S = 2.0

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import SCHEMA, Event, encode, event
 from sparkwright.plan.model import Plan
 from sparkwright.runner import cut_off, journal, lock, records

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.modules import arguments, registry
 from sparkwright.modules.base import Module, Result
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
 from sparkwright.plan import expressions
 from sparkwright.plan.events import KNOWN_AFTER, Event, event
 from sparkwright.plan.model import Block, Plan, Step, Task

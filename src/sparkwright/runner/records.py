@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import Event, event
 from sparkwright.runner import cut_off, journal, lock
 from sparkwright.runner.context import RunContext
@@ -18,7 +18,7 @@ from sparkwright.secret import Secret
 
 def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `history` event an act, newest first."""
-    from sparkwright.modules import history
+    from sparkwright.host.records import history
 
     for row in history.read(state):
         yield event("history", **{key: value for key, value in row.items() if key != "time"}, at=row.get("time", 0))
@@ -26,7 +26,7 @@ def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) 
 
 def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `file` event a file of a bundle: the newest, or the one that is asked for."""
-    from sparkwright.modules import incidents
+    from sparkwright.host.records import incidents
 
     kept = incidents.bundles(state)
     folder = next((one for one in kept if request.get("run", "") in ("", one.name)), None)

@@ -11,8 +11,8 @@ from typing import Any
 
 from sparkwright.health import record
 from sparkwright.health.record import Record
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import Event, event
 from sparkwright.runner import lock
 

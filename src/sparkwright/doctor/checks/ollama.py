@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.host import Host
-from sparkwright.modules import ollama_models, ollama_places
+from sparkwright.host.ollama import ollama_models, ollama_places
 
 NAME = "Ollama"
 LEAVE = "leave"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.host import Host
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules import containers
+from sparkwright.host.containers import containers
 
 NAME = "port"
 

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable
 from typing import Any
 
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 
 FOLDER = "bench"
 KEPT_SERIES = 20

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules import containers, holders
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import holders
+from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.modules.base import Context
-from sparkwright.modules.state import StateFolder, write_atomically
 
 FOLDER = "incidents"
 KEPT = 20

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sparkwright.modules.state import write_atomically
+from sparkwright.host.state import write_atomically
 
 FOLDER = ".before"
 ABOUT = ".about.json"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparkwright.errors import Failed
-from sparkwright.modules.ollama_places import url_of
+from sparkwright.host.ollama.ollama_places import url_of
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # an ordinary user's login does not have it, a root task needs it
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 
 KEPT = 5
 

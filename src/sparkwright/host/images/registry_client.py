@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.engine import image as engine_image
 from sparkwright.errors import Failed
-from sparkwright.modules import registry_errors
-from sparkwright.modules.image_names import DOCKER_HUB, Name
+from sparkwright.host.images import registry_errors
+from sparkwright.host.images.image_names import DOCKER_HUB, Name
 
 if TYPE_CHECKING:
     import requests

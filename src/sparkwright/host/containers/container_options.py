@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.host.images.image_names import digests_of
 from sparkwright.modules.base import Change
-from sparkwright.modules.image_names import digests_of
 from sparkwright.plan.container import ContainerSpec
 
 Inspect = Mapping[str, Any]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules import hub, link_speed
+from sparkwright.host.models import hub, link_speed
 from sparkwright.secret import Secret
 
 SIDE_BY_SIDE = 8

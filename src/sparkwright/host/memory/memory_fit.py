@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Exit
-from sparkwright.modules import holders
+from sparkwright.host.memory import holders
 from sparkwright.modules.base import Context, Result
 
 GIB = 2**30

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from sparkwright.errors import SparkwrightError
 
 if TYPE_CHECKING:
+    from sparkwright.host.machine import Machine
     from sparkwright.modules.base import Context
-    from sparkwright.modules.machine import Machine
 
 PORT = 11434
 SERVICE = "ollama.service"
@@ -124,6 +124,6 @@ def _processes(machine: Machine) -> list[Place]:
 
 def in_container(pid: int) -> bool:
     """Whether a process runs in a container of an engine on this host, by its cgroup."""
-    from sparkwright.modules import cgroups
+    from sparkwright.host.containers import cgroups
 
     return bool(cgroups.container_of(pid))

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.modules import staging
+from sparkwright.host.models import staging
+from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context
-from sparkwright.modules.whole import Manifest
 
 KEPT_BY_TRANSFERS = (staging.NAME, ".cache/huggingface")
 

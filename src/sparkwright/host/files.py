@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwright.errors import Failed
+from sparkwright.host.state import write_atomically
 from sparkwright.modules.base import Change
-from sparkwright.modules.state import write_atomically
 
 
 @dataclass(frozen=True, slots=True)

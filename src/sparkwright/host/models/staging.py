@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.modules import hub
-from sparkwright.modules.whole import Manifest, digest, stamp, wanted
+from sparkwright.host.models import hub
+from sparkwright.host.models.whole import Manifest, digest, stamp, wanted
 
 NAME = ".cache/sparkwright"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 
 CHUNK_BYTES = 2**20
 INDEX = ".safetensors.index.json"

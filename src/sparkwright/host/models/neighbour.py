@@ -27,8 +27,8 @@ from urllib.parse import unquote, urlsplit
 
 import sparkwright
 from sparkwright.errors import Failed
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.whole import wanted
+from sparkwright.host.machine import Machine
+from sparkwright.host.models.whole import wanted
 from sparkwright.secret import Secret
 
 TOKEN = "NEIGHBOUR_TOKEN"
@@ -64,7 +64,7 @@ def hand_out(
     }
     top = str(Path(sparkwright.__file__).parents[1])
     child = subprocess.Popen(
-        [sys.executable, "-m", "sparkwright.modules.neighbour"],
+        [sys.executable, "-m", "sparkwright.host.models.neighbour"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -10,8 +10,8 @@ from typing import Any
 
 from sparkwright.engine import image as said_by_image
 from sparkwright.engine import known_flags
+from sparkwright.host.images.image_names import known_as
 from sparkwright.modules.base import Context
-from sparkwright.modules.image_names import known_as
 
 ASK_S = 90
 MEMORY = "4g"

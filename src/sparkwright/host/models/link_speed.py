@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from sparkwright.modules.hub import Source
+from sparkwright.host.models.hub import Source
 
 Measure = Callable[[int], float]
 

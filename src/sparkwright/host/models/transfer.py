@@ -22,13 +22,13 @@ from typing import Any
 
 import sparkwright
 from sparkwright.errors import Failed
-from sparkwright.modules import hub
+from sparkwright.host.models import hub
+from sparkwright.host.models.hub import Source
+from sparkwright.host.models.patience import Patience
+from sparkwright.host.models.staging import Staging
+from sparkwright.host.models.whole import Manifest
+from sparkwright.host.pace import Pace, left, rate_text
 from sparkwright.modules.base import Context
-from sparkwright.modules.hub import Source
-from sparkwright.modules.pace import Pace, left, rate_text
-from sparkwright.modules.patience import Patience
-from sparkwright.modules.staging import Staging
-from sparkwright.modules.whole import Manifest
 
 POLL_S = 0.25
 #: a range's memory goes back to the host when it is written: a third less at the peak, which the GPU shares
@@ -151,7 +151,7 @@ class Transfer:
         top = str(Path(sparkwright.__file__).parents[1])
         env = {**self.context.machine.env, "PYTHONPATH": top, "HF_HUB_DISABLE_TELEMETRY": "1", **FRUGAL}
         child = subprocess.Popen(
-            [sys.executable, "-m", "sparkwright.modules.fetching"],
+            [sys.executable, "-m", "sparkwright.host.models.fetching"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **env},

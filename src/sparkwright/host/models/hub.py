@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.modules.machine import Machine
+from sparkwright.host.machine import Machine
 from sparkwright.secret import Secret
 
 CONFIG = "config.json"

@@ -11,8 +11,8 @@ import os
 import time
 from typing import Any
 
+from sparkwright.host.state import StateFolder
 from sparkwright.modules.base import Context
-from sparkwright.modules.state import StateFolder
 
 FILE = "history.jsonl"
 KEPT = 500

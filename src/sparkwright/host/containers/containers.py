@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.modules.machine import Machine
+from sparkwright.host.machine import Machine
 
 if TYPE_CHECKING:
     import docker

@@ -10,10 +10,11 @@ from typing import Any
 
 from sparkwright.engine import endpoints, logs, roofline
 from sparkwright.errors import SparkwrightError
+from sparkwright.host import http_probe
+from sparkwright.host.containers import containers
+from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.measure import gpu
-from sparkwright.modules import containers, http_probe
 from sparkwright.modules.base import Context
-from sparkwright.modules.ollama_client import Absent, Busy, Ollama
 
 HEADER_BYTES = 100 * 2**20
 

@@ -14,7 +14,9 @@ from typing import Any
 
 from sparkwright import shell
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules import cgroups, footprint, ollama_models, ollama_places
+from sparkwright.host.containers import cgroups
+from sparkwright.host.memory import footprint
+from sparkwright.host.ollama import ollama_models, ollama_places
 from sparkwright.modules.base import Context
 
 SHOWN_PROCESSES = 5

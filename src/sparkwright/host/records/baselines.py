@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.measure import smoke
 from sparkwright.measure.smoke import Baseline
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
 
 FOLDER = "baselines"
 
