@@ -43,6 +43,13 @@ def results(name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("1,3", (1, 3)), ("1..8", (1, 2, 4, 8)), ("1..6", (1, 2, 4, 6)), ("2..2", (2,)), ("", ())]
+)
+def test_concurrencies_are_a_list_or_a_span_that_doubles(text: str, numbers: tuple[int, ...]) -> None:
+    assert bench.order_of("serve", {"concurrency": text}).concurrency == numbers
+
+
 def test_any_openai_compatible_server_is_measured_from_here(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(PLAN) as server:
         code = run("serve", server, concurrency="1,3", requests=3, output_tokens=12, prompt_tokens=64, name="mine")

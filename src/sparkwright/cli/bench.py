@@ -45,7 +45,7 @@ ARMS: tuple[Option, ...] = (
     RECIPE,
 )
 SERVE: tuple[Option, ...] = (
-    ("concurrency", "", "requests at a time: 1,2,4,8"),
+    ("concurrency", "", "requests at a time: 1,2,4,8, or 1..8"),
     ("rate", "", "or arrivals a second, Poisson distributed: 0.5,1,2"),
     ("requests", 0, "how many requests of each"),
     ("dataset", "", "a file of prompts: ShareGPT's JSON, or JSON lines with `prompt` (without: ShareGPT's lengths)"),
@@ -149,7 +149,7 @@ def order_of(command: str, given: dict[str, Any]) -> Any:
     def numbers(name: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
         text = str(given.get(name) or "")
         try:
-            return tuple(kind(word) for word in text.split(",") if word.strip())
+            return tuple(number for word in text.split(",") if word.strip() for number in _span(word.strip(), kind))
         except ValueError:
             raise Refused(f"--{name.replace('_', '-')} {text}: numbers, separated by commas.") from None
 
@@ -163,6 +163,19 @@ def order_of(command: str, given: dict[str, Any]) -> Any:
         rates=numbers("rate", float),
         loads=tuple(word.strip() for word in str(given.get("loads") or "").split(",") if word.strip()),
     )
+
+
+def _span(word: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    """One number; or 1..16, which doubles: 1, 2, 4, 8, 16."""
+    first, dots, last = word.partition("..")
+    if not dots:
+        return (kind(word),)
+    found, end = [kind(first)], kind(last)
+    if found[0] <= 0:
+        raise ValueError(word)
+    while found[-1] * 2 <= end:
+        found.append(found[-1] * 2)
+    return (*found, *((end,) if found[-1] < end else ()))
 
 
 def _command(name: str, options: tuple[Option, ...], doc: str) -> Task[Any]:

@@ -130,6 +130,13 @@ class Collector:
         data = event["data"]
         self.arms[data["arm"]]["failed"] = data["why"]
 
+    def _on_container(self, event: Event) -> None:
+        """What runs may be something else than its recipe."""
+        drift = [str(one["field"]) for one in (event.get("data") or {}).get("drift") or ()]
+        if event.get("register") == "server" and drift:
+            said = f"what runs differs from its recipe in {', '.join(drift)}"
+            self.notes.append(f"{said}: the flags shown are the recipe's, the figures the server's")
+
     def _on_lint(self, event: Event) -> None:
         """An arm that the image's own list of options refuses."""
         number = str(event.get("register", "")).removeprefix("lint_")

@@ -56,7 +56,8 @@ class _Bench:
         self.host = host
         self.root = chosen.project.root
         self.wait = wait
-        self.base = recipe.load(self.root, order.recipe) if order.recipe else session.recipe_of(chosen.project, host)
+        self.production = session.recipe_of(chosen.project, host)
+        self.base = recipe.load(self.root, order.recipe) if order.recipe else self.production
         self.place = Place.of(self.root, order.name or f"{order.command}-{host.name}", again=order.again)
         self.collector: Collector | None = None
 
@@ -89,8 +90,8 @@ class _Bench:
         run_id, fleet = session.new_run_id(), self.chosen.fleet
         member.secrets = self.chosen.inventory.secrets(member.host)
         pins = Pins(lock_folder(self.chosen.project, member.host), save=True)
-        pinned = {"": pins.complete(fleet, member, self.base, run_id)}
-        arms = self._arms(pinned[""])
+        pinned = {"": pins.complete(fleet, member, self.production, run_id)}
+        arms = self._arms(pins.complete(fleet, member, self.base, run_id))
         for arm in arms:
             pinned[arm.name] = pins.complete(fleet, member, arm.recipe, run_id)
         experiment = self._experiment(arms, pinned)
@@ -99,7 +100,7 @@ class _Bench:
         path = self.place.folder / "play.yml"
         path.write_text(play.text(tasks, member.host.name, experiment.name))
         names = {
-            **recipe.scope(member.host, session.user_of(member.host), self.base, pinned[""]),
+            **recipe.scope(member.host, session.user_of(member.host), self.production, pinned[""]),
             "arms": {arm.name: self._names(arm, pinned[arm.name]) for arm in arms},
             "arms_known": known,
             "loads": {cell.key: cell.load.to_json() for turn in experiment.turns for cell in turn.cells},
@@ -110,9 +111,9 @@ class _Bench:
         return playbook.compile(one, member.host, names, options, run_id=run_id, project=self.root)
 
     def _arms(self, pinned: Mapping[str, Any]) -> list[Arm]:
-        order, container = self.order, self.base.file.container.name
+        order, container = self.order, self.production.file.container.name
         if not order.has_arms:
-            return [lab_arms.as_it_runs(self.base)]
+            return [lab_arms.as_it_runs(self.production)]
         if order.a:
             found = lab_arms.pair(recipe.load(self.root, order.a), recipe.load(self.root, order.b))
         elif order.flag:

@@ -41,6 +41,13 @@ def on_the_server(experiment: Experiment, series: str) -> list[dict[str, Any]]:
     return [
         {"name": "Gather facts", "facts": None},
         {
+            "name": "Compare what runs with the recipe",
+            "container": {"spec": "{{ container }}"},
+            "register": "server",
+            "check_mode": True,
+            "changed_when": False,
+        },
+        {
             "name": "Prove that it generates",
             "verify_health": {"base_url": "{{ base_url }}", "model": "{{ served_name }}"},
         },

@@ -114,7 +114,18 @@ def extras(results: Results) -> Iterable[str]:
         ]
         if parts:
             yield f"{row.words}, arm {row.arm}: {'; '.join(parts)}"
+        if row.load.get("kind") == "mixed":
+            yield f"{row.words}, arm {row.arm}: {'; '.join(_by_group(row))}"
     yield from results.notes
+
+
+def _by_group(row: Row) -> Iterable[str]:
+    """Time to the first token of long and short ones apart: together they hide who waits for whom."""
+    for group in ("short", "long"):
+        found = [cell.groups[group] for cell in row.cells if group in cell.groups]
+        if found:
+            p50, p99 = (max(getattr(one, name) or 0 for one in found) for name in ("ttft_p50_ms", "ttft_p99_ms"))
+            yield f"{group}: TTFT p50 {p50:,.0f} ms, p99 {p99:,.0f} ms"
 
 
 def verdicts(results: Results) -> Iterable[str]:
