@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test test-engine test-faults lint bed bed-down docs bench bench-logs clean
+.PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -32,6 +32,14 @@ test-engine: .venv/.installed-test
 test-faults: .venv/.installed-test
 	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/faults -q
 
+.venv/.installed-molecule: .venv/.installed
+	$(BIN)/python -m pip install --quiet --group molecule
+	touch $@
+
+# pretend Sparks, Molecule and Ansible's own judgement of idempotence; SCENARIO=default runs one
+molecule: .venv/.installed-molecule
+	PATH="$(CURDIR)/$(BIN):$$PATH" molecule test $(if $(SCENARIO),--scenario-name $(SCENARIO),--all)
+
 lint: .venv/.installed-test
 	$(BIN)/ruff check src tests molecule benchmarks tasks.py
 	$(BIN)/ruff format --check src tests molecule benchmarks tasks.py
@@ -47,11 +55,13 @@ bed-down:
 docs: .venv/.installed
 	$(BIN)/python docs/generate.py
 
+# beside Ansible and pyinfra, which it installs into .bench/peers; needs root and sshd, some minutes
 bench: .venv/.installed-test
 	$(BIN)/python benchmarks/noop_over_ssh.py
 
-bench-logs: .venv/.installed
-	$(BIN)/python benchmarks/log_reading.py
+# bench-fleet, bench-health, bench-logs, bench-models, bench-restart, bench-status ...: docs/benchmarks.md
+bench-%: .venv/.installed-test
+	$(BIN)/python benchmarks/$*.py
 
 clean:
 	rm -rf .venv

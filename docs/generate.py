@@ -12,6 +12,7 @@ from pathlib import Path
 from sparkwright import docs
 from sparkwright.cli.linting import rule_text
 from sparkwright.engine.rules import RULES
+from sparkwright.health import textfile
 from sparkwright.inventory.models import GroupFile, HostFile, SecretSource
 from sparkwright.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
 from sparkwright.modules import registry
@@ -41,7 +42,31 @@ def pages() -> dict[Path, str]:
     index = [
         f"# Modules\n\nMade from their docstrings; `invoke docs.module NAME` shows the same.\n\n```\n{docs.index()}\n```\n"
     ]
-    return {**found, HERE / "modules" / "README.md": "".join(index), HERE / "rules.md": _rules()}
+    return {**found, HERE / "modules" / "README.md": "".join(index), HERE / "rules.md": _rules(), HERE / "metrics.md": _metrics()}
+
+
+def _metrics() -> str:
+    labels = {textfile.STATE.name: "`state`", textfile.INFO.name: "`model`, `commit`, `image`, `container`"}
+    rows = [
+        f"| `{textfile.PREFIX}{one.name}` | {labels.get(one.name, '')} | {one.about} |"
+        for one in (textfile.STATE, textfile.INFO, textfile.HEALS, *textfile.METRICS)
+    ]
+    return f"{METRICS}\n| metric | labels | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+METRICS = """# Metrics
+
+Every check writes its record as Prometheus text too: `health.prom` in the host's state folder, or `sparkwright.prom` in the folder
+that `invoke health.install --textfile DIR` names, which is node_exporter's `--collector.textfile.directory`.
+
+All are gauges, in Prometheus' base units: seconds (points in time end in `_timestamp_seconds`), bytes, hertz, watts, celsius, ratios
+from 0 to 1. What is not known has no sample. An alert wants two conditions: a bad state, and a check that is still being made:
+
+```
+sparkwright_health_state{state=~"down|wedged|stalled|crash-looping"} == 1
+time() - sparkwright_health_check_timestamp_seconds > 900
+```
+"""
 
 
 def _rules() -> str:

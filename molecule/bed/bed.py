@@ -55,7 +55,7 @@ def up(hosts: int) -> None:
         wait_for(n)
         tunnel(n)
     project(hosts)
-    say(f"up: {hosts} pretend Spark(s); ssh -F .bed/ssh_config spark1; a project to deploy from in .bed/project")
+    say(f"up: {hosts} pretend Spark(s). With .bed/bin first on the PATH: ssh spark1, and deploys from .bed/project")
 
 
 def down() -> None:
@@ -263,12 +263,16 @@ def inside(name: str, script: str) -> bool:
 
 
 def keys() -> None:
-    """A key pair and an ssh configuration that knows the hosts by their names."""
+    """A key pair, an ssh configuration that knows the hosts by their names, and an `ssh` for the PATH that reads it."""
     if not (BED / "id").exists():
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(BED / "id")])
     blocks = [f"Host spark{n}\n  HostName 127.0.0.1\n  Port {SSH_PORT + n - 1}\n" for n in range(1, 9)]
     common = f"Host *\n  User ops\n  IdentityFile {BED}/id\n  IdentitiesOnly yes\n  IdentityAgent none\n"
     (BED / "ssh_config").write_text("".join(blocks) + common + f"  UserKnownHostsFile {BED}/known_hosts\n")
+    wrapper = BED / "bin/ssh"
+    wrapper.parent.mkdir(exist_ok=True)
+    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F "{BED}/ssh_config" "$@"\n')
+    wrapper.chmod(0o755)
 
 
 def project(hosts: int) -> None:

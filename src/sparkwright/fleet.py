@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 import traceback
@@ -16,11 +15,15 @@ from sparkwright.errors import Exit, Inconclusive, SparkwrightError, Unreachable
 from sparkwright.inventory import Host
 from sparkwright.plan.events import Event, event
 from sparkwright.plan.model import Plan
-from sparkwright.remote import Link, open_link
+from sparkwright.remote import Link, Need, open_link
+from sparkwright.rolling.pace import Pace
+from sparkwright.rolling.roll import Roll
 from sparkwright.secret import Secret
 
 FORKS = 16
 GOOD = (Exit.OK, Exit.CHANGES)
+#: the module whose success means that a host serves
+PROOF = "verify_health"
 
 
 class PlaySource(Protocol):
@@ -38,7 +41,8 @@ class PlaySource(Protocol):
 class Member:
     """A host taking part: its link, kept for the command, and what its plays registered and ended with.
 
-    engine_version: what a task of its plays learnt from the image; empty when none did.
+    engine_version: what a task of its plays learnt from the image; empty when none did. proved: it was seen to serve.
+    need: what will be asked of it.
     """
 
     host: Host
@@ -48,6 +52,8 @@ class Member:
     recap: Event | None = None
     run_id: str = ""
     engine_version: str = ""
+    proved: bool = False
+    need: Need = "engine"
 
     @property
     def failed(self) -> bool:
@@ -56,7 +62,7 @@ class Member:
     def open(self) -> Link:
         """The link; connecting goes on in the background while the laptop still plans."""
         if self.link is None:
-            self.link = open_link(self.host)
+            self.link = open_link(self.host, self.need)
         return self.link
 
 
@@ -64,7 +70,7 @@ class Fleet:
     """Runs plans on members and hands every event to the subscribers, in the caller's thread.
 
     subscribers: may be set after connecting began. ask_stop: asked on Ctrl-C with the hosts that still run: True stops them
-    at a safe point, False leaves them.
+    at a safe point, False leaves them. stopped: why nothing more was begun, when something was left.
     """
 
     def __init__(
@@ -76,6 +82,8 @@ class Fleet:
         self.members = list(members)
         self.subscribers = list(subscribers)
         self.ask_stop = ask_stop
+        self.stopped = ""
+        self._last: list[Event] = []
         self._events: queue.Queue[Event | None] = queue.Queue()
 
     def connect(self) -> None:
@@ -83,36 +91,66 @@ class Fleet:
         for member in self.members[:FORKS]:
             member.open()
 
-    def play(self, play: PlaySource, hosts: Sequence[Host], plan_for: Callable[[Member], Plan]) -> None:
-        """Run a play in batches. Stops when a batch failed whole or more than max_fail_percentage of it."""
+    def reach(self) -> list[Member]:
+        """Wait until everyone is connected to. Returns those that are not, each with the recap that says why."""
+        self.each(self.members, lambda member: member.open().ready())
+        return [member for member in self.members if member.failed]
+
+    def play(
+        self, play: PlaySource, hosts: Sequence[Host], plan_for: Callable[[Member], Plan], roll: Roll | None = None
+    ) -> None:
+        """Run a play, batch after batch. What ends it before its end is in `stopped`; then no other play begins either.
+
+        roll: how fast, and who must go on serving; without it as the play itself says.
+        """
+        roll = roll or Roll(Pace(serial=tuple(play.serial), max_fail_percentage=play.max_fail_percentage))
         names = {host.name for host in hosts}
-        members = [member for member in self.members if member.host.name in names and not member.failed]
+        waiting = {one.host.name: one for one in self.members if one.host.name in names and not one.failed}
+        if not waiting or self.stopped:
+            return
+        rolls = roll.pace.rolls(len(waiting))
+        self._say(event("play_started", play=play.name, hosts=list(waiting), host=""))
+        proved: list[str] = []
+        while waiting and not self.stopped:
+            go, self.stopped = roll.next(list(waiting), proved)
+            batch = [waiting.pop(name) for name in go]
+            if not batch:
+                return
+            roll.begins(go)
+            if rolls or waiting:
+                canary = roll.batch == 0 and roll.pace.canary > 0
+                self._say(event("batch_started", host="", n=roll.batch + 1, hosts=go, left=len(waiting), canary=canary))
+            self.each(batch, lambda member: self._run(member, plan_for(member)), then=self._finished)
+            failed = {member.host.name: str((member.recap or {}).get("msg", "")) for member in batch if member.failed}
+            self.stopped = roll.pace.stops(roll.batch, list(failed), go, rolls=rolls)
+            roll.ended([name for name in go if name not in failed], failed)
+            proved = [member.host.name for member in batch if member.proved and not member.failed]
+
+    def each(
+        self,
+        members: Sequence[Member],
+        act: Callable[[Member], object],
+        then: Callable[[Member], object] = lambda member: None,
+    ) -> None:
+        """Act on members in parallel; their events reach the subscribers from this thread, as they come.
+
+        then: called for each when it is over, however it went.
+        """
         if not members:
             return
-        self._say(event("play_started", play=play.name, hosts=[member.host.name for member in members], host=""))
-        for batch in batches(members, play.serial):
-            self.each(batch, lambda member: self._run(member, plan_for(member)))
-            failed = sum(member.failed for member in batch)
-            limit = play.max_fail_percentage
-            if failed == len(batch) or (limit is not None and 100 * failed / len(batch) > limit):
-                return
-
-    def each(self, members: Sequence[Member], act: Callable[[Member], object]) -> None:
-        """Act on members in parallel; their events reach the subscribers from this thread, as they come."""
         pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
         for member in members:
-            pool.submit(self._guarded, member, act).add_done_callback(lambda _: self._events.put(None))
+            pool.submit(self._guarded, member, act, then).add_done_callback(lambda _: self._events.put(None))
         running = len(members)
         while running:
             try:
                 one = self._events.get()
+                if one is None:
+                    running -= 1
+                else:
+                    self._say(one)
             except KeyboardInterrupt:
                 self._interrupted([member for member in members if member.recap is None])
-                continue
-            if one is None:
-                running -= 1
-            else:
-                self._say(one)
         pool.shutdown()
 
     def close(self) -> None:
@@ -121,9 +159,8 @@ class Fleet:
             one = self._events.get()
             if one is not None:
                 self._say(one)
-        for member in self.members:
-            if member.recap is not None:
-                self._say(member.recap)
+        for one in (*self._last, *(member.recap for member in self.members if member.recap is not None)):
+            self._say(one)
         for subscriber in self.subscribers:
             subscriber.close()
         for member in self.members:
@@ -137,6 +174,10 @@ class Fleet:
     def say_later(self, one: Event) -> None:
         """Hand an event to the subscribers, from whatever thread this is."""
         self._events.put(one)
+
+    def say_last(self, one: Event) -> None:
+        """Hand an event to the subscribers at the end, before the recaps."""
+        self._last.append(one)
 
     def request(self, member: Member, header: dict[str, Any], *, counted: bool = True) -> list[Event]:
         """One request on a member's link: its events go to the subscribers, and are returned.
@@ -155,7 +196,13 @@ class Fleet:
         member.run_id = plan.run_id
         self.request(member, {"verb": "run", "plan": plan.to_json()})
 
-    def _guarded(self, member: Member, act: Callable[[Member], object]) -> None:
+    def _finished(self, member: Member) -> None:
+        recap = {key: value for key, value in (member.recap or {}).items() if key not in ("event", "time")}
+        self._events.put(event("host_finished", **{"host": member.host.name, **recap}))
+
+    def _guarded(
+        self, member: Member, act: Callable[[Member], object], then: Callable[[Member], object] = lambda member: None
+    ) -> None:
         try:
             act(member)
         except SparkwrightError as error:
@@ -165,6 +212,7 @@ class Fleet:
                 f"sparkwright broke: {type(error).__name__}: {error} ({traceback.extract_tb(error.__traceback__)[-1]})"
             )
             self._note(member, failure(member.host.name, SparkwrightError(said)))
+        then(member)
 
     def _note(self, member: Member, one: Event) -> None:
         """Keep what the next play and the end need. A recap is said once, at the end, over all plays."""
@@ -173,6 +221,7 @@ class Fleet:
             return
         if one["event"] == "task_finished":
             member.engine_version = (one.get("data") or {}).get("engine_version") or member.engine_version
+            member.proved |= one["module"] == PROOF and one["status"] == "ok"
         if one["event"] == "task_finished" and one.get("register"):
             member.registered[one["register"]] = one["registered"]
         self._events.put(one)
@@ -193,18 +242,6 @@ class Fleet:
             subscriber.on(one)
 
 
-def batches(members: Sequence[Member], serial: Sequence[int | str]) -> list[list[Member]]:
-    """Ansible's rule: sizes as numbers or percentages of all; the last size repeats until everyone had a turn."""
-    sizes = [_size(one, len(members)) for one in serial] or [len(members)]
-    cut: list[list[Member]] = []
-    start = 0
-    while start < len(members):
-        size = sizes[min(len(cut), len(sizes) - 1)]
-        cut.append(list(members[start : start + size]))
-        start += size
-    return cut
-
-
 def failure(host: str, error: SparkwrightError) -> Event:
     """The recap of a host that could not be asked, or refused."""
     unreachable = int(isinstance(error, Unreachable))
@@ -218,9 +255,3 @@ def added(before: Event | None, now: Event) -> Event:
         return now
     keys = ("ok", "changed", "failed", "skipped", "unreachable", "rescued", "ignored", "seconds")
     return {**now, **{key: before.get(key, 0) + now.get(key, 0) for key in keys}}
-
-
-def _size(one: int | str, everyone: int) -> int:
-    if isinstance(one, str) and one.endswith("%"):
-        return max(1, math.floor(everyone * float(one[:-1]) / 100))
-    return max(1, int(one))

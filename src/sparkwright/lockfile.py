@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import Field, field_validator
 
-from sparkwright.modules.state import write_atomically
+from sparkwright.host.state import write_atomically
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import Strict, check
 

@@ -66,6 +66,21 @@ def test_diff_shows_each_field_before_and_after_with_its_reason() -> None:
     assert shown[1:] == ["         - --max-num-seqs: 8", "         + --max-num-seqs: 16   # the recipe says so"]
 
 
+def test_diff_of_a_long_text_shows_what_differs_and_its_neighbours() -> None:
+    before = "".join(f"line {n}\n" for n in range(30))
+    change = {"field": "content", "before": before, "after": before.replace("line 7", "line seven"), "why": ""}
+    shown = screen(finished(status="changed", diff=[change]), diff=True)
+    rows = [row.strip() for row in shown[1:]]
+    assert rows == ["content: line 6", "- content: line 7", "+ content: line seven", "content: line 8"]
+
+
+def test_what_check_mode_can_not_try_is_later_not_skipped() -> None:
+    shown = screen(
+        finished(status="skipped", name="prove", msg="known after: start"), finished(status="skipped", name="x")
+    )
+    assert [row.split() for row in shown] == [["later", "prove"], ["skipped", "x"]]
+
+
 def test_the_sandbox_always_says_that_it_is_one() -> None:
     shown = screen(event("run_started", host="sandbox", sandbox=True, check=False))
     assert shown == ["sandbox is the sandbox: a pretend Spark, no GPU and no real model."]

@@ -27,6 +27,9 @@ import pytest
 from tests.faults.bench import Bench, Watch, swap_tasks
 from tests.sandbox.conftest import Desk
 
+#: a processor that is busy with something else makes the throughput inconclusive; the server is kept all the same
+PROVED = (0, 4)
+
 COLUMNS = ("fails", "killed", "cut", "docker", "ollama", "disk")
 
 TABLE = """
@@ -53,6 +56,16 @@ CELLS = [
 ]
 
 
+#: The change has failed and the old server is being put back. The runner is killed again: who serves after `rollback`.
+PUT_BACK = (
+    "Put the old server back",
+    "See that nothing of the failed one is left",
+    "Start the old server",
+    "Prove that the old server generates",
+    "Give the old server its restart policy back",
+)
+
+
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     patch = pytest.MonkeyPatch()
@@ -67,7 +80,7 @@ def bench() -> Iterator[Bench]:
 
 
 def test_the_table_has_every_step_of_the_swap(bench: Bench) -> None:
-    steps = [step for step in swap_tasks(bench.good_book) if step != "Stop Ollama"]
+    steps = [step for step in swap_tasks(bench.desk.root / "playbooks") if step != "Stop Ollama"]
     assert steps == [row.split("|")[0].strip() for row in TABLE.strip().splitlines()]
 
 
@@ -81,8 +94,7 @@ def test_afterwards_one_verified_server_serves(
 ) -> None:
     if fault == "disk" and not bench.tmpfs:
         pytest.skip("a disk to fill is a tmpfs, and mounting one needs root")
-    old = bench.serving()
-    assert old
+    old = bench.whole()
     bench.change()
     bench.gate(step)
     with Watch(bench) as seen:
@@ -90,24 +102,47 @@ def test_afterwards_one_verified_server_serves(
         try:
             bench.reached(laptop)
             getattr(bench, fault)(laptop)
+        finally:
             bench.open()
             bench.ended()
             laptop.wait(timeout=60)
-            told = bench.story()
-        finally:
             bench.mend()
+        told = bench.story()
         if fault == "killed":
             again = bench.desk.deploy()
-            assert again.code == 0, again.out[-3000:]
+            assert again.code in PROVED, again.out[-3000:]
             notes = [one["text"] for one in again.events() if one["event"] == "note"]
             assert any("an earlier run was cut off" in text and "in: Gate" in text for text in notes), notes
         now = bench.settled()
     outcome = "none" if not now else "old" if now == old else "new"
     record_property("cell", json.dumps([step, fault, outcome]))
-    assert outcome == expected, [one for one in told if one.get("status") == "failed"]
+    assert outcome == expected, [f"{one['name']}: {one['msg']}" for one in told if one.get("status") == "failed"]
     assert (seen.most_running, seen.most_eligible) == (1, 1)
     if fault != "killed":
         assert told[-1]["event"] == "recap"
-        assert (told[-1]["exit"] == 0) == (expected == "new"), told[-1]
+        assert (told[-1]["exit"] in PROVED) == (expected == "new"), told[-1]
     left = [row["Names"][0] for row in bench.client().api.containers(all=True)]
     assert left == ["/qwen35"], "the failed and the older ones are taken away"
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(one, marks=() if one == PUT_BACK[2] else pytest.mark.whole) for one in PUT_BACK]
+)
+def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step: str) -> None:
+    old = bench.whole()
+    bench.change()
+    bench.gate(step, fail_at="Wait until it is ready")
+    laptop = bench.start()
+    try:
+        bench.reached(laptop)
+        bench.killed(laptop)
+    finally:
+        bench.open()
+        bench.ended()
+        laptop.wait(timeout=60)
+        bench.mend()
+    done = bench.desk.run("rollback", "--host", "sandbox", "--json")
+    assert done.code == 0, done.out[-3000:]
+    assert "an earlier run was cut off" in done.out
+    assert bench.serving() == old
+    assert [row["Names"][0] for row in bench.client().api.containers(all=True)] == ["/qwen35"]

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Unreachable
-from sparkwright.fleet import Fleet, Member, batches
+from sparkwright.fleet import Fleet, Member
 from sparkwright.inventory import Host
 from sparkwright.plan.events import Event, event
 from sparkwright.plan.model import Plan
+from sparkwright.rolling.pace import batches
 from sparkwright.secret import Secret
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from sparkwright.engine import endpoints
 from sparkwright.errors import Failed, Inconclusive
+from sparkwright.host import evidence
 from sparkwright.measure import lab
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
-from sparkwright.modules import evidence
 from tests.measure.exact_server import ExactServer, Schedule, serving
 
 FAST = Schedule(first_s=0.02, gap_s=0.004, chunks=60)

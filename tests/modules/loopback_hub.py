@@ -5,6 +5,7 @@ It speaks what huggingface_hub, hf_transfer and curl ask for: model info, tree, 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 import time
@@ -69,12 +70,18 @@ class LoopbackHub:
     def row(self, path: str) -> dict[str, Any]:
         data = self.files[path]
         lfs = self.lfs(path)
+        found = _hashed(data, lfs)
         return {
             "path": path,
             "size_bytes": len(data),
-            "sha256": hashlib.sha256(data).hexdigest() if lfs else None,
-            "blob_id": None if lfs else hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
+            "sha256": found if lfs else None,
+            "blob_id": None if lfs else found,
         }
+
+
+@functools.cache
+def _hashed(data: bytes, lfs: bool) -> str:
+    return (hashlib.sha256(data) if lfs else hashlib.sha1(b"blob %d\0" % len(data) + data)).hexdigest()
 
 
 class _Api(Handler):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.modules import container_options
+from sparkwright.host.containers import container_options
 from sparkwright.plan.container import ContainerSpec
 
 CASES = yaml.safe_load((Path(__file__).parent / "container/cases.yml").read_text())

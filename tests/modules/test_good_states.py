@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sparkwright.modules import good_states, history, incidents
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.records import good_states, history, incidents
+from sparkwright.host.state import StateFolder
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 
@@ -26,12 +26,19 @@ def names(state: StateFolder) -> list[str]:
     ]
 
 
+def test_a_deploy_of_an_older_state_keeps_the_way_back_to_the_one_it_replaces(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    for seqs in (1, 2, 1):
+        good_states.remember(state, good(seqs))
+    assert names(state) == ["id1c1", "id2c1"]
+
+
 def test_verified_states_are_a_stack_and_going_back_forgets_what_came_after(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     for seqs in (1, 2, 3):
         good_states.remember(state, good(seqs))
     assert names(state) == ["id3c1", "id2c1", "id1c1"]
-    good_states.remember(state, good(2, container="again"))
+    good_states.remember(state, good(2, container="again"), rolled_back=True)
     assert names(state) == ["again", "id1c1"]
     good_states.remember(state, good(4))
     assert names(state) == ["id4c1", "again", "id1c1"]

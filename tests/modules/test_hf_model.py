@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.modules import transfer as transfers
+from sparkwright.host.models.patience import Patience
 from sparkwright.modules.hf_model import HfModel
 from sparkwright.modules.lock_model import LockModel
 from sparkwright.sandbox.hub import Hub, HubApi
@@ -20,6 +20,7 @@ from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
+HASTY = Patience(tries=3, pauses_s=(0.0,), hub_retries=0)
 SHARD = "model-00003-of-00014.safetensors"
 
 
@@ -59,7 +60,7 @@ def pinned(context: RecordingContext, model: str = MODEL) -> dict[str, Any]:
 
 def fetch(context: RecordingContext, transfer: Any = "plain", **fields: Any) -> Any:
     found = fields if "commit" in fields else {**pinned(context), **fields}
-    return HfModel().run(
+    return HfModel(HASTY).run(
         HfModel.Args(id=MODEL, commit=found["commit"], files=found["files"], dir="~/m", transfer=transfer), context
     )
 
@@ -113,9 +114,8 @@ def test_transfers_that_break_off_are_tried_again(
 
 
 def test_a_hub_that_always_breaks_off_is_a_failure_and_puts_nothing_half_in_place(
-    context: RecordingContext, hub: tuple[Flaky, Server], monkeypatch: pytest.MonkeyPatch
+    context: RecordingContext, hub: tuple[Flaky, Server]
 ) -> None:
-    monkeypatch.setattr(transfers, "PAUSES_S", (0.0,))
     found = pinned(context)
     hub[0].cuts = 10**6
     with pytest.raises(Failed, match="broke off"):
@@ -143,6 +143,38 @@ def test_a_whole_model_needs_no_hub(context: RecordingContext) -> None:
     assert not HfModel().run(args, context).changed
     with pytest.raises(Failed, match="does not answer"):
         pinned(context)
+
+
+def without_a_hub(context: RecordingContext) -> None:
+    context.machine = dataclasses.replace(context.machine, hub_url="http://127.0.0.1:1")
+
+
+def test_a_whole_copy_is_pinned_as_it_is_when_the_hub_is_down_and_it_is_said(context: RecordingContext) -> None:
+    asked = pinned(context)
+    fetch(context, **asked)
+    without_a_hub(context)
+    assert LockModel().run(LockModel.Args(id=MODEL, or_here=True), context).data == asked
+    folder = context.machine.home / "m"
+    said = f"does not answer. Took the whole copy on this host: {folder}, commit {asked['commit']}."
+    assert any(said in one.get("text", "") for one in context.said)
+
+
+@pytest.mark.parametrize("harm", ["gone", "half", "another commit", "never whole"])
+def test_half_a_copy_is_not_pinned_when_the_hub_is_down(context: RecordingContext, harm: str) -> None:
+    asked = pinned(context)
+    if harm == "never whole":
+        rows = [one for one in asked["files"] if one["path"] == SHARD]
+        given = [{**one, "sha256": "0" * 64} if one not in rows and one["sha256"] else one for one in asked["files"]]
+        with pytest.raises(Failed):
+            fetch(context, commit=asked["commit"], files=given)
+    else:
+        fetch(context, **asked)
+    path = context.machine.home / "m" / SHARD
+    {"gone": path.unlink, "half": lambda: os.truncate(path, 1000)}.get(harm, lambda: None)()
+    without_a_hub(context)
+    revision = "f" * 40 if harm == "another commit" else "main"
+    with pytest.raises(Failed, match="does not answer"):
+        LockModel().run(LockModel.Args(id=MODEL, revision=revision, or_here=True), context)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.modules import cgroups, holders, page_cache
+from sparkwright.host.containers import cgroups
+from sparkwright.host.machine import Machine
+from sparkwright.host.memory import holders
+from sparkwright.modules import page_cache
 from sparkwright.modules.fits import Fits
-from sparkwright.modules.machine import Machine
 from sparkwright.modules.memory import Memory
 from sparkwright.modules.memory_back import MemoryBack
 from tests.modules.context import RecordingContext
@@ -177,7 +179,7 @@ def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch
     def inspect(client: object, name: str) -> dict[str, object]:
         return {"Id": "server", "State": {"Running": True}}
 
-    monkeypatch.setattr("sparkwright.modules.containers.inspect", inspect)
+    monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     args = Fits.Args(name="qwen35", utilization=0.85)
     assert "is not known" in Fits().run(args, spark).msg

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit, Failed
-from sparkwright.modules import model_folders
+from sparkwright.host.models import model_folders
 from sparkwright.modules.base import Result
 from sparkwright.modules.models import Models
 from sparkwright.modules.remove_model import RemoveModel

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.modules import neighbour
+from sparkwright.host.models import neighbour
 from sparkwright.modules.base import Result
 from sparkwright.modules.hf_model import HfModel
 from sparkwright.modules.share_model import ShareModel

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.modules import ollama_models, ollama_places
-from sparkwright.modules.ollama_client import Loaded, Ollama
+from sparkwright.host.ollama import ollama_models, ollama_places
+from sparkwright.host.ollama.ollama_client import Loaded, Ollama
 from sparkwright.modules.ollama_ps import OllamaPs
 from sparkwright.modules.ollama_reload import OllamaReload
 from sparkwright.modules.ollama_unload import OllamaUnload
@@ -191,3 +191,21 @@ def test_a_service_is_found_where_its_unit_says(tmp_path: Path) -> None:
     )
     found = ollama_places.find(context)
     assert ("http://127.0.0.1:8888", "service", 77) in [(one.url, one.kind, one.pid) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("row", "url"),
+    [
+        ({"Ports": [{"PrivatePort": 11434, "PublicPort": 11500, "IP": "0.0.0.0"}]}, "http://127.0.0.1:11500"),
+        ({"Ports": [{"PrivatePort": 11434, "PublicPort": 11500, "IP": "::"}]}, "http://127.0.0.1:11500"),
+        ({"Ports": [{"PrivatePort": 11434, "PublicPort": 80, "IP": "192.168.1.5"}]}, "http://192.168.1.5:80"),
+        (
+            {"Ports": [{"PrivatePort": 11434}], "NetworkSettings": {"Networks": {"web": {"IPAddress": "172.18.0.3"}}}},
+            "http://172.18.0.3:11434",
+        ),
+        ({"NetworkSettings": {"Networks": {"host": {"IPAddress": ""}}}}, "http://127.0.0.1:11434"),
+    ],
+    ids=["everywhere", "everywhere, IPv6", "one address", "not published", "the host's network"],
+)
+def test_a_container_is_reached_where_its_host_reaches_it(row: dict[str, Any], url: str) -> None:
+    assert ollama_places.url_of_container(row) == url

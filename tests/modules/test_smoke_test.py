@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engine import roofline
-from sparkwright.errors import Exit, Inconclusive
+from sparkwright.errors import Exit
 from sparkwright.measure import smoke
 from sparkwright.modules.base import Result
 from sparkwright.modules.smoke_test import SmokeTest
@@ -117,9 +117,26 @@ def test_a_new_key_is_set_beside_the_nearest_one(tmp_path: Path) -> None:
 
 def test_requests_of_others_make_it_inconclusive_before_it_begins(tmp_path: Path) -> None:
     with serving(Schedule(**FAST, running=2)) as server:
-        with pytest.raises(Inconclusive, match="2 requests"):
-            run(server, context_of(tmp_path))
+        found = run(server, context_of(tmp_path))
+        assert (found.failed, found.exit) == (True, Exit.INCONCLUSIVE)
+        assert "2 requests" in found.msg
         assert not server.bodies
+
+
+@pytest.mark.parametrize("busy", [{"running": 2}, {"ghost": 20}], ids=["before it begins", "meanwhile"])
+def test_in_a_swap_an_inconclusive_measurement_is_reported_and_gives_no_figure(
+    tmp_path: Path, busy: dict[str, int]
+) -> None:
+    with serving(Schedule(**FAST, **busy)) as server:
+        found = run(server, context_of(tmp_path), unclear="report")
+    assert (found.failed, found.exit) == (False, Exit.INCONCLUSIVE)
+    assert "other traffic" in found.msg
+    assert found.data["tok_per_s"] is None
+
+
+def test_in_a_swap_a_slow_server_is_still_a_failure(tmp_path: Path) -> None:
+    with serving(Schedule(**FAST)) as server:
+        assert run(server, context_of(tmp_path), unclear="report", tok_per_s=1_000_000).failed
 
 
 @pytest.mark.parametrize(("ghost", "doubted"), [(0, False), (20, True), (-3, True)])

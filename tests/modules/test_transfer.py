@@ -18,8 +18,9 @@ import psutil
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.modules import hub as hub_client
-from sparkwright.modules import transfer
+from sparkwright.host.models import hub as hub_client
+from sparkwright.host.models import link_speed, staging
+from sparkwright.host.models.patience import Patience
 from sparkwright.modules.base import Result
 from sparkwright.modules.hf_model import HfModel
 from sparkwright.secret import Secret
@@ -27,6 +28,7 @@ from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 
 MIB = 2**20
+HASTY = Patience(tries=5, pauses_s=(0.0,), say_every_s=0.1, hub_retries=0)
 BIG = "model-00001-of-00002.safetensors"
 SMALL = "model-00002-of-00002.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -43,10 +45,11 @@ FILES = {
     SMALL: content(3 * MIB, 2),
 }
 
+BIG_SHA256 = hashlib.sha256(FILES[BIG]).hexdigest()
+
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    monkeypatch.setattr(transfer, "PAUSES_S", (0.0,))
+def hub() -> Iterator[LoopbackHub]:
     one = LoopbackHub(dict(FILES))
     yield one
     one.close()
@@ -59,7 +62,7 @@ def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
 
 def fetch(context: RecordingContext, hub: LoopbackHub, mode: Any = "plain", **fields: Any) -> Result:
     given = {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m", "transfer": mode, **fields}
-    return HfModel().run(HfModel.Args(**given), context)
+    return HfModel(HASTY).run(HfModel.Args(**given), context)
 
 
 def folder(context: RecordingContext) -> Path:
@@ -100,6 +103,7 @@ HfModel().run(HfModel.Args(**json.loads(sys.stdin.read())), RecordingContext(Pat
     process.stdin.close()
     assert hub.stalls.wait(30)
     partial = until_partial(folder(context), MIB, long=30 * MIB if mode == "hf_transfer" else 0)
+    until_whole(folder(context), SMALL)
     children = psutil.Process(process.pid).children()
     process.kill()
     process.wait()
@@ -111,14 +115,23 @@ HfModel().run(HfModel.Args(**json.loads(sys.stdin.read())), RecordingContext(Pat
 
 
 def until_partial(top: Path, size: int, *, long: int = 0) -> Path:
-    """Until a partial file has so many bytes on the disk, and is so long with the holes in it."""
+    """Until the large file's partial one has so many bytes on the disk, and is so long with the holes in it."""
     deadline = threading.Event()
     for _ in range(600):
-        for path in top.rglob("*.incomplete"):
+        for path in top.rglob(f"*{BIG_SHA256}*.incomplete"):
             if path.stat().st_blocks * 512 >= size and path.stat().st_size >= long:
                 return path
         deadline.wait(0.05)
     raise AssertionError("no partial file grew")
+
+
+def until_whole(top: Path, name: str) -> None:
+    """Until a file is all there, in its place or beside it."""
+    for _ in range(600):
+        if any(path.stat().st_size == len(FILES[name]) for path in top.rglob(name)):
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(f"{name} never came")
 
 
 # -- whole -------------------------------------------------------------------------------------------------------------
@@ -183,7 +196,7 @@ def test_a_plain_transfer_goes_on_where_it_was_killed(context: RecordingContext,
 
 def test_what_another_version_of_the_hub_left_is_removed(context: RecordingContext, hub: LoopbackHub) -> None:
     killed_midway(context, hub, "plain")
-    mark = folder(context) / transfer.STAGING / hub_client.MARK
+    mark = folder(context) / staging.NAME / hub_client.MARK
     mark.write_text("plain huggingface_hub-0.30.0")
     hub.asked.clear()
     fetch(context, hub, "plain")
@@ -252,8 +265,8 @@ def test_a_transfer_that_hangs_is_killed_and_goes_on_in_the_next_mode(
     hub.faults.stalled, hub.faults.stall_after = {BIG}, MIB
     plain = mode == "plain"  # one request without a Range; the other mode's are the ones with
     hub.faults.stall_when = lambda wanted: not wanted if plain else wanted not in ("", "bytes=0-0")
-    result = fetch(context, hub, mode, stall_seconds=1.5)
-    assert f"no byte came for 1.5 s. Going on with {following}." in notes(context)
+    result = fetch(context, hub, mode, stall_seconds=2.5)
+    assert f"no byte came for 2.5 s. Going on with {following}." in notes(context)
     assert result.data["mode"] == following
     assert is_right(context, hub)
 
@@ -264,7 +277,7 @@ def test_a_file_that_grows_in_size_but_not_on_the_disk_counts_as_hanging(
     """hf_transfer makes its file as long as its last range at once: only written blocks are progress."""
     hub.faults.stalled, hub.faults.stall_after = {BIG}, 0
     hub.faults.stall_when = lambda wanted: wanted not in ("", "bytes=0-0")
-    result = fetch(context, hub, "hf_transfer", stall_seconds=1.5)
+    result = fetch(context, hub, "hf_transfer", stall_seconds=2.5)
     assert result.data["mode"] == "plain"
     assert is_right(context, hub)
 
@@ -296,7 +309,7 @@ def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
 
 
 def test_progress_says_rate_and_time_left_for_each_file_and_in_all(context: RecordingContext, hub: LoopbackHub) -> None:
-    hub.faults.rate = 12 * MIB
+    hub.faults.rate = 80 * MIB
     fetch(context, hub)
     said = [one for one in context.said if one["event"] == "progress" and one.get("parts")]
     last = said[-1]
@@ -310,7 +323,7 @@ def test_progress_says_rate_and_time_left_for_each_file_and_in_all(context: Reco
 def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
-    hub.faults.rate = 3 * MIB
+    hub.faults.rate = 10 * MIB
     fetch(context, hub, "hf_transfer")
     done = [one["done"] for one in context.said if one["event"] == "progress" and one.get("parts")]
     assert done == sorted(done)
@@ -320,19 +333,22 @@ def test_progress_counts_bytes_on_the_disk_not_the_size_that_ranges_make(
 # -- which mode --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rate", "chosen"), [(3 * MIB, "hf_transfer"), (0, "plain")])
-def test_auto_measures_and_says_what_it_chose(
-    context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, rate: float, chosen: str
-) -> None:
-    from sparkwright.modules import link_speed
-
-    hub.faults.rate = rate
-    source = hub_client.Source(hub.url, MODEL, COMMIT)
-    monkeypatch.setattr(link_speed, "SMALL_BYTES", 0)
-    monkeypatch.setattr(link_speed, "WORTH", 1.25 if rate else 4.0)  # loopback's few cores jitter
-    choice = link_speed.choose(source, [link_speed.Sample(BIG, len(FILES[BIG]))], 8)
+@pytest.mark.parametrize(
+    ("one", "many", "chosen"), [(3e6, 48e6, "hf_transfer"), (9e8, 9.1e8, "plain"), (0, 0, "plain")]
+)
+def test_auto_takes_ranges_where_more_connections_bring_more(one: float, many: float, chosen: str) -> None:
+    source, size = hub_client.Source("http://127.0.0.1:1", MODEL, COMMIT), 2 * link_speed.SMALL_BYTES
+    choice = link_speed.choose(source, [link_speed.Sample(BIG, size)], 8, {1: one, link_speed.MANY: many}.__getitem__)
     assert choice.mode == chosen
-    assert "1 connection " in choice.why and "16 connections" in choice.why
+    assert ("1 connection 3 MB/s, 16 connections 48 MB/s" in choice.why) == (chosen == "hf_transfer")
+
+
+def test_a_throttled_way_is_measured_as_one(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.faults.rate = MIB
+    source, samples = hub_client.Source(hub.url, MODEL, COMMIT), [link_speed.Sample(BIG, len(FILES[BIG]))]
+    monkeypatch.setattr(link_speed, "WINDOW_S", 0.4)
+    one, many = (link_speed.measured(source, samples, connections) for connections in (1, link_speed.MANY))
+    assert 0 < one < many / link_speed.WORTH
 
 
 def test_too_little_to_measure_is_said(context: RecordingContext, hub: LoopbackHub) -> None:
@@ -351,8 +367,25 @@ def test_a_gated_model_says_where_to_accept_and_a_token_opens_it(context: Record
     assert fetch(context, hub).changed
 
 
+def test_a_transfer_that_ends_in_the_middle_leaves_the_old_model_whole_and_what_is_new_waits(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    fetch(context, hub)
+    old = dict(hub.files)
+    hub.files = {path: data[::-1] for path, data in old.items() if path != INDEX} | {INDEX: old[INDEX]}
+    hub.faults.wrong = {BIG: 99}
+    with pytest.raises(Failed, match=f"wrong bytes twice: {BIG}"):
+        fetch(context, hub)
+    assert all(same(folder(context) / path, data) for path, data in old.items()), "half of each model"
+    hub.faults.wrong, before = {}, hub.gets(SMALL)
+    fetch(context, hub)
+    assert is_right(context, hub)
+    assert hub.gets(SMALL) == before, "what waited came again"
+
+
+@pytest.mark.parametrize("mode", ["plain", "hf_transfer"])
 def test_a_disk_that_fills_up_in_the_middle_leaves_the_old_model_and_no_partial_file(
-    context: RecordingContext, hub: LoopbackHub, tmp_path: Path
+    context: RecordingContext, hub: LoopbackHub, tmp_path: Path, mode: str
 ) -> None:
     place = tmp_path / "disk"
     place.mkdir()
@@ -360,16 +393,18 @@ def test_a_disk_that_fills_up_in_the_middle_leaves_the_old_model_and_no_partial_
     if os.geteuid() != 0 or subprocess.run(words, capture_output=True, check=False).returncode:
         pytest.skip("a small disk needs root and mount")
     try:
-        (place / "config.json").write_bytes(b"old")
+        for path in ("config.json", SMALL):
+            (place / path).write_bytes(b"old")
         roomy = RecordingContext(tmp_path, hub_url=hub.url, root=str(tmp_path / "root"), sandbox=True)
         (tmp_path / "root/sandbox").mkdir(parents=True)
         (tmp_path / "root/proc").mkdir(parents=True)
         (tmp_path / "root/proc/meminfo").write_text("MemTotal: 1 kB\n")
         (tmp_path / "root/sandbox/disk_free").write_text(str(10**12))
         with pytest.raises(Failed, match="the disk is full"):
-            fetch(roomy, hub, files=[hub.row(BIG)], dir=str(place))
-        assert [path.name for path in place.rglob("*") if path.is_file()] == ["config.json"]
-        assert (place / "config.json").read_bytes() == b"old"
+            fetch(roomy, hub, mode, dir=str(place))
+        assert not list(place.rglob("*.incomplete")) and not (place / BIG).exists()
+        assert {(place / path).read_bytes() for path in ("config.json", SMALL)} == {b"old"}
+        assert sum(path.stat().st_blocks * 512 for path in place.rglob("*")) < 4 * MIB, "what did not fit stays"
     finally:
         subprocess.run(["umount", str(place)], check=False)
 
@@ -411,7 +446,7 @@ def test_the_process_that_fetches_gets_the_token_on_no_command_line_and_in_no_en
     looker.start()
     fetch(context, hub)
     looker.join()
-    assert any(b"sparkwright.modules.fetching" in one for one in seen)
+    assert any(b"sparkwright.host.models.fetching" in one for one in seen)
     assert not any(secret.encode() in one for one in seen)
     everything = b"".join(path.read_bytes() for path in context.machine.home.rglob("*") if path.is_file())
     assert secret.encode() not in everything
@@ -425,7 +460,7 @@ def test_a_child_that_is_killed_is_started_again(context: RecordingContext, hub:
         assert hub.stalls.wait(30)
         hub.faults.stalled = set()
         for child in psutil.Process().children():
-            if "sparkwright.modules.fetching" in child.cmdline():
+            if "sparkwright.host.models.fetching" in child.cmdline():
                 os.kill(child.pid, signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()

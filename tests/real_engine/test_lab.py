@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from sparkwright.engine import logs, settings
+from sparkwright.host import evidence
 from sparkwright.measure import lab, prefix
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
-from sparkwright.modules import evidence
 from tests.real_engine.engine import ROOT, Engine, EngineMissing, Server, installed, serving
 
 pytestmark = pytest.mark.engine

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.modules import container_options, image_names
+from sparkwright.host.containers import container_options
+from sparkwright.host.images import image_names
+from sparkwright.host.images.registry_errors import NotThere
 from sparkwright.modules.base import Result
 from sparkwright.modules.docker_image import DockerImage
 from sparkwright.modules.lock_image import LockImage
-from sparkwright.modules.registry_errors import NotThere
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 

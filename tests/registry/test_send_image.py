@@ -11,10 +11,10 @@ import pytest
 
 from sparkwright.cli.image_copy import _key_pair
 from sparkwright.errors import Failed, Unreachable
-from sparkwright.modules import image_stream
+from sparkwright.host.images import image_stream
+from sparkwright.host.images.image_names import Name, known_as
 from sparkwright.modules.adopt_image import AdoptImage
 from sparkwright.modules.copy_key import CopyKey
-from sparkwright.modules.image_names import Name, known_as
 from sparkwright.modules.look_image import LookImage
 from sparkwright.modules.send_image import SendImage
 from tests.modules.context import RecordingContext

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.modules.state import StateFolder
-from sparkwright.plan.events import event
+from sparkwright.host.state import StateFolder
+from sparkwright.plan.events import decode, event
 from sparkwright.runner import cut_off, lock
 from sparkwright.runner.journal import Journal
 
@@ -25,7 +26,7 @@ BOB = lock.Owner("playbooks/restart.yml", "bob@lap", "run-b", 2, 1_795_000_100.0
 HOLD = """
 import sys, time
 from pathlib import Path
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 from sparkwright.runner import lock
 with lock.held(StateFolder(Path(sys.argv[1])), lock.Owner("deploy", "carol@x", "run-c", 7, 1.0), host="spark1"):
     print("held", flush=True)
@@ -140,3 +141,24 @@ def test_the_ballast_of_a_run_that_was_cut_off_is_given_back_by_the_next(state: 
     os.utime(first.folder, (time.time(), time.time()))
     Journal.begin(state, "run-b", {}, ())
     assert not (first.folder / "ballast").exists()
+
+
+def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(state: StateFolder) -> None:
+    """A limit on a file's size cuts a write as a full disk does: a part of it stands, the rest is refused."""
+    book = Journal.begin(state, "run-a", {}, ())
+    book.open()
+    events = book.folder / "events.jsonl"
+    book.write(event("note", task="", text="before"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    was = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (events.stat().st_size + 20, hard))
+    try:
+        book.write(event("note", task="", text="lost"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, was)
+    book.write(event("note", task="", text="after"))
+    book.write(event("note", task="", text="and after that"))
+    said = [decode(line) for line in events.read_bytes().splitlines()]
+    assert [one["text"] for one in said if one["event"] == "note"] == ["before", "after", "and after that"]
+    assert [one["event"] for one in said].count("raw") == 1, "the piece of the lost one stands alone"

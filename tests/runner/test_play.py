@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from sparkwright.errors import Refused
+from sparkwright.errors import Exit, Refused
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
 from sparkwright.modules.base import Context, Module, Result, arg
 from sparkwright.modules.fail import Fail
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
 from sparkwright.plan.events import Event
 from sparkwright.plan.model import Block, Plan, Step, Task
+from sparkwright.runner.context import engine_went_away
 from sparkwright.runner.play import PlayRun
 from sparkwright.secret import Secret
 
@@ -30,6 +31,7 @@ class Say(Module["Say.Args"]):
         changed: bool = arg("whether it says changed", default=False)
         refuse: str = arg("a refusal", default="")
         fails_until: int = arg("how many tries fail first", default=0)
+        unclear: bool = arg("whether it proves nothing", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         path = Path(args.file)
@@ -40,9 +42,8 @@ class Say(Module["Say.Args"]):
         with path.open("a") as out:
             out.write(f"{args.word}\n")
         tries = path.read_text().splitlines().count(str(args.word))
-        return Result(
-            changed=args.changed, failed=tries <= args.fails_until, msg=f"try {tries}", data={"word": args.word}
-        )
+        failed, exit = tries <= args.fails_until, Exit.INCONCLUSIVE if args.unclear else None
+        return Result(changed=args.changed, failed=failed, msg=f"try {tries}", data={"word": args.word}, exit=exit)
 
 
 class Proof(Say):
@@ -232,3 +233,22 @@ def test_no_log_hides_message_diff_and_data(stage: Stage) -> None:
     stage.run(stage.task("a", args={"word": "s3cret"}, register="a", no_log=True))
     assert "s3cret" not in str([one for one in stage.events if one["event"] == "task_finished"])
     assert stage.finished("a")["msg"] == "hidden by no_log"
+
+
+def test_what_proves_nothing_stops_nothing_and_is_told_at_the_end(stage: Stage) -> None:
+    recap = stage.run(stage.task("unclear", args={"unclear": True}), stage.task("next"))
+    assert (recap["exit"], recap["failed"], recap["msg"]) == (Exit.INCONCLUSIVE, 0, "try 1")
+    assert stage.said() == ["unclear", "next"]
+    failed = stage.run(stage.task("again", args={"unclear": True}), stage.task("bad", module="fail"))
+    assert (failed["exit"], failed["msg"]) == (Exit.FAILED, "bad")
+
+
+def test_an_engine_that_goes_away_is_called_so(tmp_path: Path) -> None:
+    import docker
+    from requests import ConnectionError as Gone
+
+    client = docker.DockerClient(base_url=f"unix://{tmp_path}/docker.sock", version="1.41")
+    with pytest.raises(Gone) as gone:
+        client.api.inspect_container("qwen35")
+    assert engine_went_away(gone.value)
+    assert not engine_went_away(Gone("of something else"))

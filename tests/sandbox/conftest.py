@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ class Desk:
 
     def run(self, *words: str, timeout_s: float = 120) -> Said:
         program = "from sparkwright.cli import main; main()"
-        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant"}
+        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}  # of this checkout
         env.pop("SPARKWRIGHT_SANDBOX", None)
         done = subprocess.run(
             [sys.executable, "-c", program, *words],
@@ -108,14 +109,23 @@ class Desk:
         return sorted(f"{row['Names'][0][1:]} {row['State']}" for row in client.api.containers(all=True))
 
 
-@pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+@contextmanager
+def fresh_desk() -> Iterator[Desk]:
+    """A desk for as long as the block; its sandbox takes no time."""
     folder = Path(tempfile.mkdtemp(prefix="desk-"))  # short: a unix socket's path has a limit
     one = Desk(folder)
     (folder / "playbooks/token.yml").write_text(
         "- hosts: all\n  read_only: true\n  tasks:\n    - verify_health: {base_url: '{{ base_url }}', timeout_s: 5}\n"
     )
-    yield one
-    control.down(one.sandbox)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield one
+    finally:
+        control.down(one.sandbox)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    with fresh_desk() as one:
+        yield one

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of every installed package
 
-from invoke.collection import Collection
-from invoke.program import Program
+from sparkwright.cli.quick import without_mock
+
+with without_mock():
+    from invoke.collection import Collection
+    from invoke.program import Program
 
 from sparkwright import __version__
 from sparkwright.cli import (
     bench,
+    doctor,
+    health,
     images,
     lint,
     lock,
@@ -24,6 +31,7 @@ from sparkwright.cli import (
     records,
     runs,
     sandbox,
+    status,
 )
 
 namespace = Collection(
@@ -32,10 +40,13 @@ namespace = Collection(
     *records.TASKS,
     *logs.TASKS,
     *look.TASKS,
+    *status.TASKS,
+    *doctor.TASKS,
     *lint.TASKS,
     *lock.TASKS,
     bench=bench.bench_collection(),
     docs=look.docs_collection(),
+    health=health.health_collection(),
     images=images.images_collection(),
     model=model.model_collection(),
     models=models.models_collection(),
@@ -46,4 +57,12 @@ namespace = Collection(
 
 def main() -> None:
     """The installed command `sparkwright`."""
-    Program(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
+    try:
+        Program(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)  # nothing is left to do, and taking the interpreter apart is a fifth of a short command

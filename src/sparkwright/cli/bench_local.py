@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 from sparkwright.cli.bench_results import Collector, Place
 from sparkwright.engine import endpoints
 from sparkwright.errors import Exit, Failed, Refused
+from sparkwright.host import evidence, http_probe
 from sparkwright.lab.experiment import Experiment, turns
 from sparkwright.lab.order import Order, Room, planned
 from sparkwright.lab.play import said
 from sparkwright.measure import lab
-from sparkwright.modules import evidence, http_probe
 from sparkwright.modules.bench import described, sentence
 from sparkwright.results import files
 from sparkwright.results.models import Results

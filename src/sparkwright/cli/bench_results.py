@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import __version__
+from sparkwright.host.state import write_atomically
 from sparkwright.lab.experiment import Experiment
-from sparkwright.modules.state import write_atomically
 from sparkwright.plan.events import Event
 from sparkwright.results import files
 from sparkwright.results.models import SCHEMA, Results

@@ -16,8 +16,8 @@ from sparkwright.cli.pinning import lock_folder
 from sparkwright.console import words
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet import Fleet, Member
-from sparkwright.modules import image_stream
-from sparkwright.modules.image_names import Name
+from sparkwright.host.images import image_stream
+from sparkwright.host.images.image_names import Name
 from sparkwright.plan.events import event
 from sparkwright.remote import ssh_config
 from sparkwright.remote.ssh import SshLink

@@ -15,7 +15,8 @@ from sparkwright.engine import versions
 from sparkwright.engine.expectation import RULE as EXPECTED
 from sparkwright.engine.rules import RULES, Finding, Rule
 from sparkwright.errors import Refused
-from sparkwright.recipe import Recipe, Serving
+from sparkwright.recipe import Recipe
+from sparkwright.recipe.serving import Serving, serving
 from sparkwright.userfiles.checked import nearest
 
 WIDTH = 8
@@ -45,7 +46,7 @@ def look(name: str, engine_version: str, model: str) -> list[Look]:
             "image": lock.image(wanted.image),
             "model": lock.model(wanted.file.model.id, wanted.file.model.revision),
         }
-        looks.append(Look(wanted, recipe.serving(wanted, pinned, model=config, version=version)))
+        looks.append(Look(wanted, serving(wanted, pinned, model=config, version=version)))
     return looks
 
 

@@ -68,9 +68,9 @@ def lock(
     """Fill in what spark.lock lacks; --update moves on, --check only looks."""
     if check and update:
         raise Refused("--check changes nothing and --update does.", fix="Give one of them.")
-    from sparkwright.cli.hosts import choose
+    from sparkwright.cli.hosts import choose, everyone
 
-    chosen = choose(host or _everyone())
+    chosen = choose(host or everyone())
     chosen.fleet.connect()
     entries = list(_entries(chosen))
     if isinstance(update, str):
@@ -97,15 +97,6 @@ def lock(
     if not json:
         print(f"spark.lock: {_counted(fresh)}." if fresh else "spark.lock: nothing to write.")
     return int(worst(failed))
-
-
-def _everyone() -> str:
-    """Every host but sandboxes; those when there is nothing else."""
-    from sparkwright.cli.project import Project
-    from sparkwright.inventory import Inventory
-
-    hosts = Inventory.load(Project.here().root).hosts.values()
-    return ",".join([one.name for one in hosts if one.connection != "sandbox"] or [one.name for one in hosts])
 
 
 def _entries(chosen: Any) -> Iterator[Pinned]:

@@ -11,7 +11,7 @@ from invoke.tasks import Task
 from sparkwright.cli.reporting import reporting, worst
 
 #: option, default, what `--help` says
-OPTIONS: tuple[tuple[str, str | bool, str], ...] = (
+OPTIONS: tuple[tuple[str, str | bool | int, str], ...] = (
     ("host", "", "which hosts: spark1, spark1,spark2, a group, all, lab:!spark3, spark*"),
     ("check", False, "look only: say what would change (exit 2 when something would)"),
     ("diff", False, "show what differs, field by field"),
@@ -22,6 +22,15 @@ OPTIONS: tuple[tuple[str, str | bool, str], ...] = (
     ("wait", False, "when somebody else works on the host, wait for him instead of ending with 5"),
     ("json", False, "events as JSON lines on stdout, nothing else there; the last ones are the recaps"),
     ("debug", False, "show the traceback of an error"),
+)
+
+#: options of the commands that change hosts: how they go over many of them
+ROLLING: tuple[tuple[str, str | bool | int, str], ...] = (
+    ("canary", 0, "so many hosts first, alone; when one of them fails nothing more is begun"),
+    ("serial", "", "how many hosts at a time: 1, 25%, or 1,25%; else as the playbook says"),
+    ("max_fail_percentage", "", "go on unless more than this of a batch failed; else the first failure stops"),
+    ("resume", False, "go on with the hosts that are left of the last such run"),
+    ("skip_unreachable", False, "leave out who can't be reached, instead of beginning nothing"),
 )
 
 #: command, playbook, what it always sets, what `invoke --list` says
@@ -42,37 +51,47 @@ COMMANDS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
 
 
 #: options that only one command has
-ONLY: dict[str, tuple[tuple[str, str | bool, str], ...]] = {
+ONLY: dict[str, tuple[tuple[str, str | bool | int, str], ...]] = {
+    **dict.fromkeys(("restart", "rollback", "provision", "play"), ROLLING),
     "deploy": (
+        *ROLLING,
         ("rollback", True, "put the old server back when the new one fails; --no-rollback keeps the failed one"),
     ),
 }
 
 
-def run_playbook(playbook: str, **given: Any) -> int:
-    """Run a playbook on the hosts of a pattern. Returns the exit code: the worst of the hosts'."""
+def run_playbook(playbook: str, command: str, **given: Any) -> int:
+    """Run a playbook on the hosts of a pattern. Returns the exit code: the worst of the hosts'.
+
+    command: how to give it again, as `restart`.
+    """
     if given["list_tasks"]:
         from sparkwright.cli import session
 
         return session.list_tasks(playbook, session.options(**given))
-    from sparkwright.cli.hosts import choose
+    from sparkwright.cli.hosts import choose, choose_left, need_of
 
-    chosen = choose(given["host"])
+    chosen = choose_left(playbook, given["host"]) if given.get("resume") else choose(given["host"])
+    need = need_of(chosen.project.playbook(playbook))
+    for member in chosen.fleet.members:
+        member.need = need
     chosen.fleet.connect()
     from sparkwright.cli import session  # what plans is imported while the connections open
+    from sparkwright.cli.rolling import Asked
 
-    return worst(session.run(chosen, playbook, session.options(**given), json=given["json"]))
+    asked = Asked(command, **{name: given[name] for name, _, _ in ROLLING if name in given})
+    return worst(session.run(chosen, playbook, session.options(**given), asked, json=given["json"]))
 
 
 def _command(name: str, playbook: str, always: dict[str, Any], doc: str) -> Task[Any]:
     def body(context: object, **given: Any) -> int:
-        return run_playbook(playbook, **{**given, **always})
+        return run_playbook(playbook, name, **{**given, **always})
 
     return _task(body, name, doc)
 
 
 def _play(context: object, playbook: str, **given: Any) -> int:
-    return run_playbook(playbook, **given)
+    return run_playbook(playbook, f"play {playbook}", **given)
 
 
 def _task(body: Callable[..., int], name: str, doc: str, *positional: str) -> Task[Any]:

@@ -64,7 +64,7 @@ class Pins:
         if self.lock.image(wanted.image) is None:
             tasks.append(image_task(wanted, host))
         if self.lock.model(model.id, model.revision) is None:
-            tasks.append(model_task(wanted))
+            tasks.append(model_task(wanted, or_here=True))
         return tasks
 
     def _keep(self, wanted: Recipe, found: dict[str, dict[str, Any]], fleet: Fleet, member: Member) -> None:
@@ -95,10 +95,16 @@ def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = T
     return Task(id="image", name=name, module="lock_image", args=args)
 
 
-def model_task(wanted: Recipe) -> Task:
-    """Ask the hub about a recipe's model."""
+def model_task(wanted: Recipe, *, or_here: bool = False) -> Task:
+    """Ask the hub about a recipe's model. or_here: when it is down, the host's whole copy will do."""
     model = wanted.file.model
-    args = {"id": model.id, "revision": model.revision, "allow": list(model.allow), "ignore": list(model.ignore)}
+    args = {
+        "id": model.id,
+        "revision": model.revision,
+        "allow": list(model.allow),
+        "ignore": list(model.ignore),
+        "or_here": or_here,
+    }
     name = f"Pin {model.id}: ask the hub for its commit and files"
     return Task(id="model", name=name, module="lock_model", args=args)
 

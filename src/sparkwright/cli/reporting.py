@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from invoke.exceptions import Exit as InvokeExit
@@ -27,7 +27,7 @@ def optional_word(command: str, name: str) -> list[str]:
     return [name] if after and not after[0].startswith("-") else []
 
 
-def worst(codes: list[int]) -> Exit:
+def worst(codes: Sequence[int]) -> Exit:
     """The exit code of a command over many hosts: the worst of theirs."""
     return next((code for code in WORST_FIRST if code in codes), Exit.OK)
 

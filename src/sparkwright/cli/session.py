@@ -7,22 +7,23 @@ import platform
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright import lockfile, playbook, recipe
-from sparkwright.cli import linting
 from sparkwright.cli.hosts import Chosen, choose
 from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
+from sparkwright.cli.rolling import Asked, Trip
 from sparkwright.console.lines import Lines
 from sparkwright.console.summary import Served, Summary
 from sparkwright.console.tables import Tables
-from sparkwright.errors import Exit, Failed, Refused
+from sparkwright.errors import Exit, Failed, Inconclusive, Refused
 from sparkwright.fleet import Fleet, Member
 from sparkwright.inventory import Host
 from sparkwright.plan import expressions
 from sparkwright.plan.model import Plan, Task
+from sparkwright.rolling.roll import Roll
 
 #: how long --wait waits: longer than any deploy takes
 WAIT_S = 4 * 3600.0
@@ -42,19 +43,28 @@ def options(**given: Any) -> playbook.Options:
     )
 
 
-def run(chosen: Chosen, book: str, given: playbook.Options, *, json: bool) -> list[int]:
-    """Run a playbook on the chosen hosts. Returns each host's exit code."""
-    project, fleet = chosen.project, chosen.fleet
-    shown = Shown(chosen, json=json, diff=given.diff)
+def run(chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, json: bool) -> list[int]:
+    """Run a playbook on the chosen hosts. Returns each host's exit code, and one more for a run that was stopped."""
+    fleet, codes = chosen.fleet, list[int]()
+    read = playbook.load(chosen.project.playbook(book))
+    trip = Trip(chosen, read, given, asked)
+    shown = Shown(chosen, json=json, diff=given.diff, rows=True)
     try:
-        for play in playbook.load(project.playbook(book)).plays:
-            _play(chosen, play, given, shown)
+        if trip.may_begin():
+            for n, play in enumerate(read.plays):
+                _play(chosen, play, given, shown, trip.roll(n))
+        codes = trip.tell()
+    except Inconclusive as error:
+        trip.left_behind(error)
+        raise
     finally:
+        trip.close()
         fleet.close()
-    idle = [member.host.name for member in fleet.members if member.recap is None]
-    if len(idle) == len(fleet.members):
-        raise Refused(f"no play of {book} is for {', '.join(idle)}.", fix="Look at `hosts:` in the playbook.")
-    return [member.recap["exit"] for member in fleet.members if member.recap is not None]
+    codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
+    if codes:
+        return codes
+    idle = ", ".join(member.host.name for member in fleet.members)
+    raise Refused(f"no play of {book} is for {idle}.", fix="Look at `hosts:` in the playbook.")
 
 
 def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
@@ -70,14 +80,21 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
 
 def one_task(chosen: Chosen, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
     """Run one module on each chosen host, shown as a task of a play. read_only: it changes nothing, and needs no lock."""
+    name = module.replace("_", " ")
+    task = Task(id=module, name=name, module=module, args=args)
+    return tasks(chosen, name, lambda host: (task,), exclusive=not read_only, json=json)
+
+
+def tasks(
+    chosen: Chosen, play: str, steps: Callable[[Host], tuple[Task, ...]], *, exclusive: bool, json: bool
+) -> list[int]:
+    """Run some tasks on each chosen host, shown as a play. exclusive: they hold the host's lock."""
     fleet = chosen.fleet
     Shown(chosen, json=json, diff=False)
     who = f"{getpass.getuser()}@{platform.node()}"
 
     def ask(member: Member) -> None:
-        name = module.replace("_", " ")
-        task = Task(id=module, name=name, module=module, args=args)
-        plan = Plan(new_run_id(), member.host.name, name, (task,), exclusive=not read_only, who=who)
+        plan = Plan(new_run_id(), member.host.name, play, steps(member.host), exclusive=exclusive, who=who)
         fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
     try:
@@ -88,13 +105,20 @@ def one_task(chosen: Chosen, module: str, args: dict[str, Any], *, read_only: bo
 
 
 def look(
-    fleet: Fleet, member: Member, module: str, args: dict[str, Any], *, check: bool = False, exclusive: bool = False
+    fleet: Fleet,
+    member: Member,
+    module: str,
+    args: dict[str, Any],
+    *,
+    check: bool = False,
+    exclusive: bool = False,
+    become: bool = False,
 ) -> dict[str, Any]:
     """Run one module and return what it found. Raises Failed with the host's words and exit code.
 
-    check: it only looks. exclusive: it holds the host's lock, as a deploy does.
+    check: it only looks. exclusive: it holds the host's lock, as a deploy does. become: as root.
     """
-    task = Task(id=module, name=module, module=module, args=args)
+    task = Task(id=module, name=module, module=module, args=args, become=become)
     plan = Plan(
         run_id=new_run_id(), host=member.host.name, play="Look", steps=(task,), check=check, exclusive=exclusive
     )
@@ -132,9 +156,12 @@ def docker_run_script(pattern: str, recipe_name: str) -> str:
 
 
 class Shown:
-    """Who hears the events of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end."""
+    """Who hears the events of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end.
 
-    def __init__(self, chosen: Chosen, *, json: bool, diff: bool) -> None:
+    rows: of many hosts it shows a row each and no panels.
+    """
+
+    def __init__(self, chosen: Chosen, *, json: bool, diff: bool, rows: bool = False) -> None:
         self._project = chosen.project
         self._summary: Summary | None = None
         chosen.fleet.ask_stop = _ask_stop
@@ -143,10 +170,11 @@ class Shown:
 
             chosen.fleet.subscribers = [JsonLines()]
             return
-        lines = _lines(diff)
+        many = rows and not diff and len(chosen.hosts) > 1
+        lines = _lines(diff, many=many)
         lines.hosts([host.name for host in chosen.hosts])
         self._summary = Summary(self._snippet, lines.write)
-        chosen.fleet.subscribers = [lines, Tables(lines.write), self._summary]
+        chosen.fleet.subscribers = [lines, Tables(lines.write), *([] if many else [self._summary])]
 
     def serves(self, one: Served) -> None:
         """Remember what a host is to serve, for the panel."""
@@ -163,7 +191,7 @@ class Shown:
         return str(expressions.render((self._project.root / "templates/client.j2").read_text(), names))
 
 
-def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown) -> None:
+def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll) -> None:
     project, inventory, fleet = chosen.project, chosen.inventory, chosen.fleet
     locks = {member.host.name: lock_folder(project, member.host) for member in fleet.members}
     pins = {folder: Pins(folder, save=not given.check) for folder in set(locks.values())}
@@ -176,7 +204,7 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
         run_id = new_run_id()
         member.secrets = inventory.secrets(member.host)
         names = _names(project, fleet, member, pins[locks[member.host.name]], play, run_id)
-        if "container" in names:
+        if play.uses({"container"}):
             shown.serves(_served(member.host, names))
         plan = playbook.compile(
             play, member.host, names, given, run_id=run_id, project=project.root, registered=member.registered
@@ -185,7 +213,7 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
 
     here = {host.name for host in inventory.match(play.hosts)}
     try:
-        fleet.play(play, [member.host for member in fleet.members if member.host.name in here], plan_for)
+        fleet.play(play, [member.host for member in fleet.members if member.host.name in here], plan_for, roll)
     finally:
         neighbours.close()
     for member in fleet.members:
@@ -203,14 +231,23 @@ def _names(
     wanted = recipe.load(project.root, _recipe_of(member.host))
     known = _entries(pins.lock, wanted)
     if play.has_task("lint"):
-        linting.refuse_errors(wanted, recipe.serving(wanted, known))
+        _refuse_errors(wanted, known)
     pinned = pins.complete(fleet, member, wanted, run_id) if play.uses(recipe.PINNED_NAMES) else {}
     if play.has_task("lint"):
-        served = recipe.serving(wanted, pinned)
-        linting.refuse_errors(wanted, served)
-        if served.note:
-            fleet.tell(member, f"chunked prefill: {served.note}.")
+        note = _refuse_errors(wanted, pinned)
+        if note:
+            fleet.tell(member, f"chunked prefill: {note}.")
     return recipe.scope(member.host, user_of(member.host), wanted, pinned)
+
+
+def _refuse_errors(wanted: recipe.Recipe, known: Mapping[str, Any]) -> str:
+    """Lint a recipe with what the lock knows, and return the note about its chunked prefill. Raises Refused for an error."""
+    from sparkwright.cli import linting  # and with it all that is known of the engine: many a play needs nothing of it
+    from sparkwright.recipe.serving import serving
+
+    served = serving(wanted, known)
+    linting.refuse_errors(wanted, served)
+    return served.note
 
 
 def _served(host: Host, names: Mapping[str, Any]) -> Served:
@@ -257,7 +294,16 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _lines(diff: bool) -> Any:
+def _lines(diff: bool, *, many: bool) -> Any:
+    """Every task of a host; of many hosts one row each, unless their differences are asked for."""
+    if many and sys.stdout.isatty():
+        from sparkwright.console.host_table import HostTable
+
+        return HostTable()
+    if many:
+        from sparkwright.console.host_lines import HostLines
+
+        return HostLines()
     if sys.stdout.isatty():
         from sparkwright.console.live import Live
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from sparkwright.console import words
-from sparkwright.plan.events import Event
+from sparkwright.console import rolled, words
+from sparkwright.plan.events import KNOWN_AFTER, Event
 
 PROGRESS_EVERY_S = 5.0
 WIDTH_STATUS = 8
@@ -18,13 +19,14 @@ class Lines:
 
     def __init__(self, *, diff: bool = False, write: Callable[[str, str], None] | None = None) -> None:
         self.diff = diff
-        self.write = write or _plain
+        self.write = write or plain
         self._progress_at: dict[str, float] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._told: set[str] = set()
         self._width = 0
         self._many = False
         self._recaps: list[Event] = []
+        self._rolled: Event | None = None
 
     def hosts(self, names: list[str]) -> None:
         """Who takes part: one host needs no name in front of each line."""
@@ -41,11 +43,21 @@ class Lines:
             self.write("", "")
             for recap in sorted(self._recaps, key=lambda one: str(one["host"])):
                 self._recap(recap)
+        if self._rolled is not None:
+            self.write("", "")
+            for style, text in rolled.lines(self._rolled):
+                self.write(style, text)
 
     # -- events --------------------------------------------------------------------------------------------------
 
     def _on_play_started(self, event: Event) -> None:
         self.write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
+
+    def _on_batch_started(self, event: Event) -> None:
+        self.write("title", rolled.batch(event))
+
+    def _on_rolled(self, event: Event) -> None:
+        self._rolled = event
 
     def _on_run_started(self, event: Event) -> None:
         if event.get("sandbox") and event["host"] not in self._told:
@@ -82,9 +94,11 @@ class Lines:
         self._progress_at.pop(event["host"], None)
         took = f"  ({words.duration(event['seconds'])})" if event["seconds"] >= 2 else ""
         said = f"  {event['msg']}" if event["msg"] and event["status"] != "skipped" else ""
-        self.write(event["status"], self._line(event["status"], event["host"], f"{event['name']}{took}{said}"))
+        word = "later" if event["status"] == "skipped" and event["msg"].startswith(KNOWN_AFTER) else event["status"]
+        self.write(word, self._line(word, event["host"], f"{event['name']}{took}{said}"))
         if event["status"] in ("failed", "ignored"):
-            self._explain(event)
+            for style, text in explained(event, " " * (WIDTH_STATUS + 1)):
+                self.write(style, text)
         if self.diff:
             self._differences(event)
 
@@ -97,22 +111,13 @@ class Lines:
         who = f"{host:<{self._width}}  " if self._many else ""
         return f"{status:<{WIDTH_STATUS}} {who}{text}"
 
-    def _explain(self, event: Event) -> None:
-        indent = " " * (WIDTH_STATUS + 1)
-        if event.get("fix"):
-            self.write("fix", f"{indent}→ {event['fix']}")
-        for row in event.get("data", {}).get("evidence", ()):
-            self.write("muted", f"{indent}| {row}")
-        if event.get("where"):
-            self.write("muted", f"{indent}at {event['where']}")
-
     def _differences(self, event: Event) -> None:
         indent = " " * (WIDTH_STATUS + 1)
         for change in event.get("diff", ()):
             why = f"   # {change['why']}" if change.get("why") else ""
-            for sign, side, style in (("-", "before", "removed"), ("+", "after", "added")):
-                for row in _rows(change[side]):
-                    self.write(style, f"{indent}{sign} {change['field']}: {row}{why if sign == '+' else ''}")
+            for sign, row in _rows(change["before"], change["after"]):
+                style = {"-": "removed", "+": "added"}.get(sign, "muted")
+                self.write(style, f"{indent}{sign} {change['field']}: {row}{why if sign == '+' else ''}")
 
     def _recap(self, recap: Event) -> None:
         counts = " ".join(f"{name}={recap[name]}" for name in ("ok", "changed", "failed", "skipped", "unreachable"))
@@ -123,13 +128,31 @@ class Lines:
             self.write("fix", f"  {recap['msg']}")
 
 
-def _rows(value: Any) -> list[str]:
-    if value is None:
-        return []
+def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
+    """(style, text) of what is known of a failed task: the way out, the evidence, the place."""
+    if event.get("fix"):
+        yield "fix", f"{indent}→ {event['fix']}"
+    for row in event.get("data", {}).get("evidence", ()):
+        yield "muted", f"{indent}| {row}"
+    if event.get("where"):
+        yield "muted", f"{indent}at {event['where']}"
+
+
+def _rows(before: Any, after: Any) -> list[tuple[str, str]]:
+    """What goes and what comes, each with its sign; of a text of several lines only those that differ, and their neighbours."""
+    if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:
+        compared = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]
+        return [(row[0], row[1:]) for row in compared if not row.startswith("@@")]
+    sides = (("-", before), ("+", after))
+    return [(sign, row) for sign, value in sides if value is not None for row in _lines_of(value)]
+
+
+def _lines_of(value: Any) -> list[str]:
     return value.splitlines() if isinstance(value, str) and "\n" in value else [words.short(value)]
 
 
-def _plain(style: str, text: str) -> None:
+def plain(style: str, text: str) -> None:
+    """A line to stdout."""
     del style
     sys.stdout.write(text.rstrip() + "\n")
     sys.stdout.flush()

@@ -15,6 +15,7 @@ STYLES = {
     "changed": "yellow",
     "failed": "bold red",
     "skipped": "cyan",
+    "later": "blue",
     "rescued": "magenta",
     "ignored": "magenta",
     "title": "bold",
@@ -81,9 +82,14 @@ class Live:
 
     def write(self, style: str, text: str) -> None:
         """A line above the bars."""
-        line = Text(text.rstrip())
-        if style in ("ok", "changed", "failed", "skipped", "ignored") and text.startswith(style):
-            line.stylize(STYLES[style], 0, len(style))
-        elif style in STYLES:
-            line.stylize(STYLES[style])
-        self._console.print(line, soft_wrap=True)
+        self._console.print(styled(style, text), soft_wrap=True)
+
+
+def styled(style: str, text: str) -> Text:
+    """A line in the colour of its style; a status at its beginning is all that is coloured."""
+    line = Text(text.rstrip())
+    if style in ("ok", "changed", "failed", "skipped", "ignored") and text.startswith(style):
+        line.stylize(STYLES[style], 0, len(style))
+    elif style in STYLES:
+        line.stylize(STYLES[style])
+    return line

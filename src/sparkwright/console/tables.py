@@ -12,7 +12,16 @@ from sparkwright.plan.events import Event
 #: where no terminal tells its width
 WIDE = (120, 24)
 LEAST = 30
-STYLES = {"proved": "ok", "failed": "failed", "found": "failed", "inconclusive": "changed", "possible": "changed"}
+STYLES = {
+    "proved": "ok",
+    "failed": "failed",
+    "found": "failed",
+    "inconclusive": "changed",
+    "possible": "changed",
+    "ok": "plain",
+    "bad": "failed",
+    "warning": "changed",
+}
 
 #: module: where its rows are, and the columns: (title, key)
 TABLES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {

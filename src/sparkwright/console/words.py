@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -29,6 +30,12 @@ def amount(done: float, total: float, unit: str) -> str:
     say = {"bytes": size, "s": duration}.get(unit, "{:g}".format)
     tail = f" {unit}" if unit not in ("bytes", "s", "") else ""
     return f"{say(done)} of {say(total)}{tail}" if total else f"{say(done)}{tail}"
+
+
+def names(given: Sequence[str], most: int = 12) -> str:
+    """spark1, spark2 and spark3; of very many hosts the first ones and how many more."""
+    shown = [*given[:most], *([f"{len(given) - most} more"] if len(given) > most else [])]
+    return " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), *shown[-1:]])
 
 
 def short(value: Any, width: int = 88) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 HEALTH = "/health"  # 200 with an empty body, 503 when the engine is dead; it says nothing about tokens
@@ -38,18 +38,46 @@ OWN_KEYS = (("chat_template_kwargs",), ("ignore_eos",), ("stream_options",))
 REFUSALS = (400, 422)
 
 
+API_KEY_VARIABLE = "VLLM_API_KEY"
+LOWEST_PRIORITY = 1000
+
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
-def generated(model: str, tokens: int) -> dict[str, Any]:
-    """The request that proves health: a few tokens without thinking, so that the content is not null."""
+def generated(model: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
+    """The request that proves health: a few tokens without thinking, so that the content is not null.
+
+    priority: higher numbers wait for lower ones; only an engine that schedules by priority takes one.
+    """
     return {
+        **({"priority": priority} if priority else {}),
         "model": model,
         "messages": [{"role": "user", "content": "Say ok."}],
         "max_tokens": tokens,
         "temperature": 0,
         "chat_template_kwargs": {"enable_thinking": False},
     }
+
+
+def low_priority(command: Sequence[str]) -> int:
+    """The priority of a request that gives way to every other; 0 for an engine that does not schedule by priority."""
+    return LOWEST_PRIORITY if _value(command, "--scheduling-policy") == "priority" else 0
+
+
+def api_key(command: Sequence[str], env: Sequence[str]) -> str:
+    """The key that a server was started with, from its container's command and environment; empty when it wants none."""
+    given = dict(pair.partition("=")[::2] for pair in env)
+    return _value(command, "--api-key") or given.get(API_KEY_VARIABLE, "")
+
+
+def _value(command: Sequence[str], option: str) -> str:
+    """An option's first value, given as `--option value` or `--option=value`; the last one counts."""
+    found = ""
+    for word, after in zip(command, [*command, ""][1:], strict=True):
+        name, equals, value = word.replace("_", "-").partition("=")[0], "=" in word, word.partition("=")[2]
+        if name == option:
+            found = value if equals else after
+    return found
 
 
 def measured_stream(model: str, prompt: str, tokens: int) -> dict[str, Any]:
@@ -99,6 +127,13 @@ def spoken(answer: Any) -> tuple[str, str]:
         return str(message["content"] or ""), str(message.get("reasoning") or message.get("reasoning_content") or "")
     except (KeyError, IndexError, TypeError, AttributeError):
         return "", ""
+
+
+def tokens_of(answer: Any) -> int:
+    """How many tokens a whole answer was made of. A single one may have no text: a mark of thinking, half a character."""
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    told = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return int(told) if isinstance(told, int) else int(any(spoken(answer)))
 
 
 def counters(metrics_text: str) -> dict[str, float]:

@@ -46,10 +46,11 @@ class Host:
 
 @dataclass(frozen=True)
 class Inventory:
-    """hosts: by name. groups: the hosts' names by group, `all` among them."""
+    """hosts: by name. groups: the hosts' names by group, `all` among them. min_serving: of the groups that say it."""
 
     hosts: Mapping[str, Host]
     groups: Mapping[str, tuple[str, ...]]
+    min_serving: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def load(cls, project: Path) -> Inventory:
@@ -59,7 +60,8 @@ class Inventory:
         hosts = {path.stem: _host(path, groups) for path in sorted(folder.glob("*.yml")) if path.name != GROUPS_FILE}
         if not hosts:
             raise Refused(f"no host in {document.shown(folder)}.", fix="Write hosts/spark1.yml (docs/files/host.md).")
-        return cls(hosts, _members(hosts, groups))
+        floors = {name: group.min_serving for name, group in groups.items() if group.min_serving is not None}
+        return cls(hosts, _members(hosts, groups), floors)
 
     def names(self) -> list[str]:
         """Every host's name."""

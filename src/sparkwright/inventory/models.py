@@ -62,3 +62,9 @@ class GroupFile(Shared):
     hosts: list[str] = Field(
         default_factory=list, description="members, beside the hosts that name the group themselves"
     )
+    min_serving: int | None = Field(
+        None,
+        ge=0,
+        description="a run that takes servers down keeps at least so many of this group serving; "
+        "if not given, one when the run is for several hosts of the group",
+    )

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkwright import recipe as recipes
 from sparkwright.engine import flags, predict
 from sparkwright.engine.rules import Finding
 from sparkwright.errors import Refused
 from sparkwright.modules.clear_arm import LABEL
-from sparkwright.recipe import Recipe, Serving
+from sparkwright.recipe import Recipe
+from sparkwright.recipe.serving import Serving, serving
 
 CHUNKED, PREFIX, BUDGET = "enable-chunked-prefill", "enable-prefix-caching", "max-num-batched-tokens"
 #: with chunked prefill off a step takes a whole prompt: more than this is a start that takes memory and minutes for nothing
@@ -32,7 +32,7 @@ class Arm:
 
     def serving(self, pinned: Mapping[str, Any]) -> Serving:
         """What its engine will make of it, and what is wrong with it."""
-        return recipes.serving(self.recipe, pinned)
+        return serving(self.recipe, pinned)
 
     def effective(self, pinned: Mapping[str, Any]) -> predict.Effective:
         """The settings foretold."""
@@ -84,7 +84,7 @@ def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
 
     Off, a step takes a whole prompt, so the context is no longer than UNCHUNKED_LENGTH in both.
     """
-    served = recipes.serving(base, pinned)
+    served = serving(base, pinned)
     both: dict[str, Any] = {}
     if served.architecture.kind != "dense":
         both[PREFIX] = False

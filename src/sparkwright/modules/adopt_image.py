@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
+from sparkwright.host.images.image_names import Name, name_by_digest
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.image_names import Name, name_by_digest
 
 
 class AdoptImage(Module["AdoptImage.Args"]):

@@ -31,8 +31,8 @@ from sparkwright.secret import Secret
 if TYPE_CHECKING:
     import docker
 
-    from sparkwright.modules.machine import Machine
-    from sparkwright.modules.state import StateFolder
+    from sparkwright.host.machine import Machine
+    from sparkwright.host.state import StateFolder
 
 
 def arg(doc: str, *, default: Any = dataclasses.MISSING, default_factory: Any = dataclasses.MISSING) -> Any:
@@ -55,7 +55,8 @@ class Result:
     """What a module did or found.
 
     msg: one sentence. data: what `register` gives to later tasks, plain JSON. fix: what the user can do about
-    a failure. exit: the exit code a failure stands for, when it is not 1 (Exit.INCONCLUSIVE, Exit.REFUSED).
+    a failure. exit: the exit code a failure stands for, when it is not 1 (Exit.INCONCLUSIVE, Exit.REFUSED); INCONCLUSIVE without
+    a failure lets the run go on, and end with 4.
     """
 
     msg: str = ""

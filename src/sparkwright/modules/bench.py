@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Refused
+from sparkwright.host import evidence
+from sparkwright.host.records import cells
 from sparkwright.measure import lab
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
-from sparkwright.modules import cells, evidence
 from sparkwright.modules.base import Context, Module, Result, arg
 
 

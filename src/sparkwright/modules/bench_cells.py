@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwright.modules import cells
+from sparkwright.host.records import cells
 from sparkwright.modules.base import Context, Module, Result, arg
 
 

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import container_options, containers
+from sparkwright.host.containers import container_options, containers
+from sparkwright.host.images.image_names import known_as
+from sparkwright.host.records import good_states
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.image_names import known_as
 from sparkwright.plan.container import ContainerSpec
+
+#: files of a model that no engine reads
+FOR_PEOPLE = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|LICEN[CS]E[^/]*|NOTICE[^/]*)$", re.I)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """container and image: inspects, empty when there is none. verified_id: of the last verified container."""
+    """container and image: inspects, empty when there is none. verified_id: of the last verified container.
+
+    model: what that one was verified with: commit, and files with their hashes.
+    """
 
     container: dict[str, Any]
     image: dict[str, Any]
     verified_id: str
+    model: dict[str, Any]
 
     @property
     def running(self) -> bool:
@@ -41,29 +50,30 @@ class Container(StateModule["Container.Args", Found]):
     @dataclass(frozen=True)
     class Args:
         spec: dict[str, Any] = arg("the container, as `container` in scope holds it")
+        model: dict[str, Any] = arg(
+            "the model it is to serve, commit and files; compared with what it was verified with. Empty: not compared",
+            default_factory=dict,
+        )
 
     def read(self, args: Args, context: Context) -> Found:
         client = context.docker()
         container = containers.inspect(client, args.spec["name"]) or {}
         image = containers.image_of(client, container) if container else {}
-        return Found(container, image, str((context.state.read("verified") or {}).get("container_id", "")))
+        good = good_states.last(context.state)
+        return Found(container, image, str(good.get("container_id", "")), good.get("model") or {})
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         spec = ContainerSpec.from_json(args.spec)
         if not found.container:
             return [Change("container", None, spec.name, "there is none")]
-        changes = container_options.differences(spec, found.container, found.image)
+        changes = _drift(args, spec, found)
         if not changes and not found.running:
             return [Change("state", found.container["State"]["Status"], "running", "it is stopped")]
         return changes
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         spec = ContainerSpec.from_json(args.spec)
-        drift = (
-            [dataclasses.asdict(c) for c in container_options.differences(spec, found.container, found.image)]
-            if found.container
-            else []
-        )
+        drift = [dataclasses.asdict(one) for one in _drift(args, spec, found)] if found.container else []
         granted = bool(found.container) and found.container["HostConfig"]["RestartPolicy"]["Name"] == spec.restart
         known = bool(found.container) and found.container["Id"] == found.verified_id
         differs = not found.container or bool(drift)
@@ -100,6 +110,26 @@ class Container(StateModule["Container.Args", Found]):
             raise containers.refused_start(error, context.machine, client, spec.ports) from None
         now = containers.inspect(client, spec.name) or {}
         return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
+
+
+def _drift(args: Container.Args, spec: ContainerSpec, found: Found) -> list[Change]:
+    """What of the container is not as it should be, and the weights it holds in memory when they are another revision's."""
+    changes = container_options.differences(spec, found.container, found.image)
+    wanted, has = args.model.get("commit"), found.model.get("commit")
+    if not wanted or not has or wanted == has or found.container.get("Id") != found.verified_id:
+        return changes
+    before, after = _read_by_the_engine(found.model), _read_by_the_engine(args.model)
+    if before == after:
+        return changes
+    count = sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
+    why = f"{count} files that the engine reads differ; it holds the older ones in memory"
+    return [*changes, Change("model revision", has[:12], wanted[:12], why)]
+
+
+def _read_by_the_engine(model: dict[str, Any]) -> dict[str, str]:
+    """Hashes of a model's files, without those that are for people only."""
+    files = model.get("files") or []
+    return {one["path"]: one["sha256"] or one["blob_id"] for one in files if not FOR_PEOPLE.search(one["path"])}
 
 
 def _sentence(found: Found, drift: list[dict[str, Any]]) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed
+from sparkwright.host.state import write_atomically
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.state import write_atomically
 
 LIVES_S = 900
 

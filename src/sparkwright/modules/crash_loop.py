@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.modules import containers, good_states, history, incidents
+from sparkwright.host.containers import containers
+from sparkwright.host.records import good_states, history, incidents
 from sparkwright.modules.base import Context, Module, Result, arg
 
 KEPT_S = 86400.0
+MOST = 3
+WITHIN_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +64,21 @@ class CrashLoop(Module["CrashLoop.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        most: int = arg("restarts that are no loop yet", default=3)
-        within_s: float = arg("the time they are counted over, seconds", default=600.0)
+        most: int = arg("restarts that are no loop yet", default=MOST)
+        within_s: float = arg("the time they are counted over, seconds", default=WITHIN_S)
 
     def run(self, args: Args, context: Context) -> Result:
         container = containers.inspect(context.docker(), args.name)
         if container is None:
             return Result(msg="there is no server", data={"broken": False})
-        now_s = time.time()
-        seen = _samples(container, context)
-        why = verdict(container, seen, now_s=now_s, most=args.most, within_s=args.within_s)
+        why = look(container, context, most=args.most, within_s=args.within_s)
         restarts = int(container.get("RestartCount", 0))
         if not why:
-            if not context.check:
-                _remember(container, [*seen, Sample(now_s, restarts)], context)
             return Result(msg=f"{restarts} restarts since its start", data={"broken": False, "restarts": restarts})
         data = {"broken": True, "why": why, "restarts": restarts}
         if context.check:
             return Result(changed=True, msg=why, data=data)
-        containers.set_policy(context.docker(), args.name, "no")
-        folder = incidents.save(context, args.name, why)
-        if containers.running(context.docker(), args.name):
-            containers.stop(context.docker(), args.name, 10)
-        history.append(context, "stopped for a crash loop", container_id=container["Id"], why=why)
-        raise BrokenLoop(args.name, why, {**data, "incident": folder.name})
+        raise BrokenLoop(args.name, why, {**data, "incident": break_loop(context, args.name, why)})
 
 
 class BrokenLoop(Failed):
@@ -96,6 +90,27 @@ class BrokenLoop(Failed):
             fix="`invoke incident` fetches what was kept of it; `invoke deploy` or `invoke rollback` brings a server back.",
         )
         self.data = data
+
+
+def break_loop(context: Context, name: str, why: str) -> str:
+    """Take the policy away, keep what there is to know, stop it. Returns the name of the incident."""
+    client = context.docker()
+    container = containers.inspect(client, name) or {}
+    containers.set_policy(client, name, "no")
+    folder = incidents.save(context, name, why)
+    if containers.running(client, name):
+        containers.stop(client, name, 10)
+    history.append(context, "stopped for a crash loop", container_id=container.get("Id", ""), why=why)
+    return folder.name
+
+
+def look(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
+    """The verdict on a container now; a look that finds nothing is remembered for the next."""
+    now_s, seen = time.time(), _samples(container, context)
+    why = verdict(container, seen, now_s=now_s, most=most, within_s=within_s)
+    if not why and not context.check:
+        _remember(container, [*seen, Sample(now_s, int(container.get("RestartCount", 0)))], context)
+    return why
 
 
 def _samples(container: Mapping[str, Any], context: Context) -> list[Sample]:

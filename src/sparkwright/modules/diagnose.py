@@ -8,8 +8,8 @@ from typing import Any, Literal
 from sparkwright.engine import architecture, causes, endpoints, rules, versions
 from sparkwright.engine.logs import EngineState
 from sparkwright.engine.predict import effective
+from sparkwright.host import evidence, http_probe
 from sparkwright.measure import gpu, smoke, stream
-from sparkwright.modules import evidence, http_probe
 from sparkwright.modules.base import Context, Module, Result, arg
 
 TOKENS = 64

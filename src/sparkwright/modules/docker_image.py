@@ -8,11 +8,11 @@ from typing import Any
 
 from sparkwright.engine import image as engine_image
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.modules import registry_errors
+from sparkwright.host.images import registry_errors
+from sparkwright.host.images.image_names import Name, known_as, name_by_digest, with_content
+from sparkwright.host.images.registry_errors import RegistryDown
+from sparkwright.host.machine import Machine
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.image_names import Name, known_as, name_by_digest, with_content
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.registry_errors import RegistryDown
 
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 TRIES = 5

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 
 from sparkwright.engine import endpoints
-from sparkwright.modules import containers, http_probe
+from sparkwright.host import http_probe
+from sparkwright.host.containers import containers
 from sparkwright.modules.base import Context, Module, Result, arg
 
 POLL_S = 0.2

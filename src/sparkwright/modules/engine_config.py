@@ -8,7 +8,8 @@ from typing import Any
 from sparkwright.engine import logs, settings
 from sparkwright.engine.log_text import lines_of
 from sparkwright.errors import Inconclusive
-from sparkwright.modules import cells, containers
+from sparkwright.host.containers import containers
+from sparkwright.host.records import cells
 from sparkwright.modules.base import Context, Module, Result, arg
 
 SHOWN = 4

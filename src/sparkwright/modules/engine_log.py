@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparkwright.engine import logs
 from sparkwright.errors import Inconclusive
-from sparkwright.modules import containers
+from sparkwright.host.containers import containers
 from sparkwright.modules.base import Context, Module, Result, arg
 
 

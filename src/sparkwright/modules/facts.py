@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.modules import ollama_client
+from sparkwright.host.machine import Machine
+from sparkwright.host.ollama import ollama_client
 from sparkwright.modules.base import Context, Module, Result
-from sparkwright.modules.machine import Machine
 
 GPU_QUERY = ("name", "driver_version", "temperature.gpu", "power.draw", "clocks.sm")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkwright.modules import files
+from sparkwright.host import files
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 

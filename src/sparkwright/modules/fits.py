@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sparkwright.modules import containers, footprint, holders, memory_fit, ollama_models
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint, holders, memory_fit
+from sparkwright.host.ollama import ollama_models
 from sparkwright.modules.base import Context, Module, Result, arg
 
 GIB = 2**30

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.modules import cgroups, containers, footprint
+from sparkwright.host.containers import cgroups, containers
+from sparkwright.host.memory import footprint
 from sparkwright.modules.base import Context, Module, Result, arg
 
 POLL_S = 0.1

@@ -6,7 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import containers, footprint, good_states, history
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint
+from sparkwright.host.models import kept_files
+from sparkwright.host.records import good_states, history
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 
@@ -71,11 +74,14 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
             raise Failed(
                 f"container {name} does not run any more.", fix=f"On the host: `docker logs --tail 50 {name}`."
             )
-        good_states.remember(context.state, self._good(args, found, context))
+        good = self._good(args, found, context)
+        good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
         containers.set_policy(client, name, args.spec["restart"])
         if found.previous:
             client.api.remove_container(name + containers.PREVIOUS, force=True)
         context.state.remove("previous")
+        if args.model.get("dir"):
+            kept_files.forget(context.machine.expand(args.model["dir"]))
         about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
         more = {"container_id": found.current["Id"], "changed": args.changed, "measured": args.measured}
         history.append(context, args.what, **about, **more)

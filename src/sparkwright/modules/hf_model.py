@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.errors import Failed
-from sparkwright.modules import hub, neighbour
+from sparkwright.host.models import hub, kept_files, neighbour
+from sparkwright.host.models.hub import Source
+from sparkwright.host.models.patience import Patience
+from sparkwright.host.models.transfer import Transfer, sizes
+from sparkwright.host.models.whole import Manifest
+from sparkwright.host.records import good_states
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.hub import Source
-from sparkwright.modules.transfer import Transfer, sizes
-from sparkwright.modules.whole import Manifest
 
 MARGIN = 1.05
 CACHE_WORTH_SAYING_BYTES = 10**9
@@ -33,7 +35,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
     """The model's folder holds exactly the locked files, each proved by its hash.
 
     Files that were proved before cost a stat each. A file that is missing, truncated or wrong is named and fetched, alone,
-    beside the old one; it takes its place in one step when its hash is right, so a server that reads it is not disturbed.
+    beside the old one; when the hashes of all are right they take their places together, so a server never reads a part.
     Room is checked first (+5 %). With every file whole nobody is asked at all. Every shard that a safetensors index names
     has to be there.
 
@@ -41,6 +43,8 @@ class HfModel(StateModule["HfModel.Args", Found]):
     parallel and goes on where it was cut (fast mirrors); `xet`, where the hub has it; `auto` measures for two seconds and says
     what it chose. No new byte on the disk for stall_seconds: the transfer is killed, and goes on in the next mode. Partial
     files of another mode or hub version are removed first: continuing one corrupts it silently.
+
+    Files that a verified server was started with are kept (hard links in .before/) until another revision is verified.
 
     from: another host of the inventory that has the model; its files come from there, not from the hub, proved by the same
     hashes. What was read and written stays in the page cache, which counts against the GPU's memory on a Spark until the
@@ -63,12 +67,15 @@ class HfModel(StateModule["HfModel.Args", Found]):
         from_: str = arg("a host that has the model, to copy it from; empty: the hub", default="")
         neighbour: list[str] = arg("where that host hands it out; filled in by the command", default_factory=list)
 
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience or Patience()
+
     def read(self, args: Args, context: Context) -> Found:
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
         missing = manifest.prove(args.files, heard=_told(context, sizes(args.files)))
-        manifest.about = {"id": args.id, "commit": args.commit}
         if not missing:
             _refuse_lost_shards(manifest, args)
+            manifest.about = _about(args)
             if not context.check:
                 manifest.save()
         return Found(missing, manifest)
@@ -98,12 +105,17 @@ class HfModel(StateModule["HfModel.Args", Found]):
         size = sizes(files)
         _make_room(folder, size, context)
         hub.remove_leftovers(folder)
+        _keep_verified(args, sorted(missing), folder, context)
+        found.manifest.about = found.manifest.about or {"id": args.id, "commit": args.commit}
         cached_before = context.machine.meminfo().get("Cached", 0)
         with _source(args, context) as source:
-            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds)
+            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, self._patience)
             mode = transfer.run(_first_mode(args))
-        _refuse_lost_shards(found.manifest, args)
-        found.manifest.save()
+        try:
+            _refuse_lost_shards(found.manifest, args)
+            found.manifest.about = _about(args)
+        finally:
+            found.manifest.save()
         grown = max(0, context.machine.meminfo().get("Cached", 0) - cached_before)
         if grown > CACHE_WORTH_SAYING_BYTES:
             context.note(f"the page cache grew by {grown / 1e9:.1f} GB; it counts as used memory until it is let go.")
@@ -111,6 +123,25 @@ class HfModel(StateModule["HfModel.Args", Found]):
         if args.from_:
             msg += f"; from {args.from_}"
         return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": grown, "msg": msg}
+
+
+def _keep_verified(args: HfModel.Args, paths: list[str], folder: Path, context: Context) -> None:
+    """What the verified server was started with is kept until another revision is verified: a roll back needs it."""
+    model = good_states.last(context.state).get("model") or {}
+    before = model.get("commit")
+    if not before or before == args.commit or context.machine.expand(model.get("dir", "")) != folder:
+        return
+    try:
+        kept_files.keep(folder, paths, before)
+    except OSError as error:
+        context.note(
+            f"the files of {before[:12]} can't be kept ({error.strerror}): a roll back has to fetch them again."
+        )
+
+
+def _about(args: HfModel.Args) -> dict[str, Any]:
+    """Whose files a folder holds, once it holds all of them."""
+    return {"id": args.id, "commit": args.commit, "paths": sorted(str(file["path"]) for file in args.files)}
 
 
 @contextmanager

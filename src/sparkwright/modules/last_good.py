@@ -8,16 +8,18 @@ from typing import Any
 
 from sparkwright.engine.flags import DEFAULT_MEMORY_UTILIZATION
 from sparkwright.errors import Refused
-from sparkwright.modules import containers, good_states
+from sparkwright.host.containers import containers
+from sparkwright.host.containers.container_options import port_bindings
+from sparkwright.host.records import good_states
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.container_options import port_bindings
 
 
 class LastGood(Module["LastGood.Args"]):
     """Find what a roll back goes to: the last verified state; when that is what serves now, the one before it.
 
     When its container was kept (NAME-previous, after a deploy with `--no-rollback` or one that was cut off) it is put back as
-    it is; else it is made again from what was written down, image digest, settings and model revision.
+    it is; so is one that a run had stopped, and not yet renamed or started again, when it was cut off. Else it is made again
+    from what was written down, image digest, settings and model revision.
 
     Returns: kept, spec, model, serve, since, base_url. Refuses when there is nothing to go back to.
     """
@@ -33,12 +35,15 @@ class LastGood(Module["LastGood.Args"]):
         current = containers.inspect(client, args.name) or {}
         previous = containers.inspect(client, args.name + containers.PREVIOUS) or {}
         good = good_states.last(context.state)
+        if current and not previous and self._taken(current, good, context):
+            msg = f"{args.name} itself: a run that was cut off had stopped it"
+            return Result(msg=msg, data=_data(good, containers.url_of(current), kept=True))
         if good and current.get("Id") == good.get("container_id"):
             good = next(iter(good_states.before(context.state)), {})
             if not good:
                 raise Refused(
-                    f"{args.name} is the only state that was ever verified here: there is none before it.",
-                    fix="`invoke deploy` with another recipe changes it.",
+                    f"there is no verified state before the one of {args.name} that serves.",
+                    fix="`invoke history` shows what was here; `invoke deploy` makes any recipe serve.",
                 )
         elif previous and (not good or previous["Id"] == good.get("container_id")):
             msg = f"the kept container {args.name}{containers.PREVIOUS}"
@@ -49,6 +54,12 @@ class LastGood(Module["LastGood.Args"]):
             raise Refused("the last verified state was written down by an older sparkwright: it can't be made again.")
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(good.get("since", 0)))
         return Result(msg=f"verified {when}: {good['spec']['image']}", data=_data(good, "", kept=False))
+
+    @staticmethod
+    def _taken(current: dict[str, Any], good: dict[str, Any], context: Context) -> bool:
+        """Whether the last good server has its name, while a run that never ended holds its policy or its life."""
+        remembered = context.state.read("previous") or {}
+        return bool(current["Id"] == remembered.get("id") == good.get("container_id"))
 
 
 def _assumed(args: LastGood.Args) -> dict[str, Any]:

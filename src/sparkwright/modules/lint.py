@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sparkwright.engine import architecture, rules, versions
 from sparkwright.errors import Exit
-from sparkwright.modules import engine_image
+from sparkwright.host.images import engine_image
 from sparkwright.modules.base import Context, Module, Result, arg
 
 

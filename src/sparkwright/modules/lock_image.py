@@ -7,10 +7,11 @@ from typing import Any
 
 from sparkwright.engine import image as engine_image
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules import docker_image, registry_client
+from sparkwright.host.images import registry_client
+from sparkwright.host.images.image_names import Name, digests_of, known_as
+from sparkwright.host.images.registry_errors import NotThere, RegistryDown
+from sparkwright.modules import docker_image
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.image_names import Name, digests_of, known_as
-from sparkwright.modules.registry_errors import NotThere, RegistryDown
 
 
 class LockImage(Module["LockImage.Args"]):

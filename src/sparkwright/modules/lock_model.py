@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sparkwright.engine.architecture import essence
-from sparkwright.modules import hub
+from sparkwright.host.models import hub
+from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context, Module, Result, arg
+
+COMMIT_DIGITS = 40
 
 
 class LockModel(Module["LockModel.Args"]):
     """Ask the hub what a branch means now: its commit and its files with their hashes. Downloads nothing.
 
+    When the hub does not answer, and `or_here` allows it, the copy on the host is taken if every file of it was proved and
+    has not changed since; it says so, and with which commit.
+
     Returns: commit, config (what tells the model's kind, of its config.json), files (path, size_bytes, sha256, blob_id).
 
-    Fails: no such model or revision, gated (says where to accept the licence), hub down.
+    Fails: no such model or revision, gated (says where to accept the licence), hub down and no whole copy here.
     """
 
     @dataclass(frozen=True)
@@ -26,15 +34,52 @@ class LockModel(Module["LockModel.Args"]):
         allow: list[str] = arg("only files that match one of these patterns", default_factory=list)
         ignore: list[str] = arg("no files that match one of these patterns", default_factory=list)
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
+        or_here: bool = arg("take the host's whole copy when the hub does not answer", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
-        found = hub.entry(context.machine, args.id, args.revision, context.secrets.get(args.token_secret))
-        files = [one for one in found["files"] if _chosen(one["path"], args.allow, args.ignore)]
-        total = sum(one["size_bytes"] for one in files)
-        msg = f"commit {found['commit'][:12]}, {len(files)} files, {total / 1e9:.2f} GB"
-        token = context.secrets.get(args.token_secret)
-        config = hub.config(context.machine, args.id, found["commit"], token) if _has_config(files) else None
-        return Result(msg=msg, data={"commit": found["commit"], "config": config and essence(config), "files": files})
+        try:
+            data = _of_hub(args, context)
+        except hub.HubDown as error:
+            copy = _whole_copy(args, context) if args.or_here else None
+            if copy is None:
+                raise
+            context.note(f"{error.message} Took the whole copy on this host: {copy.folder}, commit {copy.commit}.")
+            data = {"commit": copy.commit, "config": _config_here(copy.folder), "files": copy.entries()}
+        total = sum(one["size_bytes"] for one in data["files"])
+        msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {total / 1e9:.2f} GB"
+        return Result(msg=msg, data=data)
+
+
+def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
+    token = context.secrets.get(args.token_secret)
+    found = hub.entry(context.machine, args.id, args.revision, token)
+    files = [one for one in found["files"] if _chosen(one["path"], args.allow, args.ignore)]
+    config = hub.config(context.machine, args.id, found["commit"], token) if _has_config(files) else None
+    return {"commit": found["commit"], "config": config and essence(config), "files": files}
+
+
+def _whole_copy(args: LockModel.Args, context: Context) -> Manifest | None:
+    """The one copy of this model here that is whole; none when two commits could be meant."""
+    copies = [
+        one
+        for one in Manifest.all(context.state)
+        if one.about.get("id") == args.id
+        and one.is_whole()
+        and (not _is_commit(args.revision) or one.commit == args.revision)
+    ]
+    return copies[0] if len({one.commit for one in copies}) == 1 else None
+
+
+def _is_commit(revision: str) -> bool:
+    return len(revision) == COMMIT_DIGITS and set(revision) <= set("0123456789abcdef")
+
+
+def _config_here(folder: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((folder / hub.CONFIG).read_text())
+    except (OSError, ValueError):
+        return None
+    return essence(found) if isinstance(found, dict) else None
 
 
 def _has_config(files: list[dict[str, Any]]) -> bool:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.modules import image_stream
+from sparkwright.host.images import image_stream
+from sparkwright.host.images.image_names import digests_of, known_as
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.image_names import digests_of, known_as
 
 NOT_OURS = ("lo", "docker", "br-", "veth", "virbr")
 

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from sparkwright.modules import footprint, memory_fit, ollama_models
+from sparkwright.host.memory import footprint, memory_fit
+from sparkwright.host.ollama import ollama_models
 from sparkwright.modules.base import Context, Module, Result, arg
 
 POLL_S = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from sparkwright.modules import footprint, holders
+from sparkwright.host.memory import footprint, holders
 from sparkwright.modules.base import Context, Module, Result, arg
 
 POLL_S = 0.1

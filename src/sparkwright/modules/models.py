@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwright.modules import model_folders
+from sparkwright.host.models import model_folders
 from sparkwright.modules.base import Context, Module, Result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwright.modules import ollama_models
+from sparkwright.host.ollama import ollama_models
 from sparkwright.modules.base import Context, Module, Result, arg
 
 GIB = 2**30

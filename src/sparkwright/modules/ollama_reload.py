@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
+from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama
+from sparkwright.host.ollama.ollama_places import SERVICE
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.ollama_client import Absent, Busy, Loaded, Ollama
-from sparkwright.modules.ollama_places import SERVICE
 
 GIB = 2**30
 COMES_S = 20.0

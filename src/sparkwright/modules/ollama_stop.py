@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright.errors import Failed
-from sparkwright.modules import containers, ollama_models
+from sparkwright.host.containers import containers
+from sparkwright.host.ollama import ollama_models
+from sparkwright.host.ollama.ollama_places import SERVICE, Place
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.ollama_places import SERVICE, Place
 
 GONE_S = 15.0
 

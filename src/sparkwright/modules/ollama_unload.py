@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright.errors import Failed
-from sparkwright.modules import ollama_models
+from sparkwright.host.ollama import ollama_models
+from sparkwright.host.ollama.ollama_models import Held, Seen
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.ollama_models import Held, Seen
 
 
 class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):

@@ -7,8 +7,8 @@ from typing import Any
 
 from sparkwright.engine import architecture, endpoints, prefix_caching, versions
 from sparkwright.errors import Exit
+from sparkwright.host import evidence, http_probe
 from sparkwright.measure import prefix, stream
-from sparkwright.modules import evidence, http_probe
 from sparkwright.modules.base import Context, Module, Result, arg
 
 #: a template's and a question's share of the context, beside the prefix

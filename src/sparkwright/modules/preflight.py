@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.modules import containers
+from sparkwright.host.containers import containers
+from sparkwright.host.images.image_names import known_as
 from sparkwright.modules.base import Context, Module, Result, arg
 from sparkwright.modules.docker_image import platform_of
-from sparkwright.modules.image_names import known_as
 
 MARGIN = 1.05
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.errors import Failed
+from sparkwright.host.images.image_names import Name, known_as
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.image_names import Name, known_as
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sparkwright.modules import containers, footprint, good_states
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint
+from sparkwright.host.models import kept_files
+from sparkwright.host.records import good_states
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Inspects, empty when there is none; remembered: what `set_aside` or `stopped` wrote down before it acted."""
+    """Inspects, empty when there is none; remembered: what `set_aside` or `stopped` wrote down before it acted.
+
+    kept_model: the revision whose files were kept for the old server; empty when its files were not replaced.
+    """
 
     current: dict[str, Any]
     previous: dict[str, Any]
     remembered: dict[str, Any]
     verified_id: str
+    kept_model: str = ""
+
+    @property
+    def old(self) -> bool:
+        """Whether an old server is there, wherever it stands."""
+        return bool(self.previous) or self.halfway or self.untouched
 
     @property
     def halfway(self) -> bool:
@@ -37,6 +50,7 @@ class PutBack(StateModule["PutBack.Args", Found]):
     with policy `no` and stays for its log: a crash loop is broken, never fed.
 
     A good server that was not yet set aside is left alone; one that was stopped and not yet renamed is to be started again.
+    When the model's files were replaced by another revision's, those it was verified with have their place again.
 
     It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
 
@@ -49,15 +63,22 @@ class PutBack(StateModule["PutBack.Args", Found]):
         name: str = arg("the container's name")
 
     def read(self, args: Args, context: Context) -> Found:
-        client = context.docker()
+        client, good = context.docker(), good_states.last(context.state)
+        folder = _model_folder(context)
         return Found(
             containers.inspect(client, args.name) or {},
             containers.inspect(client, args.name + containers.PREVIOUS) or {},
             context.state.read("previous") or {},
-            str(good_states.last(context.state).get("container_id", "")),
+            str(good.get("container_id", "")),
+            kept_files.commit_of(folder) if folder else "",
         )
 
     def differences(self, args: Args, found: Found) -> list[Change]:
+        model = [Change("model files", None, found.kept_model[:12])] if found.old and found.kept_model else []
+        return self._of_server(args, found) + model
+
+    @staticmethod
+    def _of_server(args: Args, found: Found) -> list[Change]:
         if found.previous:
             return [Change("container", f"{args.name}{containers.PREVIOUS} (stopped)", f"{args.name} (stopped)")]
         if found.untouched or found.halfway:
@@ -85,12 +106,24 @@ class PutBack(StateModule["PutBack.Args", Found]):
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         client, kept = context.docker(), args.name + containers.PREVIOUS
-        if not found.previous:
+        if not found.old:
             containers.set_policy(client, args.name, "no")
             containers.stop(client, args.name, 10)
             return {"msg": f"There was no older server to put back; {args.name} is stopped."}
-        if found.current:
+        if found.previous and found.current:
             footprint.before_stop(context, found.current)
             containers.remove(client, args.name, 10)
-        client.api.rename(kept, args.name)
+        folder = _model_folder(context)
+        if found.kept_model and folder:
+            context.note(
+                f"{kept_files.put_back(folder)} files of the model are those of {found.kept_model[:12]} again."
+            )
+        if found.previous:
+            client.api.rename(kept, args.name)
         return {}
+
+
+def _model_folder(context: Context) -> Path | None:
+    """Where the model of the last good state stands."""
+    folder = (good_states.last(context.state).get("model") or {}).get("dir")
+    return context.machine.expand(folder) if folder else None

@@ -21,6 +21,7 @@ NAMES: tuple[str, ...] = (
     "directory",
     "docker_image",
     "docker_ready",
+    "doctor",
     "drain",
     "engine_config",
     "engine_log",
@@ -30,6 +31,7 @@ NAMES: tuple[str, ...] = (
     "fits",
     "gone",
     "grant_restart",
+    "health_timer",
     "hf_model",
     "incident",
     "last_good",
@@ -39,6 +41,7 @@ NAMES: tuple[str, ...] = (
     "look_image",
     "memory",
     "memory_back",
+    "mend",
     "models",
     "ollama_ps",
     "ollama_reload",
@@ -53,6 +56,7 @@ NAMES: tuple[str, ...] = (
     "reinstated",
     "remove_model",
     "send_image",
+    "serving",
     "set_aside",
     "share_model",
     "smoke_test",
@@ -66,6 +70,11 @@ NAMES: tuple[str, ...] = (
     "verify_logs",
     "verify_model",
     "wait_ready",
+)
+
+#: modules that never speak to the Docker Engine: a playbook of nothing else needs no client of it
+WITHOUT_ENGINE = frozenset(
+    {"command", "copy_key", "directory", "fail", "file", "package", "systemd_unit", "template", "user_group"}
 )
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Exit, Failed
-from sparkwright.modules import model_folders
+from sparkwright.host.models import model_folders
+from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Change, Context, StateModule, arg
-from sparkwright.modules.whole import Manifest
 
 
 class RemoveModel(StateModule["RemoveModel.Args", Manifest]):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed, Unreachable
-from sparkwright.modules import image_stream
+from sparkwright.host.images import image_stream
 from sparkwright.modules.base import Context, Module, Result, arg
 from sparkwright.secret import Secret
 

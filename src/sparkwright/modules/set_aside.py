@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import containers, footprint, good_states
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint
+from sparkwright.host.records import good_states
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 

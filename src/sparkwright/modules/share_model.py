@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.modules import neighbour
+from sparkwright.host.models import neighbour
+from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.whole import Manifest
 
 
 class ShareModel(Module["ShareModel.Args"]):
@@ -55,9 +55,9 @@ class ShareModel(Module["ShareModel.Args"]):
         """The folder that holds all of it: the named one, or another that this commit was proved in."""
         here = Manifest.of(context.state, context.machine.expand(args.dir))
         missing = here.prove(args.files)
-        about = {"id": args.id, "commit": args.commit}
         if missing:
             for other in Manifest.all(context.state):
-                if other.about == about and all(other.knows(file) for file in args.files):
+                same = (other.about.get("id"), other.commit) == (args.id, args.commit)
+                if same and all(other.knows(file) for file in args.files):
                     return other, []
         return here, missing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import containers
+from sparkwright.host.containers import containers
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 

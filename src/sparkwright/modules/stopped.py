@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.modules import containers, footprint
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.errors import Failed
-from sparkwright.modules import files
+from sparkwright.host import files
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result")

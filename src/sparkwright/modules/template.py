@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.modules import files
+from sparkwright.host import files
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from sparkwright.engine import endpoints
-from sparkwright.modules import http_probe
+from sparkwright.host import http_probe
 from sparkwright.modules.base import Context, Module, Result, arg
 
 DYING_S = 2.0

@@ -9,7 +9,7 @@ from typing import Literal
 from sparkwright.engine import logs
 from sparkwright.engine.log_text import lines_of
 from sparkwright.errors import Refused
-from sparkwright.modules import containers
+from sparkwright.host.containers import containers
 from sparkwright.modules.base import Context, Module, Result, arg
 
 Verdict = Literal["proved", "disproved", "not found"]

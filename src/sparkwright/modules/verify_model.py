@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.whole import Manifest
 
 
 class VerifyModel(Module["VerifyModel.Args"]):

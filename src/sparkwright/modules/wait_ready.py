@@ -9,7 +9,8 @@ from typing import Any
 
 from sparkwright.engine import endpoints, log_lines, logs
 from sparkwright.errors import Failed
-from sparkwright.modules import containers, http_probe
+from sparkwright.host import http_probe
+from sparkwright.host.containers import containers
 from sparkwright.modules.base import Context, Module, Result, arg
 
 POLL_S = 0.2

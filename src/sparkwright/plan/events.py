@@ -20,6 +20,8 @@ from typing import Any
 
 SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
+#: how the sentence of a skipped task begins that check mode can't try: it waits for what an earlier task would change
+KNOWN_AFTER = "known after: "
 
 Event = dict[str, Any]
 

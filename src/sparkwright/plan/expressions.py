@@ -1,20 +1,14 @@
 """Jinja2 as a playbook uses it: sandboxed, undefined names are errors, a lone "{{ x }}" keeps its type.
 
 Both sides use it: the laptop for what depends on files alone, the host for facts and registered results.
+Jinja2 itself is imported when the first expression is met: many a plan holds none.
 """
 
 from __future__ import annotations
 
 import functools
-import posixpath
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-from jinja2 import StrictUndefined, TemplateError, meta, nodes
-from jinja2.exceptions import UndefinedError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from sparkwright import shell
 
 
 class ExpressionError(Exception):
@@ -23,33 +17,6 @@ class ExpressionError(Exception):
 
 class UnknownName(ExpressionError):
     """A name that nothing defines (yet)."""
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    env = ImmutableSandboxedEnvironment(
-        undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True, autoescape=False
-    )
-    env.filters.update(
-        quote=shell.quote,
-        bool=_truth,
-        basename=posixpath.basename,
-        dirname=posixpath.dirname,
-        GiB=lambda size_bytes: f"{size_bytes / 2**30:.1f} GiB",
-    )
-    env.tests.update(
-        changed=lambda result: bool(result["changed"]),
-        failed=lambda result: bool(result["failed"]),
-        succeeded=lambda result: not result["failed"],
-        skipped=lambda result: bool(result["skipped"]),
-    )
-    return env
-
-
-def _truth(value: Any) -> bool:
-    return value.strip().lower() in ("1", "true", "yes", "on") if isinstance(value, str) else bool(value)
-
-
-_ENV = _environment()
 
 
 def is_open(value: Any) -> bool:
@@ -64,9 +31,11 @@ def is_open(value: Any) -> bool:
 @functools.lru_cache(maxsize=1024)
 def names_in(text: str) -> frozenset[str]:
     """The names a template string asks for. Raises ExpressionError on bad syntax."""
+    from sparkwright.plan import jinja
+
     try:
-        return frozenset(meta.find_undeclared_variables(_ENV.parse(text)))
-    except TemplateError as error:
+        return jinja.names_in(text)
+    except jinja.TemplateError as error:
         raise ExpressionError(f"bad expression in {text!r}: {error}") from None
 
 
@@ -101,50 +70,41 @@ def render(value: Any, names: Mapping[str, Any]) -> Any:
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
     """The value of a bare expression, as in `when: image.changed`."""
-    return _guard(expression, lambda: _compiled(expression)(**names))
+    from sparkwright.plan import jinja
+
+    return _guard(expression, lambda: jinja.compiled(expression)(**names))
 
 
 def holds(conditions: Iterable[str], names: Mapping[str, Any]) -> bool:
     """Whether all of these conditions are true, as Ansible's `when` list."""
-    return all(_truth(evaluate(condition, names)) for condition in conditions)
+    return all(truth(evaluate(condition, names)) for condition in conditions)
+
+
+def truth(value: Any) -> bool:
+    """What a value means as a condition: the words that YAML and Ansible take for true are true, other texts are not."""
+    return value.strip().lower() in ("1", "true", "yes", "on") if isinstance(value, str) else bool(value)
 
 
 def _render_text(text: str, names: Mapping[str, Any]) -> Any:
-    lone = _lone_expression(text)
+    from sparkwright.plan import jinja
+
+    lone = jinja.lone_expression(text)
     if lone is not None:
         return evaluate(lone, names)
-    return _guard(text, lambda: _template(text).render(**names))
-
-
-@functools.lru_cache(maxsize=1024)
-def _lone_expression(text: str) -> str | None:
-    body = text.strip()
-    if not (body.startswith("{{") and body.endswith("}}")):
-        return None
-    parsed = _ENV.parse(body).body
-    one_output = len(parsed) == 1 and isinstance(parsed[0], nodes.Output) and len(parsed[0].nodes) == 1
-    return body[2:-2].strip() if one_output else None
-
-
-@functools.lru_cache(maxsize=1024)
-def _template(text: str) -> Any:
-    return _ENV.from_string(text)
-
-
-@functools.lru_cache(maxsize=1024)
-def _compiled(expression: str) -> Any:
-    return _ENV.compile_expression(expression, undefined_to_none=False)
+    return _guard(text, lambda: jinja.template(text).render(**names))
 
 
 def _guard(text: str, call: Any) -> Any:
+    from sparkwright.plan import jinja
+
     try:
         value = call()
-        if isinstance(value, StrictUndefined):
+        if isinstance(value, jinja.StrictUndefined):
             value._fail_with_undefined_error()
         return value
-    except UndefinedError as error:
+    except jinja.UndefinedError as error:
         raise UnknownName(f"{error.message} in {text!r}") from None
-    except TemplateError as error:
+    except jinja.TemplateError as error:
         raise ExpressionError(f"{error.message or error} in {text!r}") from None
     except Exception as error:
         raise ExpressionError(f"{error} in {text!r}") from error

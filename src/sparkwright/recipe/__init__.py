@@ -1,19 +1,20 @@
-"""Recipes: one way to serve one model, and what that means on one host."""
+"""Recipes: one way to serve one model, and what that means on one host.
+
+`recipe.serving`, which asks all that is known of the engine, is imported where it is used: many a play needs nothing of it.
+"""
 
 from sparkwright.recipe.recipe import Recipe, container_spec, load, names, serve_port
-from sparkwright.recipe.scope import PINNED_NAMES, RECIPE_NAMES, home_of, scope
-from sparkwright.recipe.serving import Serving, serving
+from sparkwright.recipe.scope import DEFAULTS, PINNED_NAMES, RECIPE_NAMES, home_of, scope
 
 __all__ = [
+    "DEFAULTS",
     "PINNED_NAMES",
     "RECIPE_NAMES",
     "Recipe",
-    "Serving",
     "container_spec",
     "home_of",
     "load",
     "names",
     "scope",
     "serve_port",
-    "serving",
 ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkwright.engine import flags
 from sparkwright.inventory import Host
 from sparkwright.recipe.recipe import Recipe, container_spec, serve_port
-from sparkwright.recipe.serving import Serving, serving
+
+if TYPE_CHECKING:
+    from sparkwright.recipe.serving import Serving
 
 #: what `scope` gives beside the host's own variables
 HOST_NAMES = ("host", "home")
@@ -38,6 +40,8 @@ def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any
     if recipe is None:
         return names
     port = serve_port(host, recipe)
+    from sparkwright.recipe.serving import serving
+
     served = serving(recipe, pinned)
     command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
     container = container_spec(recipe, host, home, pinned.get("image"), command).to_json()

@@ -9,11 +9,11 @@ from sparkwright.shell import join
 
 FOLDER = "$HOME/.local/share/sparkwright/runtime"
 
-#: $1: the runtime's hash. Runs it, or says which Python there is.
+#: $1: the runtime's hash. $2: what the request needs ("light", "plan" or "engine"). Runs it, or says which Python there is.
 _START = (
     f'r="{FOLDER}/$1"; '
     'if [ -f "$r/python" ]; then p=$(cat "$r/python"); '
-    'if [ -x "$p" ] && "$p" -I "$r/lib/sparkwright/runner/boot.py" "$r/tag"; then exit 0; '
+    'if [ -x "$p" ] && "$p" -I "$r/lib/sparkwright/runner/boot.py" "$r/tag" "$2"; then exit 0; '
     "elif [ $? -ne 75 ]; then exit 1; fi; fi; "
     "for p in python3 python3.14 python3.13 python3.12 python3.11; do "
     '"$p" -c \'import sys,platform; sys.exit(1) if sys.version_info < (3,11) else print('
@@ -32,9 +32,12 @@ _UNPACK = (
 )
 
 
-def start(runtime: str) -> str:
-    """The command line that starts the runtime of this hash, reading a request from standard input."""
-    return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime])
+def start(runtime: str, need: str) -> str:
+    """The command line that starts the runtime of this hash, reading a request from standard input.
+
+    need: what it imports ahead, while it waits for the request: see boot.py.
+    """
+    return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime, need])
 
 
 def unpack(runtime: str, python: str) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from sparkwright.inventory import Host
 from sparkwright.plan.events import Event
 from sparkwright.secret import Secret
+
+#: what a command will ask of a host: a short question, a plan, a plan with tasks that speak to its Docker Engine. It decides
+#: what the runner there imports while the laptop still plans, and nothing else.
+Need = Literal["light", "plan", "engine"]
 
 
 class Link(Protocol):
@@ -16,19 +20,22 @@ class Link(Protocol):
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
         """Ask the host's runner and yield its events. Raises Unreachable when the answer breaks off."""
 
+    def ready(self) -> None:
+        """Wait until the host is connected to. Raises Unreachable."""
+
     def close(self) -> None:
         """Let go of the host. What runs there goes on."""
 
 
-def open_link(host: Host) -> Link:
-    """The link for a host's `connection`. Connecting begins at once, in the background."""
+def open_link(host: Host, need: Need = "engine") -> Link:
+    """The link for a host's `connection`. Connecting begins at once, in the background. need: what will be asked of it."""
     if host.connection == "ssh":
         from sparkwright.remote import ssh_config
 
         ssh_config.begin(host)  # a process of its own, while this one imports
         from sparkwright.remote.ssh import SshLink
 
-        return SshLink(host)
+        return SshLink(host, need)
     from sparkwright.remote.local import LocalLink
 
     return LocalLink(host)

@@ -29,7 +29,7 @@ class LocalLink:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **self._environment()},
+            env={**self._inherited(), **self._environment()},
             start_new_session=True,  # Ctrl-C is for the laptop's side, which asks what to do
         )
         self._processes.append(process)
@@ -43,11 +43,19 @@ class LocalLink:
             said = process.stderr.read().decode(errors="replace").strip().splitlines()
             raise Unreachable(f"the runner ended with {process.returncode}: {said[-1] if said else 'no reason given'}.")
 
+    def ready(self) -> None:
+        """See `Link.ready`: it is this machine."""
+
     def close(self) -> None:
         """See `Link.close`."""
         for process in self._processes:
             if process.poll() is None:
                 process.terminate()
+
+    def _inherited(self) -> dict[str, str]:
+        """The laptop's environment without what `secrets` takes from it: those come over standard input, as over ssh."""
+        own = {source.env for source in self._host.secret_sources.values()}
+        return {name: value for name, value in os.environ.items() if name not in own}
 
     def _environment(self) -> dict[str, str]:
         if self._host.connection != "sandbox":

@@ -24,7 +24,20 @@ from sparkwright.errors import Failed
 PACKAGE = Path(__file__).parent.parent
 REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
 #: the host's side of the package, and nothing of the laptop's
-PARTS = ("__init__.py", "errors.py", "secret.py", "shell.py", "plan", "engine", "modules", "measure", "runner")
+PARTS = (
+    "__init__.py",
+    "errors.py",
+    "secret.py",
+    "shell.py",
+    "plan",
+    "engine",
+    "host",
+    "modules",
+    "measure",
+    "doctor",
+    "health",
+    "runner",
+)
 #: manylinux tags that every wheel of the requirements has; a Spark is aarch64 with glibc 2.39
 MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
 

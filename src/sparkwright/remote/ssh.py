@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -31,19 +33,21 @@ CHANNEL_S = 10.0
 SILENCE_S = 15.0  # the runner says something every 2 s
 UNPACK_S = 120.0
 CHUNK_BYTES = 64 * 1024
+DROPPED_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
 _NO_ANSWER = ("banner", "timeout", "timed out", "no existing session")  # paramiko's words for it
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it prints tracebacks of what is handled here
 
 
 class SshLink:
-    """host: with connection ssh. Connecting begins at once, in a thread.
+    """host: with connection ssh. need: what will be asked of it. Connecting begins at once, in a thread.
 
     So does the host's runner: it imports what it needs while the laptop still plans, and waits for the first request.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, need: str = "engine") -> None:
         self._host = host
+        self._need = need
         self._closed = False
         self._connection: Future[Connection] = Future()
         self._notes: list[str] = []
@@ -56,6 +60,10 @@ class SshLink:
         while self._notes:
             yield event("note", task="", text=self._notes.pop(0))
         yield from self._ask(transport, header, secrets, may_ship=True)
+
+    def ready(self) -> None:
+        """See `Link.ready`."""
+        self._transport()
 
     def host_key(self) -> str:
         """The host's public key as this connection proved it: ssh-ed25519 AAAA..."""
@@ -78,7 +86,7 @@ class SshLink:
         try:
             connection = _open(ssh_config.resolve(self._host), self._host.name, self._notes.append)
             if connection.transport is not None:
-                self._waiting = self._exec(connection.transport, bootstrap.start(runtime.content_hash()))
+                self._waiting = self._exec(connection.transport, self._start())
             self._connection.set_result(connection)
             if self._closed:
                 connection.close()
@@ -86,6 +94,9 @@ class SshLink:
             self._connection.set_exception(error)
         except Exception as error:
             self._connection.set_exception(self._lost(f"{type(error).__name__}: {error}"))
+
+    def _start(self) -> str:
+        return bootstrap.start(runtime.content_hash(), self._need)
 
     def _transport(self) -> paramiko.Transport:
         try:
@@ -101,7 +112,7 @@ class SshLink:
         self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_ship: bool
     ) -> Iterator[Event]:
         channel, self._waiting = self._waiting, None
-        channel = channel or self._exec(transport, bootstrap.start(runtime.content_hash()))
+        channel = channel or self._exec(transport, self._start())
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
         said = b""
         try:
@@ -193,6 +204,10 @@ class SshLink:
         return Unreachable(f"unreachable: {why}.", where=self._host.name, fix=fix)
 
 
+class _Dropped(Unreachable):
+    """It answered, and hung up before the login."""
+
+
 def _last_words(channel: Channel, said: bytes) -> str:
     """The end of what a command said, its errors first."""
     errors = channel.recv_stderr(CHUNK_BYTES) if channel.recv_stderr_ready() else b""
@@ -213,6 +228,18 @@ def _open(target: SshTarget, name: str, say: Callable[[str], None]) -> Connectio
 
 
 def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable[[str], None]) -> Connection:
+    """One hop, tried again when it hangs up before the login: an sshd or a jump host does so to the eleventh at once."""
+    for pause_s in DROPPED_PAUSES_S:
+        try:
+            return _once(target, name, gateway, say)
+        except _Dropped:
+            time.sleep(
+                pause_s * random.uniform(0.5, 1.5)
+            )  # those that were dropped together must not come back together
+    return _once(target, name, gateway, say)
+
+
+def _once(target: SshTarget, name: str, gateway: Connection | None, say: Callable[[str], None]) -> Connection:
     settings: dict[str, Any] = {
         "allow_agent": target.agent,
         "look_for_keys": False,
@@ -221,6 +248,7 @@ def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable
         "auth_timeout": CONNECT_S,
         "channel_timeout": CHANNEL_S,
     }
+    began_s = time.monotonic()
     try:
         if target.proxy_command:
             settings["sock"] = paramiko.ProxyCommand(join(["sh", "-c", f"exec {target.proxy}"]))
@@ -245,6 +273,10 @@ def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable
         refusal.where = name
         raise refusal from None
     except Exception as error:
+        if "banner" in str(error) and time.monotonic() - began_s < CONNECT_S / 2:
+            where = f"{target.user}@{target.hostname}:{target.port}"
+            fix = "Too many logins at once? `MaxStartups` of its sshd says how many it takes."
+            raise _Dropped(f"unreachable: {where} hangs up before the login.", where=name, fix=fix) from None
         raise _refusal(error, target, name) from None
     if connection.transport is not None:
         connection.transport.set_keepalive(5)

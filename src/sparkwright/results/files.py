@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkwright.errors import Refused
-from sparkwright.modules.state import write_atomically
+from sparkwright.host.state import write_atomically
 from sparkwright.results.models import SCHEMA, Figures, Results
 
 JSON, CSV, PAGE = "results.json", "results.csv", "report.html"

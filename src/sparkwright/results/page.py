@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from sparkwright.modules.state import write_atomically
+from sparkwright.host.state import write_atomically
 from sparkwright.results import charts, compare, drawing, files, summary
 from sparkwright.results.models import Arm, Results
 from sparkwright.results.rows import rows

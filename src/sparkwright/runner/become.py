@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright.errors import Exit, Failed
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.modules.base import Change, Result
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
 from sparkwright.plan.events import Event
 from sparkwright.runner.context import RunContext
 from sparkwright.secret import Secret

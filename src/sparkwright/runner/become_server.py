@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.modules import arguments, registry
 from sparkwright.modules.base import Result
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
 from sparkwright.runner import become
 from sparkwright.runner.context import RunContext
 from sparkwright.secret import Secret

@@ -1,17 +1,19 @@
 """The first file of a shipped runtime: puts its own folder on the path and answers one request.
 
-What most runs need is imported before the request is read, while the laptop still plans; in this thread, for a runner forks
-and a fork beside an importing thread inherits its locks for ever.
+What the request needs is imported before it is read, while the laptop still plans ("light": a short question, "plan": a plan,
+"engine": one that speaks to Docker); in this thread, for a runner forks and a fork beside an importing thread inherits its
+locks for ever.
 
 Ends with 75 when the runtime was made for another Python or processor than this host has now.
 """
 
 import importlib
+import os
 import platform
 import sys
 from pathlib import Path
 
-AHEAD = ("docker", "sparkwright.runner.play")
+AHEAD = {"plan": ("sparkwright.runner.play",), "engine": ("docker", "sparkwright.runner.play")}
 
 tag = Path(sys.argv[1]).read_text().strip()
 if tag != f"{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}":
@@ -19,10 +21,15 @@ if tag != f"{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}":
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sparkwright.runner.main import main
+if sys.argv[2] == "light":
+    from sparkwright.runner.light import main
+else:
+    from sparkwright.runner.main import main
 
-for name in AHEAD:
-    importlib.import_module(name)
+    for name in AHEAD[sys.argv[2]]:
+        importlib.import_module(name)
 if not sys.stdin.buffer.peek(1):  # type: ignore[union-attr]
     sys.exit(0)  # nothing is asked after all
-sys.exit(main())
+code = main()
+sys.stdout.flush()
+os._exit(code)  # the answer is out; taking the interpreter apart would cost the host a quarter of it

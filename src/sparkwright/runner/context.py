@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import Event, event
 from sparkwright.secret import Secret
 
@@ -21,9 +21,13 @@ PROGRESS_EVERY_S = 0.1
 
 @dataclass
 class Engine:
-    """The Docker Engine of this host, opened when the first task asks for it and kept for the run."""
+    """The Docker Engine of this host, opened when the first task asks for it and kept for the run.
+
+    timeout_s: how long one answer may take.
+    """
 
     machine: Machine
+    timeout_s: int = 120
     _client: docker.DockerClient | None = None
 
     def client(self) -> docker.DockerClient:
@@ -34,7 +38,7 @@ class Engine:
 
             url = self.machine.docker_host or "unix:///var/run/docker.sock"
             try:
-                self._client = docker.DockerClient(base_url=url, timeout=120, version="auto")
+                self._client = docker.DockerClient(base_url=url, timeout=self.timeout_s, version="auto")
             except DockerException as error:
                 raise _refusal(url, error) from None
         return self._client
@@ -81,6 +85,12 @@ class RunContext:
     def note(self, text: str) -> None:
         """See `modules.base.Context.note`."""
         self.emit(event("note", task=self.task, text=text))
+
+
+def engine_went_away(error: Exception) -> bool:
+    """Whether an error is docker's client saying that the engine ended while it was asked: it is being restarted, say."""
+    url = str(getattr(getattr(error, "request", None), "url", "") or "")
+    return isinstance(error, OSError) and url.startswith("http+docker://")
 
 
 def _refusal(url: str, error: Exception) -> Failed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import decode
 from sparkwright.runner import journal
 from sparkwright.runner.lock import Owner

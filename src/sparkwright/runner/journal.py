@@ -20,12 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from sparkwright.modules.state import StateFolder, write_atomically
+from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.plan.events import Event, decode, encode, event
 
 KEPT_RUNS = 50
 POLL_S = 0.02
 ALIVE_EVERY_S = 2.0
+#: what is on the disk, with all that stands before it, before the next act begins; between the end of a task and the start of
+#: the next one nothing is done
+DURABLE = ("task_started", "recap")
 BALLAST_BYTES = 2**20
 
 
@@ -37,6 +40,7 @@ class Journal:
     secrets: tuple[str, ...] = ()
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
+    _torn: bool = False
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
@@ -67,27 +71,34 @@ class Journal:
         line = encode(one)
         for secret in self.secrets:
             line = line.replace(json.dumps(secret)[1:-1].encode(), "••••".encode())
-        for more_room in (True, False):
-            try:
-                line = self._append(line)
-                if one["event"] in ("task_started", "task_finished", "recap"):
-                    assert self._events is not None
-                    os.fdatasync(self._events.fileno())
-                break
-            except OSError as error:
-                (self.folder / "ballast").unlink(missing_ok=True)
-                if not more_room:
-                    print(f"an event is lost: {error}", flush=True)  # the swap goes on: it matters more than its story
+        if self._torn:  # a line that a full disk cut off must not spoil the next one
+            line = b"\n" + line
+        rest, error = self._append(line)
+        if error:
+            (self.folder / "ballast").unlink(missing_ok=True)
+            rest, error = self._append(rest)
+        self._torn = bool(error) and (self._torn or rest != line)
+        if error:
+            print(f"an event is lost: {error}", flush=True)  # the swap goes on: it matters more than its story
+        elif one["event"] in DURABLE:
+            with contextlib.suppress(OSError):
+                os.fdatasync(self._file.fileno())
         if one["event"] == "recap":
             (self.folder / "ballast").unlink(missing_ok=True)
 
-    def _append(self, line: bytes) -> bytes:
-        """Write a line whole. On a full disk a part of it may stand already: what is left is given to the next try."""
+    @property
+    def _file(self) -> IO[bytes]:
         assert self._events is not None
+        return self._events
+
+    def _append(self, line: bytes) -> tuple[bytes, OSError | None]:
+        """Write a line. On a full disk a part of it may stand already: what is left of it, and why."""
         while line:
-            written = self._events.write(line) or 0
-            line = line[written:]
-        return line
+            try:
+                line = line[self._file.write(line) or 0 :]
+            except OSError as error:
+                return line, error
+        return b"", None
 
     def stop_requested(self) -> bool:
         """Whether somebody asked this run to stop at the next safe point."""

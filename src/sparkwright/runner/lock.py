@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from sparkwright.errors import Refused
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.state import StateFolder
 
 POLL_S = 0.2
 SAY_AGAIN_S = 60.0

@@ -4,7 +4,11 @@
 {"verb": "attach", "run": "" | id}                                 follow a run again, from its first event
 {"verb": "stop"}                                                   ask the current run to stop at a safe point
 {"verb": "runs"}                                                   one `run` event for each kept run, newest first
+{"verb": "health", "smoke": bool, "token_s": seconds}              check the server's health now
+{"verb": "status", "container": name}                              what the host is doing, in one event (see status.py)
+{"verb": "checks", "since_s": seconds}                             its checks since then, in one event
 {"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
+{"verb": "serving", "name": "" | container}                        does a server here give a token
 {"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
 """
 
@@ -21,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import SCHEMA, Event, encode, event
 from sparkwright.plan.model import Plan
 from sparkwright.runner import cut_off, journal, lock, records
@@ -32,7 +36,11 @@ from sparkwright.secret import Secret
 
 def main() -> int:
     """Answer one request. The exit code says only whether the conversation worked; the recap says how the run ended."""
-    request = json.loads(sys.stdin.buffer.readline())
+    return answer(json.loads(sys.stdin.buffer.readline()))
+
+
+def answer(request: dict[str, Any]) -> int:
+    """Answer this request; what `main` returns."""
     os.environ.update({name: str(value) for name, value in request.get("env", {}).items()})
     os.environ["LC_ALL"] = "C"
     machine = Machine.here()
@@ -65,7 +73,7 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
     if os.fork() == 0:
         _detach(book.folder)
         try:
-            _play(plan, machine, state, secrets, book)
+            play(plan, machine, state, secrets, book)
         finally:
             os._exit(0)
     return journal.follow(book.folder)
@@ -90,7 +98,8 @@ class _Log(io.TextIOBase):
         return len(text)
 
 
-def _play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Secret], book: Journal) -> None:
+def play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Secret], book: Journal) -> None:
+    """Run a plan in this process, its events into its journal, the recap last. Never raises."""
     from sparkwright.runner.play import PlayRun
 
     def note(text: str) -> None:
@@ -157,6 +166,24 @@ def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
         )
 
 
+def _health(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    from sparkwright.health import by_hand
+
+    return by_hand.check(request, machine, state)
+
+
+def _status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    from sparkwright.runner import status
+
+    return status.read_status(request, machine, state)
+
+
+def _checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    from sparkwright.runner import status
+
+    return status.read_checks(request, machine, state)
+
+
 def _find(state: StateFolder, run_id: str) -> Path:
     for folder in state.runs():
         if run_id in ("", folder.name):
@@ -180,9 +207,13 @@ _VERBS = {
     "attach": _attach,
     "stop": _stop,
     "runs": _runs,
+    "health": _health,
+    "status": _status,
+    "checks": _checks,
     "history": records.read_history,
     "incident": records.read_incident,
     "lock": records.read_lock,
+    "serving": records.read_serving,
     "unlock": records.unlock,
 }
 

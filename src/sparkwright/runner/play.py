@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.modules import arguments, registry
 from sparkwright.modules.base import Module, Result
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
 from sparkwright.plan import expressions
-from sparkwright.plan.events import Event, event
+from sparkwright.plan.events import KNOWN_AFTER, Event, event
 from sparkwright.plan.model import Block, Plan, Step, Task
 from sparkwright.runner.become import Become
-from sparkwright.runner.context import RunContext
+from sparkwright.runner.context import RunContext, engine_went_away
 from sparkwright.secret import Secret
 
 DEFAULT_RETRIES = 3
@@ -46,6 +46,7 @@ class PlayRun:
         self.counts = {"ok": 0, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0, "rescued": 0, "ignored": 0}
         self.touched_by = ""
         self.stopped: Result | None = None
+        self.unproved: Result | None = None
         self.context = RunContext(
             machine=machine, state=state, run_id=plan.run_id, emit=emit, secrets=secrets, facts=self.facts
         )
@@ -65,6 +66,7 @@ class PlayRun:
             if failure is None or self.plan.force_handlers:
                 failure = self._handlers() or failure
         failure = failure or self.stopped
+        said = failure or self.unproved
         return event(
             "recap",
             run=self.plan.run_id,
@@ -72,13 +74,14 @@ class PlayRun:
             **self.counts,
             exit=int(self._exit(failure)),
             seconds=round(time.monotonic() - started_s, 3),
-            msg=f"{failure.msg} {failure.fix}".strip() if failure else "",
+            msg=f"{said.msg} {said.fix}".strip() if said else "",
         )
 
     def _exit(self, failure: Result | None) -> Exit:
         """The exit code this run ends with. "Refused" is only true while nothing was touched."""
         if failure is None:
-            return Exit.CHANGES if self.plan.check and self.counts["changed"] else Exit.OK
+            done = Exit.INCONCLUSIVE if self.unproved else Exit.OK
+            return Exit.CHANGES if self.plan.check and self.counts["changed"] else done
         if failure.exit is None or (failure.exit is Exit.REFUSED and self.touched_by):
             return Exit.FAILED
         return failure.exit
@@ -171,7 +174,7 @@ class PlayRun:
         try:
             kind = registry.load(task.module)
             if self.context.check and not kind.safe_in_check and self.touched_by:
-                return Result(skipped=True, msg=f"known after: {self.touched_by}")
+                return Result(skipped=True, msg=KNOWN_AFTER + self.touched_by)
             names = self._names(expressions.names_in_value([task.args[name] for name in task.open]))
             values = {k: expressions.render(v, names) if k in task.open else v for k, v in task.args.items()}
             return self._call(task, kind, values)
@@ -183,6 +186,9 @@ class PlayRun:
             raise
         except Exception as error:
             print(traceback.format_exc(), flush=True)
+            if engine_went_away(error):
+                fix = "On the host: `systemctl status docker` says why."
+                return Result(failed=True, msg="the Docker Engine went away while it was asked.", fix=fix)
             sentence = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
             return Result(failed=True, msg=f"{task.module}: {type(error).__name__}: {sentence}")
 
@@ -207,6 +213,8 @@ class PlayRun:
             self.counts["ignored" if ignored else "failed"] += 1
         else:
             self.counts["skipped" if result.skipped else "ok"] += 1
+        if result.exit is Exit.INCONCLUSIVE and not result.failed:
+            self.unproved = self.unproved or result
         if result.changed and not result.failed:
             self.counts["changed"] += 1
             self.touched_by = self.touched_by or task.name
@@ -252,4 +260,4 @@ class PlayRun:
     def _known_after(self, error: expressions.ExpressionError) -> str:
         """In check mode a result that an earlier change would produce is not an error, it is known after it."""
         expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.touched_by
-        return f"known after: {self.touched_by}" if expected else ""
+        return KNOWN_AFTER + self.touched_by if expected else ""

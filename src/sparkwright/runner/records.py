@@ -1,4 +1,4 @@
-"""What the host remembers, asked for without a run: its lock, its history, its incidents."""
+"""What the host knows, asked for without a run: its lock, its history, its incidents, whether it serves."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.modules import history, incidents
-from sparkwright.modules.machine import Machine
-from sparkwright.modules.state import StateFolder
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import Event, event
 from sparkwright.runner import cut_off, journal, lock
+from sparkwright.runner.context import RunContext
+from sparkwright.secret import Secret
 
 
 def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `history` event an act, newest first."""
+    from sparkwright.host.records import history
+
     for row in history.read(state):
         yield event("history", **{key: value for key, value in row.items() if key != "time"}, at=row.get("time", 0))
 
 
 def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `file` event a file of a bundle: the newest, or the one that is asked for."""
+    from sparkwright.host.records import incidents
+
     kept = incidents.bundles(state)
     folder = next((one for one in kept if request.get("run", "") in ("", one.name)), None)
     if folder is None:
@@ -31,6 +36,16 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
         raise SparkwrightError(f"{what}.", fix=f"There are: {', '.join(one.name for one in kept) or 'none'}.")
     for name, text in incidents.files(folder, state.path / "runs" / folder.name):
         yield event("file", incident=folder.name, name=name, text=text)
+
+
+def read_serving(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """One `serving` event: serving, verified, why. name: of the container, where nothing was verified yet."""
+    from sparkwright.modules.serving import Serving
+
+    secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
+    context = RunContext(machine, state, run_id="", emit=lambda one: None, check=True, secrets=secrets)
+    found = Serving().run(Serving.Args(name=request.get("name", "")), context)
+    yield event("serving", **found.data)
 
 
 def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:

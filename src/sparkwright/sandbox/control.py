@@ -20,6 +20,8 @@ from sparkwright.sandbox.faults import FAULTS
 __all__ = ["FAULTS", "default_folder", "down", "fault", "status", "up"]
 
 START_S = 15.0
+INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+OWN = ("PYTHON", "SPARKWRIGHT_")
 APPLY_S = 5.0
 
 
@@ -51,7 +53,9 @@ def _start(folder: Path) -> dict[str, str]:
     _short_enough(folder)
     with (folder / "daemon.log").open("ab") as log:
         words = [sys.executable, "-m", "sparkwright.sandbox", "serve", str(folder)]
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_own_environment(), start_new_session=True
+        )
     deadline_s = time.monotonic() + START_S
     while time.monotonic() < deadline_s and process.poll() is None:
         state = _state(folder)
@@ -59,6 +63,11 @@ def _start(folder: Path) -> dict[str, str]:
             return dict(state["env"])
         time.sleep(0.02)
     raise Failed("the sandbox does not come up.", fix=f"See {folder / 'daemon.log'}.")
+
+
+def _own_environment() -> dict[str, str]:
+    """What the daemon inherits: it stays when the command ends, and the user's tokens are no business of it."""
+    return {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith(OWN)}
 
 
 def down(folder: Path) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from sparkwright.sandbox import squatter
+from sparkwright.sandbox import squatter, system
 from sparkwright.sandbox.containers import Containers, World
 from sparkwright.sandbox.docker_api import DockerApi
 from sparkwright.sandbox.hub import Hub, HubApi
@@ -42,6 +42,11 @@ case "$*" in
   *) echo "NVIDIA-SMI 580.95.05   NVIDIA GB10   Memory-Usage: Not Supported   (sandbox)" ;;
 esac
 """
+#: what a fault makes of its figures
+GPU_FAULTS: dict[str, dict[str, str]] = {
+    "power": {"value=38.20": "value=21.40", "value=2411": "value=712", "value=3 ": "value=96 "},
+    "hot": {"value=47": "value=96"},
+}
 DGX_RELEASE = """DGX_NAME="DGX Spark (sandbox)"
 DGX_SWBUILD_VERSION="7.3.1"
 DGX_OTA_VERSION="7.3.1"
@@ -129,9 +134,10 @@ class Spark:
         """What a fault does to what runs now; the rest shows at the next start or request."""
         for one in self.containers.all.values():
             one.sick = one.running
-            if fault == "crash-loop" and one.running and one.engine is not None:
+            if fault in ("crash-loop", "slow-start") and one.running and one.engine is not None:
                 one.engine.crash()
         self._squat(fault == "port-taken")
+        self._lay_gpu(fault)
         room = self.folder / "root/sandbox/disk_free"
         if fault == "no-space":
             room.parent.mkdir(parents=True, exist_ok=True)
@@ -163,10 +169,23 @@ class Spark:
         self._squatter.stdout.readline()  # it listens
 
     def _lay_files(self) -> None:
-        files = {"bin/nvidia-smi": NVIDIA_SMI, "root/etc/dgx-release": DGX_RELEASE, "root/etc/os-release": OS_RELEASE}
+        self._lay_gpu("")
+        files = {"root/etc/dgx-release": DGX_RELEASE, "root/etc/os-release": OS_RELEASE}
         for name, text in files.items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        (self.folder / "bin/nvidia-smi").chmod(0o755)
+        system.lay(self.folder / "root")
         (self.folder / "home").mkdir(exist_ok=True)
+
+    def _lay_gpu(self, fault: str) -> None:
+        """The program that tells of the GPU."""
+        text = NVIDIA_SMI
+        for before, after in GPU_FAULTS.get(fault, {}).items():
+            text = text.replace(before, after)
+        path = self.folder / "bin/nvidia-smi"
+        path.parent.mkdir(exist_ok=True)
+        beside = path.with_name(".nvidia-smi.new")
+        beside.write_text(text)
+        beside.chmod(0o755)
+        beside.replace(path)

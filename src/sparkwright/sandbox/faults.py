@@ -5,6 +5,9 @@ from __future__ import annotations
 FAULTS: dict[str, str] = {
     "slow": "the engine gives 5.7 tokens a second instead of 47",
     "wedge": "/health answers 200, and no token ever comes",
+    "slow-start": "the engine dies, is started again, and its load does not come to an end",
+    "power": "the GPU stays at few watts and a low clock however busy it is, and gives 5.7 tokens a second",
+    "hot": "the GPU is at 96 C",
     "oom": "the engine finds too little memory at its start, although enough was free",
     "port-taken": "something else listens on the server's port, if that is free, and on the next one",
     "wrong-arch": "the registry's images have no linux/arm64",

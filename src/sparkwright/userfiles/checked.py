@@ -15,9 +15,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Strict(BaseModel):
-    """A part of a user's file: unknown keys are mistakes."""
+    """A part of a user's file: unknown keys are mistakes. Built when it is first used: no command needs all of them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
 
 def check(model: type[M], document: Document, data: Any = None, at: Place = ()) -> M:

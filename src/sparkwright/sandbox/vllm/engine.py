@@ -22,6 +22,7 @@ from sparkwright.sandbox.web import Server
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
 KILLED, TERMINATED = 137, 143
+LOOK_S = 0.05
 
 
 class Engine:
@@ -63,7 +64,7 @@ class Engine:
     @property
     def tok_per_s(self) -> float:
         """Tokens a second of one stream."""
-        return SLOW if self.fault() == "slow" else FAST
+        return SLOW if self.fault() in ("slow", "power") else FAST
 
     def run(self) -> int:
         """Start, serve until stopped, and return the exit code."""
@@ -102,6 +103,8 @@ class Engine:
         self._say(startup.loading(self.config, self.version))
         rules.after_weights(self.config, self.version)
         self._say(startup.caching(self.config, self.version))
+        while self.fault() == "slow-start" and not self.stopped.wait(LOOK_S):
+            pass
         if self.stopped.is_set():
             return self._code or TERMINATED
         self.cache = PrefixCache(self.config)

@@ -1,0 +1,47 @@
+"""The command `doctor`: what a host should be like before it serves."""
+
+from __future__ import annotations
+
+import sys
+
+from invoke.tasks import task
+
+from sparkwright.cli.reporting import reporting, worst
+
+
+@task(
+    help={
+        "host": "which hosts: spark1, a group, all",
+        "fix": "do the safe ones of the fixes: they are shown first, and asked for",
+        "yes": "with --fix: do not ask",
+        "json": "one object a host: findings (check, verdict, evidence, fix, source), mended, bad",
+        "debug": "show the traceback of an error",
+    }
+)
+@reporting
+def doctor(
+    context: object, host: str = "", fix: bool = False, yes: bool = False, json: bool = False, debug: bool = False
+) -> int:
+    """What is wrong with a host, and the one command that mends it: release, driver, Docker, names, memory, disk, clock.
+
+    Ends with 0: nothing is bad (warnings and unknowns are said); 1: something is bad, or a fix failed; 3: a host is
+    unreachable. It never upgrades a package.
+    """
+    from sparkwright.cli import doctor_answers
+
+    return worst(doctor_answers.run(host, fix=fix, agreed=lambda: yes or _agreed(), json=json))
+
+
+def _agreed() -> bool:
+    """Ask a person; nobody to ask is a no."""
+    if not sys.stdin.isatty():
+        print("nobody is there to ask: give --yes to do them.", file=sys.stderr)
+        return False
+    print("Do these? [y/N] ", end="", file=sys.stderr, flush=True)  # standard output may be a program's
+    try:
+        return input().strip().lower() in ("y", "yes")
+    except (EOFError, KeyboardInterrupt):
+        return False
+
+
+TASKS = [doctor]

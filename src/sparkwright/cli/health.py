@@ -1,0 +1,170 @@
+"""The commands about a host's health: check it now, have it checked by its own clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from invoke.collection import Collection
+from invoke.tasks import task
+
+from sparkwright.cli.reporting import reporting, worst
+from sparkwright.errors import Refused
+
+if TYPE_CHECKING:
+    from sparkwright.cli.hosts import Chosen
+
+HELP = {"host": "which host or hosts", "json": "events as JSON lines", "debug": "show the traceback of an error"}
+
+
+@task(
+    default=True,
+    help={
+        **HELP,
+        "smoke": "measure the decode rate too (10 to 30 s of an idle server)",
+        "token-s": "how long a token may take, seconds; 0: as installed, or 30",
+    },
+)
+@reporting
+def check(
+    context: object, host: str = "", smoke: bool = False, token_s: float = 0.0, json: bool = False, debug: bool = False
+) -> int:
+    """Check the server's health now: 0 ok or starting, 2 degraded, 1 down or worse, 3 unreachable, 4 unknown."""
+    from sparkwright.cli import session
+    from sparkwright.cli.hosts import choose
+
+    chosen = choose(host)
+    _give(chosen, "VLLM_API_KEY")
+    return worst(session.ask(chosen, {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json))
+
+
+@task(
+    help={
+        **HELP,
+        "every": "how often: 5m, 90s, 1h",
+        "system": "units of root's systemd (needs sudo); without: the user's own, with linger",
+        "heal": "none, or restart: one safe restart in --heal-every of a server that a restart helps",
+        "heal-every": "at most one restart in this time",
+        "smoke-every": "how often the decode rate is measured; 0: never",
+        "command": "run on a change of state: a program of the host with its words; the change as JSON on its standard input",
+        "webhook": "POSTed to on a change of state: a URL that is no secret",
+        "webhook-file": "a file on the host (mode 0600) whose first line is such a URL",
+        "textfile": "the folder of node_exporter's textfile collector on the host",
+    }
+)
+@reporting
+def install(
+    context: object,
+    host: str = "",
+    every: str = "5m",
+    system: bool = False,
+    heal: str = "none",
+    heal_every: str = "1h",
+    smoke_every: str = "6h",
+    command: str = "",
+    webhook: str = "",
+    webhook_file: str = "",
+    textfile: str = "",
+    json: bool = False,
+    debug: bool = False,
+) -> int:
+    """Have each host check its server by its own clock; no laptop is needed for it."""
+    import shlex
+
+    args = {
+        "every_s": seconds("--every", every, least=30),
+        "heal": _one_of("--heal", heal, ("none", "restart")),
+        "heal_every_s": seconds("--heal-every", heal_every, least=600),
+        "smoke_every_s": seconds("--smoke-every", smoke_every),
+        "command": shlex.split(command),
+        "webhook": _public("--webhook", webhook),
+        "webhook_file": webhook_file,
+        "textfile": textfile,
+        "system": system,
+    }
+    return _clock(host, json, lambda name: (_task({**args, "host": name}, become=system),))
+
+
+@task(help=HELP)
+@reporting
+def uninstall(context: object, host: str = "", json: bool = False, debug: bool = False) -> int:
+    """Take the clock away, and everything that its checks left: units, settings, records."""
+    absent: dict[str, Any] = {"state": "absent"}
+    return _clock(
+        host,
+        json,
+        lambda name: (
+            _task(absent, register="users"),
+            _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",)),
+        ),
+    )
+
+
+def seconds(option: str, text: str, least: float = 0) -> float:
+    """A time as "5m", "90s", "1h", "1d" or seconds. Raises Refused, naming the option."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
+    try:
+        found = float(number) * UNITS[unit]
+    except ValueError:
+        raise Refused(f"{option} {text!r} is no time.", fix="Say it as 90s, 5m or 1h.") from None
+    if not least <= found < float("inf"):
+        raise Refused(f"{option} {text} is too short.", fix=f"At least {least:g}s.")
+    return found
+
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _one_of(option: str, text: str, known: tuple[str, ...]) -> str:
+    if text in known:
+        return text
+    raise Refused(f"{option} {text!r} is not known.", fix=f"There are: {', '.join(known)}.")
+
+
+def _public(option: str, url: str) -> str:
+    """A URL that may stand in a file and in a plan: no user, no password, nothing after a question mark."""
+    from urllib.parse import urlsplit
+
+    at = urlsplit(url)
+    if not url:
+        return ""
+    if at.scheme not in ("http", "https") or not at.hostname:
+        raise Refused(f"{option} is no http(s) URL.")
+    if at.username or at.password or at.query or at.hostname in KNOWN_SECRET:
+        fix = f"Write it into a file on the host, mode 0600, and say `{option}-file PATH`."
+        raise Refused(f"the URL of {option} holds a secret, which would stand in a file.", fix=fix)
+    return url
+
+
+#: services whose webhook URLs are themselves the secret
+KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "outlook.office.com", "chat.googleapis.com")
+
+
+def _task(args: dict[str, Any], **more: Any) -> Any:
+    from sparkwright.plan.model import Task
+
+    name = "Take the clock away" if args.get("state") == "absent" else "Have the host check itself"
+    unique = "root" if more.get("become") else "user"
+    return Task(id=f"health_timer_{unique}", name=name, module="health_timer", args=args, **more)
+
+
+def _give(chosen: Chosen, name: str) -> None:
+    """Let each host have the one secret that is needed, where there is one."""
+    for member in chosen.fleet.members:
+        given = chosen.inventory.secrets(member.host)
+        member.secrets = {name: given[name]} if name in given else {}
+
+
+def _clock(host: str, json: bool, steps: Callable[[str], tuple[Any, ...]]) -> int:
+    from sparkwright.cli import session
+    from sparkwright.cli.hosts import choose
+
+    chosen = choose(host)
+    _give(chosen, "BECOME_PASSWORD")
+    # without the host's lock: the first check would take the install itself for somebody who works there
+    return worst(session.tasks(chosen, "Health", lambda one: steps(one.name), exclusive=False, json=json))
+
+
+def health_collection() -> Collection:
+    """`invoke health`, `invoke health.install`, `invoke health.uninstall`."""
+    return Collection(check, install, uninstall)

@@ -1,0 +1,132 @@
+"""Where each of many hosts is: one row a host, kept up from the events. What the live table and the plain lines show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sparkwright.console import words
+from sparkwright.errors import Exit
+from sparkwright.plan.events import Event
+
+VERDICTS = {
+    Exit.OK: "ok",
+    Exit.CHANGES: "would change",
+    Exit.FAILED: "failed",
+    Exit.UNREACHABLE: "unreachable",
+    Exit.INCONCLUSIVE: "inconclusive",
+    Exit.REFUSED: "refused",
+}
+STYLES = {"ok": "ok", "changed": "changed", "would change": "changed", "waiting": "muted", "running": "muted"}
+#: the module that gives the old server back what it had: the failed host serves as before
+PUT_BACK = "reinstated"
+PROOFS = ("verify_health", "smoke_test", "verdict")
+
+
+@dataclass
+class Row:
+    """One host. stage: the task that runs, or what it ended with. verdict: waiting, running, or how it ended."""
+
+    host: str
+    stage: str = ""
+    progress: str = ""
+    verdict: str = "waiting"
+    proof: str = ""
+    counts: str = ""
+    put_back: bool = False
+    failure: Event | None = None
+    began_s: float | None = None
+    took_s: float | None = None
+
+    @property
+    def style(self) -> str:
+        """Of its verdict."""
+        return STYLES.get(self.verdict, "failed")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is through, or will not get further."""
+        return self.took_s is not None
+
+
+@dataclass
+class Board:
+    """clock: monotonic seconds."""
+
+    clock: Callable[[], float] = time.monotonic
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    def hosts(self, names: list[str]) -> None:
+        """Who takes part."""
+        self.rows = {name: Row(name) for name in names}
+
+    def on(self, event: Event) -> None:
+        """Take an event of a host in."""
+        row = self.rows.get(event.get("host", ""))
+        handle = getattr(self, f"_on_{event['event']}", None)
+        if row is not None and handle is not None:
+            handle(row, event)
+
+    def took_s(self, row: Row) -> float | None:
+        """How long a host has been at it, or was."""
+        if row.took_s is not None or row.began_s is None:
+            return row.took_s
+        return self.clock() - row.began_s
+
+    def totals(self) -> str:
+        """8 hosts: 6 ok, 1 failed, 1 waiting."""
+        verdicts = [row.verdict for row in self.rows.values()]
+        parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
+        return f"{len(verdicts)} hosts: {', '.join(parts)}"
+
+    def foremost(self, most: int) -> list[Row]:
+        """At most so many rows, in the inventory's order; those that run or failed go before the others."""
+        order = list(self.rows.values())
+        if len(order) <= most:
+            return order
+        ranked = sorted(order, key=_rank)[:most]
+        return [row for row in order if row in ranked]
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def _on_run_started(self, row: Row, event: Event) -> None:
+        row.verdict, row.took_s = "running", None
+        row.began_s = self.clock() if row.began_s is None else row.began_s
+
+    def _on_task_started(self, row: Row, event: Event) -> None:
+        row.stage, row.progress = event["name"], ""
+
+    def _on_progress(self, row: Row, event: Event) -> None:
+        row.verdict = "running" if row.verdict == "waiting" else row.verdict
+        share = f"{100 * event['done'] / event['total']:3.0f}%  " if event["total"] else ""
+        row.progress = f"{share}{words.amount(event['done'], event['total'], event['unit'])}"
+        row.stage = row.stage or event["text"]
+
+    def _on_task_finished(self, row: Row, event: Event) -> None:
+        row.progress = ""
+        if event["status"] == "failed":
+            row.failure = row.failure or event
+        elif event["module"] in PROOFS and event["msg"] and event["status"] != "skipped":
+            row.proof = event["msg"]
+        row.put_back |= event["module"] == PUT_BACK and event["status"] in ("ok", "changed")
+
+    def _on_host_finished(self, row: Row, event: Event) -> None:
+        self._ended(row, event)
+
+    def _on_recap(self, row: Row, event: Event) -> None:
+        self._ended(row, event)
+
+    def _ended(self, row: Row, event: Event) -> None:
+        code = Exit(event["exit"])
+        row.verdict = "changed" if code is Exit.OK and event["changed"] else VERDICTS[code]
+        row.verdict += ", put back" if code is Exit.FAILED and row.put_back else ""
+        row.took_s, row.progress = float(event["seconds"]), ""
+        row.counts = " ".join(f"{name}={event[name]}" for name in ("ok", "changed", "failed", "skipped") if event[name])
+        row.stage = event.get("msg") or row.proof or row.counts
+
+
+def _rank(row: Row) -> int:
+    if row.style == "failed":
+        return 0
+    return 1 if row.verdict == "running" else 2 if not row.ended else 3

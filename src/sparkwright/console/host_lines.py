@@ -1,0 +1,58 @@
+"""Many hosts as plain text, for logs, pipes and cron: one line a host, when it is through; a failure with what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparkwright.console import rolled, words
+from sparkwright.console.board import Board, Row
+from sparkwright.console.lines import explained, plain
+from sparkwright.plan.events import Event
+
+WIDTH_VERDICT = 12
+
+
+class HostLines:
+    """write: where a line goes, with its style."""
+
+    def __init__(self, *, write: Callable[[str, str], None] = plain, board: Board | None = None) -> None:
+        self.write = write
+        self.board = board or Board()
+        self._told: set[str] = set()
+        self._rolled: Event | None = None
+
+    def hosts(self, names: list[str]) -> None:
+        """Who takes part."""
+        self.board.hosts(names)
+        self._width = max(map(len, names), default=0)
+
+    def on(self, event: Event) -> None:
+        kind, host = event["event"], event.get("host", "")
+        self.board.on(event)
+        if kind == "play_started":
+            self.write("title", f"PLAY [{event['play']}] {words.names(event['hosts'])}")
+        elif kind == "batch_started":
+            self.write("title", rolled.batch(event))
+        elif kind == "run_started" and event.get("sandbox"):
+            self.write("muted", f"{host} is the sandbox: a pretend Spark, no GPU and no real model.")
+        elif kind == "note" and not event["task"]:
+            self.write("muted", f"{'':<{WIDTH_VERDICT}} {host:<{self._width}}  {event['text']}")
+        elif kind == "host_finished" or (kind == "recap" and host not in self._told):
+            self._told.add(host)
+            self.ended(self.board.rows[host])
+        elif kind == "rolled":
+            self._rolled = event
+
+    def close(self) -> None:
+        self.write("", "")
+        self.write("title", self.board.totals())
+        for style, text in rolled.lines(self._rolled) if self._rolled else ():
+            self.write(style, text)
+
+    def ended(self, row: Row) -> None:
+        """The line of a host that is through."""
+        took = words.duration(row.took_s or 0)
+        self.write(row.style, f"{row.verdict:<{WIDTH_VERDICT}} {row.host:<{self._width}}  {took:>6}  {row.stage}")
+        if row.failure is not None:
+            for style, text in explained(row.failure, " " * (WIDTH_VERDICT + 1)):
+                self.write(style, text)

@@ -1,0 +1,31 @@
+"""What a rolling run says between its batches and at its end."""
+
+from __future__ import annotations
+
+from sparkwright.console import words
+from sparkwright.plan.events import Event
+
+#: the rows at the end: what they are called, the key of the event, their style
+ROWS = (
+    ("done", "done", "ok"),
+    ("done before", "earlier", "ok"),
+    ("failed", "failed", "failed"),
+    ("unreachable", "unreachable", "failed"),
+    ("not begun", "not_begun", "changed"),
+)
+
+
+def batch(event: Event) -> str:
+    """The title of a batch."""
+    kind = "canary" if event["canary"] else f"batch {event['n']}"
+    left = f", {event['left']} to come" if event["left"] else ""
+    return f"{kind}: {words.names(event['hosts'])}{left}"
+
+
+def lines(event: Event) -> list[tuple[str, str]]:
+    """(style, text) of each line: who is done, who is not, why it stopped, how it goes on."""
+    shown = [("failed", f"{event['playbook']} stopped: {event['why']}.")] if event["why"] else []
+    shown += [(style, f"  {name:<12} {words.names(event[key], 40)}") for name, key, style in ROWS if event[key]]
+    if event["resume"]:
+        shown.append(("fix", f"  → `{event['resume']}` goes on with the rest."))
+    return shown

@@ -1,0 +1,34 @@
+"""What `status` shows of a host. Apart from the table, so that `--json` draws nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """A host now. state: of health/record.py, `up` or `unreachable`. live: looked at now, no check speaks for it. drift: what
+    differs, field by field; behind: what of the lock is not what runs ("image", "model"). None: not known."""
+
+    host: str
+    state: str
+    why: str = ""
+    recipe: str = ""
+    image: str = ""
+    digest: str = ""
+    engine_version: str = ""
+    model: str = ""
+    commit: str = ""
+    tok_per_s: float | None = None
+    baseline_tok_per_s: float | None = None
+    up_s: float | None = None
+    memory_available_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    drift: tuple[str, ...] | None = None
+    behind: tuple[str, ...] = ()
+    checked_s: float | None = None
+    live: bool = False
+    late: bool = False
+    busy: str = ""
+    sandbox: bool = False
+    exit: int = 0

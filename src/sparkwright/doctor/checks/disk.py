@@ -1,0 +1,52 @@
+"""Room on the disks that images and models go to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+
+NAME = "disk"
+
+
+def check(host: Host) -> Iterator[Finding]:
+    machine = host.context.machine
+    folders = {"models": machine.expand(host.wanted.model_dir or "~")}
+    root = (host.engine_info() or {}).get("DockerRootDir")
+    if root and not machine.sandbox:
+        folders["images"] = Path(str(root))
+    seen: set[int] = set()
+    for what, folder in folders.items():
+        found = _room(host, what, folder, seen)
+        if found is not None:
+            yield found
+
+
+def _room(host: Host, what: str, folder: Path, seen: set[int]) -> Finding | None:
+    """The finding of one disk; None for a disk that was looked at already."""
+    try:
+        place = next(one for one in (folder, *folder.parents) if _there(one))
+        device = place.stat().st_dev
+        free = host.context.machine.free_bytes(place)
+    except OSError as error:
+        return Finding(NAME, "unknown", f"{folder}: {error.strerror}")
+    if device in seen:
+        return None
+    seen.add(device)
+    shown = f"{free / known.GB:.0f} GB free for {what} in {place}"
+    fix = f"invoke images.prune --host {host.wanted.name or 'HOST'}"
+    if free < known.DISK_OUT_BYTES:
+        return Finding(NAME, "bad", shown, fix, known.DISK)
+    if free < known.DISK_LOW_BYTES:
+        return Finding(NAME, "warning", f"{shown}: {known.DISK}", fix, known.DISK)
+    return Finding(NAME, "ok", shown, source=known.DISK)
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        return False

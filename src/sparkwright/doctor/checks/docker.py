@@ -1,0 +1,66 @@
+"""Docker: whether this login may use it, and whether it comes up at boot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+from sparkwright.doctor.mends import MENDS
+from sparkwright.errors import SparkwrightError
+
+NAME = "docker"
+GROUP = "docker"
+
+
+def check(host: Host) -> Iterator[Finding]:
+    gid, members = _group(host)
+    member = host.user in members
+    live = gid in _live_groups(host)
+    try:
+        version = host.context.docker().api.version()["Version"]
+    except SparkwrightError as error:
+        yield _refused(host, error, gid, member=member, live=live)
+    else:
+        yield Finding(NAME, "ok", f"Docker {version} answers {host.user}", source=known.DOCKER_GROUP.source)
+    said = host.said("systemctl", "is-enabled", "docker.service", "docker.socket")
+    states = said.out.split() if said is not None else []
+    if "disabled" in states and "enabled" not in states:
+        mend = "docker at boot"
+        evidence = "docker.service is disabled: after a reboot nothing serves"
+        yield Finding("docker at boot", "bad", evidence, MENDS[mend].by_hand(host.user), "systemctl(1)", mend)
+    elif "enabled" in states:
+        yield Finding("docker at boot", "ok", "docker comes up at boot", source="systemctl(1)")
+    else:
+        yield Finding("docker at boot", "unknown", "systemd does not say whether docker comes up at boot")
+
+
+def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, live: bool) -> Finding:
+    """Why Docker does not answer: no right to ask, or nobody there."""
+    if "refuses" not in error.message or live:
+        return Finding(NAME, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
+    if member:
+        evidence = f"{host.user} is in the group {GROUP}, and this login is not: {known.LIVE_LOGIN.says}"
+        close = f"ssh -O exit {host.wanted.name or 'HOST'}"
+        return Finding(NAME, "bad", evidence, close, known.LIVE_LOGIN.source)
+    if not gid:
+        return Finding(NAME, "bad", f"there is no group {GROUP}", "getent group docker", known.DOCKER_GROUP.source)
+    evidence = f"the Docker socket refuses {host.user}, who is not in the group {GROUP}"
+    mend = "docker group"
+    return Finding(NAME, "bad", evidence, MENDS[mend].by_hand(host.user), known.DOCKER_GROUP.source, mend)
+
+
+def _group(host: Host) -> tuple[str, list[str]]:
+    """The group's number and members, as a new login would get them."""
+    for line in (host.read("/etc/group") or "").splitlines():
+        fields = line.split(":")
+        if len(fields) == 4 and fields[0] == GROUP:
+            return fields[2], fields[3].split(",")
+    return "", []
+
+
+def _live_groups(host: Host) -> list[str]:
+    """The groups of this very login, by number."""
+    lines = (host.read("/proc/self/status") or "").splitlines()
+    return next((line.split()[1:] for line in lines if line.startswith("Groups:")), [])

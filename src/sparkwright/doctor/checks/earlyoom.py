@@ -1,0 +1,67 @@
+"""Who ends processes before memory runs out, and whether the engine would be the one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+
+NAME = "earlyoom"
+CONFIG = "/etc/default/earlyoom"
+
+
+def check(host: Host) -> Iterator[Finding]:
+    source = known.EARLYOOM.source
+    running = host.processes("earlyoom")
+    memory = host.memory()
+    if not running:
+        seen = host.read("/proc/1/comm") is not None  # a /proc that hides others' processes hides init too
+        words = "earlyoom does not run" if seen else "the processes can't be seen"
+        yield Finding(NAME, "ok" if seen else "unknown", words, source=source)
+        return
+    if memory is None:
+        yield Finding(NAME, "unknown", "it runs, and /proc/meminfo can't be read", source=source)
+        return
+    limit = threshold_bytes(running[0][1:], memory["MemTotal"])
+    if limit is None:
+        yield Finding(NAME, "unknown", f"its options can't be read: {' '.join(running[0])}", f"cat {CONFIG}", source)
+        return
+    yield _against(host, limit, memory["MemTotal"])
+
+
+def threshold_bytes(words: Sequence[str], total: int) -> int | None:
+    """Below how much available memory it acts, bytes; None for options that can't be read. -m PERCENT, -M KiB."""
+    value, kind = "", "-m"
+    for at, word in enumerate(words):
+        if word in ("-m", "-M"):
+            value, kind = (words[at + 1] if at + 1 < len(words) else "?"), word
+        elif word.startswith(("-m", "-M")) and len(word) > 2:
+            value, kind = word[2:], word[:2]
+    if not value:
+        return int(total * known.EARLYOOM_DEFAULT_PERCENT / 100)
+    try:
+        number = float(value.partition(",")[0])
+    except ValueError:
+        return None
+    return int(total * number / 100 if kind == "-m" else number * 1024)
+
+
+def _against(host: Host, limit: int, total: int) -> Finding:
+    source, shown = known.EARLYOOM.source, f"it acts below {limit / known.GIB:.1f} GiB available"
+    share = host.wanted.utilization
+    if share is None:
+        return Finding(NAME, "unknown", f"{shown}; without a recipe nothing says what will be left", source=source)
+    left = int(total * (1 - share))
+    percent = max(1, int(100 * host.wanted.reserve_bytes / 2 / total))
+    fix = (
+        f"sudo sed -i 's/^EARLYOOM_ARGS=.*/EARLYOOM_ARGS=\"-m {percent}\"/' {CONFIG} && sudo systemctl restart earlyoom"
+    )
+    recipe = f"the recipe {host.wanted.recipe} leaves {left / known.GIB:.1f} GiB at most"
+    if limit >= left:
+        return Finding(NAME, "bad", f"{shown}, and {recipe}: {known.EARLYOOM.says}", fix, source)
+    if limit >= host.wanted.reserve_bytes:
+        reserve = f"a deploy lets memory fall to {host.wanted.reserve_bytes / known.GIB:.1f} GiB (reserve_gib)"
+        return Finding(NAME, "warning", f"{shown}, and {reserve}: {known.EARLYOOM.says}", fix, source)
+    return Finding(NAME, "ok", f"{shown}; {recipe}", source=source)

@@ -1,0 +1,56 @@
+"""The locale of logins: that it is there. Which one it is does not matter here: everything is run with LC_ALL=C."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+from sparkwright.doctor.mends import MENDS
+
+NAME = "locale"
+FILES = ("/etc/locale.conf", "/etc/default/locale")
+ALWAYS = ("c", "posix", "")
+
+
+def check(host: Host) -> Iterator[Finding]:
+    source = known.LOCALE.source
+    wanted, where = _wanted(host)
+    said = host.said("locale", "-a")
+    if said is None or not said.ok:
+        yield Finding(NAME, "unknown", "`locale -a` does not say which locales there are", source=source)
+        return
+    there = {_plain(line) for line in said.out.split()}
+    if _plain(wanted) in ALWAYS or _plain(wanted) in there:
+        yield Finding(NAME, "ok", f"{wanted or 'C'} ({where})", source=source)
+        return
+    if where in FILES:
+        evidence = f"{where} says {wanted}, which is not installed: {known.LOCALE.says}"
+        yield Finding(NAME, "warning", evidence, MENDS["locale"].by_hand(host.user), source, "locale")
+    else:
+        evidence = f"your ssh sends {where}={wanted}, which is not installed there: {known.LOCALE.says}"
+        yield Finding(NAME, "warning", evidence, f"sudo locale-gen {wanted}", source)
+
+
+def _wanted(host: Host) -> tuple[str, str]:
+    """(the locale of a login, where it is from): what ssh sends wins over the host's own files."""
+    if not host.context.machine.root:
+        for name in ("LC_CTYPE", "LANG"):
+            if os.environ.get(name) and os.environ[name] != _configured(host)[0]:
+                return os.environ[name], name
+    return _configured(host)
+
+
+def _configured(host: Host) -> tuple[str, str]:
+    for path in FILES:
+        found = host.assignments(path)
+        if found.get("LC_ALL") or found.get("LANG"):
+            return found.get("LC_ALL") or found["LANG"], path
+    return "", "no locale is set"
+
+
+def _plain(name: str) -> str:
+    """en_US.UTF-8 and en_US.utf8 are one."""
+    return name.lower().replace("-", "").strip()

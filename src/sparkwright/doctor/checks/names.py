@@ -1,0 +1,65 @@
+"""Names: the host's own, what avahi made of it, and whether the outside is found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+
+NAME = "names"
+COUNTED = re.compile(r"^(.*)-(\d{1,4})$")
+
+
+def check(host: Host) -> Iterator[Finding]:
+    own = (host.read("/proc/sys/kernel/hostname") or host.read("/etc/hostname") or "").strip()
+    yield _own(host, own)
+    yield from _avahi(host, own)
+    yield _hub(host)
+
+
+def _own(host: Host, own: str) -> Finding:
+    source = known.OWN_NAME.source
+    if not own:
+        return Finding(NAME, "unknown", "the host's own name can't be read", source=source)
+    said = host.said("getent", "hosts", own)
+    if said is None:
+        return Finding(NAME, "unknown", f"nobody says whether {own} is found", source=source)
+    if not said.ok:
+        fix = f"echo 127.0.1.1 {own} | sudo tee -a /etc/hosts"
+        return Finding(NAME, "warning", f"{own} does not find itself: {known.OWN_NAME.says}", fix, source)
+    return Finding(NAME, "ok", f"{own} is {' '.join(said.out.split()[:1])}", source=source)
+
+
+def _avahi(host: Host, own: str) -> Iterator[Finding]:
+    """avahi-daemon shows the name it took in its own title: avahi-daemon: running [spark-2.local]."""
+    titles = " ".join(word for words in host.processes("avahi-daemon") for word in words)
+    found = re.search(r"running \[([^\]]+)\]", titles)
+    if not found:
+        return
+    taken = found[1].removesuffix(".local")
+    counted = COUNTED.match(taken)
+    if counted and counted[1] == own:
+        fix = "sudo sed -i 's/^#\\?allow-interfaces=.*/allow-interfaces=enP7s7/' /etc/avahi/avahi-daemon.conf"
+        evidence = f"avahi calls it {found[1]} and not {own}.local: {known.AVAHI.says}"
+        yield Finding("avahi", "warning", evidence, f"{fix} && sudo systemctl restart avahi-daemon", known.AVAHI.source)
+    else:
+        yield Finding("avahi", "ok", f"{found[1]}", source=known.AVAHI.source)
+
+
+def _hub(host: Host) -> Finding:
+    """The hub is where models come from, or the proxy on the way to it; an address needs no looking up."""
+    machine = host.context.machine
+    proxy = machine.env.get("HTTPS_PROXY") or machine.env.get("https_proxy") or ""
+    name = urlsplit(proxy if "://" in proxy else machine.hub_url).hostname or ""
+    if not name or re.fullmatch(r"[\d.]+|.*:.*", name):
+        return Finding("DNS", "ok", f"{name} is an address already")
+    said = host.said("getent", "ahosts", name)
+    if said is None:
+        return Finding("DNS", "unknown", f"nobody said in time where {name} is", "resolvectl status", "getent(1)")
+    if not said.ok:
+        return Finding("DNS", "bad", f"{name} is not found", "resolvectl status", "getent(1)")
+    return Finding("DNS", "ok", f"{name} is {said.out.split()[0]}", source="getent(1)")

@@ -1,0 +1,42 @@
+"""Ollama: whether it holds memory now, comes back at boot, and listens to everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+from sparkwright.host.ollama import ollama_models, ollama_places
+
+NAME = "Ollama"
+LEAVE = "leave"
+
+
+def check(host: Host) -> Iterator[Finding]:
+    source, name = known.OLLAMA.source, host.wanted.name or "HOST"
+    seen = ollama_models.look(host.context, timeout_s=2)
+    if seen.hanging:
+        evidence = f"{', '.join(map(str, seen.hanging))} does not answer: it loads a model, or hangs"
+        yield Finding(NAME, "warning", evidence, f"invoke ollama.ps --host {name}", source)
+    elif not seen.present:
+        yield Finding(NAME, "ok", "no Ollama runs here", source=source)
+        return
+    elif seen.held:
+        models = ", ".join(f"{one.model.name} {one.model.size_bytes / known.GIB:.1f} GiB" for one in seen.held)
+        does = {"unload": "a deploy unloads them", "stop": "a deploy stops it"}.get(host.wanted.ollama, "")
+        evidence = f"{models} in memory: {known.OLLAMA.says}{f' ({does})' if does else ''}"
+        yield Finding(NAME, "warning", evidence, f"invoke ollama.unload --host {name}", source)
+    else:
+        yield Finding(NAME, "ok", f"{', '.join(map(str, seen.present))}, no model in memory", source=source)
+    yield from _open(host)
+
+
+def _open(host: Host) -> Iterator[Finding]:
+    """A service that listens on every address lets anybody load a model into the engine's memory."""
+    said = host.said("systemctl", "show", ollama_places.SERVICE, "-p", "Environment", "--value")
+    words = said.out.split() if said is not None and said.ok else []
+    host_is = next((word.strip('"').partition("=")[2] for word in words if "OLLAMA_HOST=" in word), "")
+    if "0.0.0.0" in host_is or "[::]" in host_is:
+        evidence = f"{ollama_places.SERVICE} listens on every address (OLLAMA_HOST={host_is}): {known.OLLAMA_OPEN.says}"
+        yield Finding("Ollama's address", "warning", evidence, "sudo systemctl edit ollama", known.OLLAMA_OPEN.source)

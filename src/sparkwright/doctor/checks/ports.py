@@ -1,0 +1,33 @@
+"""The port that the recipe publishes: free, or our own server's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.containers import containers
+
+NAME = "port"
+
+
+def check(host: Host) -> Iterator[Finding]:
+    wanted = host.wanted
+    if not wanted.port:
+        yield Finding(NAME, "unknown", "the host has no recipe, so no port is wanted")
+        return
+    try:
+        client = host.context.docker()
+        holder = containers.who_listens(host.context.machine, client, wanted.port)
+    except SparkwrightError:
+        yield Finding(NAME, "unknown", f"Docker does not answer, so nothing says who holds port {wanted.port}")
+        return
+    if not holder:
+        yield Finding(NAME, "ok", f"port {wanted.port} is free")
+    elif holder == f"container {wanted.container}":
+        yield Finding(NAME, "ok", f"port {wanted.port} is our own server's")
+    else:
+        kind, _, name = holder.partition(" ")
+        fix = f"docker stop {name}" if kind == "container" else f"sudo ss -tlnp 'sport = :{wanted.port}'"
+        yield Finding(NAME, "bad", f"port {wanted.port} is taken by {holder}", fix, "docker run --publish")

@@ -1,0 +1,57 @@
+"""DGX OS: its release, the update it came to, and whether all of the memory is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import GB10, Host, numbers
+
+NAME = "DGX OS"
+DASHBOARD = "Update it in the DGX Dashboard (http://localhost:11000 on the host)."
+
+
+def check(host: Host) -> Iterator[Finding]:
+    release = host.assignments("/etc/dgx-release")
+    gpu = host.gpu()
+    if not release:
+        system = host.assignments("/etc/os-release").get("PRETTY_NAME", "an unknown system")
+        if gpu and GB10 in gpu[0]:
+            evidence = f"{system} without /etc/dgx-release: not the system this machine was delivered with"
+            yield Finding(NAME, "warning", evidence, source=known.NVCHECKUP)
+        else:
+            yield Finding(NAME, "unknown", f"{system}, and no GB10 is seen: is this a DGX Spark?")
+        return
+    build, update = release.get("DGX_SWBUILD_VERSION", ""), release.get("DGX_OTA_VERSION", "")
+    yield _release(update or build, f"DGX OS {build or '?'}, OTA {update or 'none'}")
+    if gpu and GB10 in gpu[0]:
+        yield from _memory(host, update or build)
+
+
+def _release(version: str, evidence: str) -> Finding:
+    if not version:
+        return Finding(NAME, "unknown", "/etc/dgx-release names no version", "cat /etc/dgx-release")
+    newest = list(known.RELEASES)[-1]
+    source = known.RELEASES.get(version, known.RELEASES[newest]).source
+    if numbers(version)[0] < known.RELEASE_MAJOR:
+        return Finding(NAME, "bad", f"{evidence}: older than DGX OS {known.RELEASE_MAJOR}", DASHBOARD, source)
+    if numbers(version) > numbers(newest):
+        return Finding(NAME, "unknown", f"{evidence}: newer than {newest}, the newest that sparkwright has heard of")
+    return Finding(NAME, "ok", evidence, source=source)
+
+
+def _memory(host: Host, version: str) -> Iterator[Finding]:
+    memory = host.memory()
+    if memory is None:
+        yield Finding("memory", "unknown", "/proc/meminfo can't be read")
+        return
+    total = memory["MemTotal"]
+    shown = f"MemTotal {total / known.GIB:.1f} GiB"
+    if total < known.GB10_MEMORY_BYTES - known.MEMORY_SLACK_BYTES:
+        about = known.RELEASES.get(version)
+        why = f" ({about.says})" if about and about.says else ""
+        evidence = f"{shown}: {(known.GB10_MEMORY_BYTES - total) / known.GIB:.1f} GiB less than a GB10 shows{why}"
+        yield Finding("memory", "warning", evidence, DASHBOARD, known.MEMORY_SOURCE)
+    else:
+        yield Finding("memory", "ok", shown, source=known.MEMORY_SOURCE)

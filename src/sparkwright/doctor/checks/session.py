@@ -1,0 +1,59 @@
+"""What a logout takes with it: shared memory (RemoveIPC) and the user's own services, unless he lingers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+from sparkwright.doctor.mends import MENDS
+
+NAME = "logout"
+MAIN = "/etc/systemd/logind.conf"
+FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
+NO = ("no", "n", "false", "f", "off", "0")
+
+
+def check(host: Host) -> Iterator[Finding]:
+    if not any(host.there(folder) for folder in ("/lib/systemd/systemd", "/run/systemd/system", MAIN)):
+        yield Finding(NAME, "unknown", "no systemd is seen here")
+        return
+    lingers = host.there(f"/var/lib/systemd/linger/{host.user}")
+    value, where = _remove_ipc(host)
+    ordinary = _uid(host) is None or (_uid(host) or 0) >= known.FIRST_ORDINARY_UID
+    source = known.REMOVE_IPC.source
+    if lingers or not ordinary:
+        why = f"{host.user} lingers" if lingers else f"{host.user} is no ordinary user, whom logind leaves alone"
+        yield Finding(NAME, "ok", f"{why}: a logout takes nothing with it", source=source)
+        return
+    fix, mend = MENDS["linger"].by_hand(host.user), "linger"
+    if value in NO:
+        evidence = f"{where}; {host.user} does not linger: his own services end with his last login"
+        yield Finding(NAME, "warning", evidence, fix, "loginctl(1)", mend)
+        return
+    shares = ", and the recipe's container has `ipc: host`" if host.wanted.ipc == "host" else ""
+    evidence = f"{where}; {host.user} does not linger: {known.REMOVE_IPC.says}{shares}"
+    yield Finding(NAME, "warning", evidence, fix, source, mend)
+
+
+def _remove_ipc(host: Host) -> tuple[str, str]:
+    """(its value, where that stands); the last file by name counts, and the default is yes."""
+    drop_ins = {}
+    for folder in reversed(FOLDERS):  # the same name in /etc hides the others
+        for name in host.names_in(f"{folder}/logind.conf.d"):
+            drop_ins[name] = f"{folder}/logind.conf.d/{name}"
+    files = [MAIN, *(drop_ins[name] for name in sorted(drop_ins) if name.endswith(".conf"))]
+    for path in reversed(files):
+        value = host.assignments(path).get("RemoveIPC")
+        if value:
+            return value.lower(), f"RemoveIPC={value} in {path}"
+    return "yes", "RemoveIPC=yes by default"
+
+
+def _uid(host: Host) -> int | None:
+    for line in (host.read("/etc/passwd") or "").splitlines():
+        fields = line.split(":")
+        if fields[0] == host.user and len(fields) > 2 and fields[2].isdigit():
+            return int(fields[2])
+    return None

@@ -1,0 +1,26 @@
+"""Swap: how much of it is in use. That there is some is fine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+
+NAME = "swap"
+
+
+def check(host: Host) -> Iterator[Finding]:
+    memory = host.memory()
+    if memory is None or "SwapTotal" not in memory:
+        yield Finding(NAME, "unknown", "/proc/meminfo says nothing of swap", source=known.SWAP.source)
+        return
+    total, used = memory["SwapTotal"], memory["SwapTotal"] - memory.get("SwapFree", 0)
+    if used > known.SWAP_USED_BYTES:
+        evidence = f"{used / known.GIB:.1f} of {total / known.GIB:.1f} GiB are in use: {known.SWAP.says}"
+        fix = f"invoke restart --host {host.wanted.name or 'HOST'}"
+        yield Finding(NAME, "warning", evidence, fix, known.SWAP.source)
+    else:
+        shown = f"{used / known.GIB:.1f} of {total / known.GIB:.1f} GiB in use" if total else "none"
+        yield Finding(NAME, "ok", shown, source=known.SWAP.source)

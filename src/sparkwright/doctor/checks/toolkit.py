@@ -1,0 +1,81 @@
+"""The NVIDIA Container Toolkit, and whether its CDI specification is of the driver that is here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sparkwright.doctor import known
+from sparkwright.doctor.finding import Finding, Verdict
+from sparkwright.doctor.host import Host, numbers, version_in
+from sparkwright.doctor.mends import MENDS
+
+NAME = "container toolkit"
+HOOK = "/usr/bin/nvidia-container-runtime-hook"
+CONFIGURE = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+#: a library of the driver has its version at its end
+LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
+
+
+def check(host: Host) -> Iterator[Finding]:
+    said = host.said("nvidia-ctk", "--version")
+    version = version_in(said.out) if said is not None else ""
+    runtimes = (host.engine_info() or {}).get("Runtimes") or {}
+    hook = host.there(HOOK) or "nvidia" in runtimes
+    gpu = host.gpu()
+    if not version and not hook:
+        verdict: Verdict = "bad" if gpu else "unknown"
+        evidence = f"neither nvidia-ctk nor its hook is here{'' if gpu else ', nor a GPU'}"
+        yield Finding(NAME, verdict, evidence, "sudo apt install nvidia-container-toolkit", known.TOOLKIT.source)
+        return
+    shown = f"NVIDIA Container Toolkit {version or 'of an unknown version'}"
+    if not hook and gpu:
+        yield Finding(NAME, "bad", f"{shown}; Docker has no runtime of it", CONFIGURE, known.TOOLKIT.source)
+    else:
+        yield Finding(NAME, "ok", shown, source=known.TOOLKIT.source)
+    if gpu:
+        yield _cdi(host, gpu[1], version)
+
+
+def _cdi(host: Host, driver: str, version: str) -> Finding:
+    """A specification is as old as the driver it names; its date would only say when it was copied."""
+    specs = _specs(host)
+    refresh = numbers(version) >= known.CDI_REFRESH_SINCE and _has_service(host)
+    mend = "CDI service" if refresh else "CDI"
+    fix = MENDS[mend].by_hand(host.user)
+    stale = {path: found for path, found in specs.items() if found and found != driver}
+    if stale:
+        path, found = next(iter(stale.items()))
+        evidence = f"{path} is of driver {found}, and {driver} is here: {known.CDI.says}"
+        if _mends(path, refresh):
+            return Finding("CDI", "bad", evidence, fix, known.CDI.source, mend)
+        return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known.CDI.source)
+    if any(specs.values()):
+        return Finding("CDI", "ok", f"{', '.join(specs)} is of driver {driver}", source=known.CDI.source)
+    if specs:
+        return Finding("CDI", "unknown", f"{', '.join(specs)} names no library of a driver", fix, known.CDI.source)
+    return Finding("CDI", "ok", "no CDI specification: `--gpus` goes by the toolkit's hook", source=known.CDI.source)
+
+
+def _mends(path: str, refresh: bool) -> bool:
+    """Whether the command writes this very file."""
+    return path.startswith(("/run", "/var/run")) if refresh else path == "/etc/cdi/nvidia.yaml"
+
+
+def _specs(host: Host) -> dict[str, str]:
+    """Path of each specification of nvidia, and the driver that it names ("" when it names none)."""
+    found: dict[str, str] = {}
+    for folder in known.CDI_FOLDERS:
+        for name in host.names_in(folder):
+            text = host.read(f"{folder}/{name}") if name.endswith((".yaml", ".json")) else None
+            if text is not None and "nvidia.com" in text:
+                match = LIBRARY.search(text)
+                found[f"{folder}/{name}"] = match[1] if match else ""
+    if "/var/run/cdi/nvidia.yaml" in found:
+        found.pop("/run/cdi/nvidia.yaml", None)  # the same folder on most systems
+    return found
+
+
+def _has_service(host: Host) -> bool:
+    said = host.said("systemctl", "cat", known.CDI_REFRESH)
+    return said is not None and said.ok

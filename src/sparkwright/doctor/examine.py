@@ -1,0 +1,40 @@
+"""All checks of a host, side by side: most of them wait for another program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from sparkwright.doctor.checks import CHECKS, Check
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host
+from sparkwright.errors import SparkwrightError
+
+AT_ONCE = 6
+
+
+def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
+    """The findings in the order of the checks. A check that breaks is `unknown`, and hides no other."""
+
+    def one(named: tuple[str, Check]) -> list[Finding]:
+        name, check = named
+        try:
+            return list(check(host))
+        except SparkwrightError as error:
+            return [Finding(name, "unknown", str(error))]
+        except Exception as error:  # what no check foresaw must not hide what the others see
+            return [Finding(name, "unknown", f"the check broke: {type(error).__name__}: {error}")]
+
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        found = [finding for several in pool.map(one, checks.items()) for finding in several]
+    pretended = host.context.machine.sandbox  # its `sudo` would be this machine's
+    return [replace(finding, mend="") for finding in found] if pretended else found
+
+
+def sentence(findings: Sequence[Finding]) -> str:
+    """How many are bad, warnings, unknown and ok."""
+    counts = {
+        verdict: sum(one.verdict == verdict for one in findings) for verdict in ("bad", "warning", "unknown", "ok")
+    }
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)

@@ -1,0 +1,131 @@
+"""What a check may ask of a host: its files, its programs, its engine, and what is wanted of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.machine import Completed
+from sparkwright.modules.base import Context
+
+PROGRAM_S = 5.0
+GB10 = "GB10"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the host is to serve; every field is empty for a host without a recipe.
+
+    name: the host's, for commands of the laptop. utilization: the share of memory the engine takes. platforms: of the locked
+    image, None when the lock does not know. reserve_bytes: what must stay free beside the engine.
+    """
+
+    name: str = ""
+    recipe: str = ""
+    container: str = ""
+    port: int = 0
+    image: str = ""
+    platforms: tuple[str, ...] | None = None
+    utilization: float | None = None
+    reserve_bytes: int = 0
+    ipc: str = ""
+    model_dir: str = ""
+    ollama: str = ""
+
+
+@dataclass
+class Host:
+    """user: who logs in here. Every answer is None when the question could not be asked: that is unknown, not good."""
+
+    context: Context
+    user: str
+    wanted: Wanted = field(default_factory=Wanted)
+
+    def read(self, path: str) -> str | None:
+        """A file of the system; None when there is none, or it may not be read."""
+        try:
+            return self.context.machine.path(path).read_text(errors="replace")
+        except OSError:
+            return None
+
+    def assignments(self, path: str) -> dict[str, str]:
+        """NAME=value lines of a file, without quotes and comments; empty without the file."""
+        lines = (self.read(path) or "").splitlines()
+        pairs = (line.strip().partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
+        return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
+
+    def there(self, path: str) -> bool:
+        """Whether a file or folder is there and may be seen."""
+        try:
+            return self.context.machine.path(path).exists()
+        except OSError:
+            return False
+
+    def names_in(self, folder: str) -> list[str]:
+        """The names in a folder; empty without it."""
+        try:
+            return sorted(path.name for path in self.context.machine.path(folder).iterdir())
+        except OSError:
+            return []
+
+    def said(self, *argv: str, timeout_s: float = PROGRAM_S) -> Completed | None:
+        """What a program says; None when it is not here, or does not end in time.
+
+        Where the files are below another root, so are the programs: none of the machine it runs on is asked.
+        """
+        machine = self.context.machine
+        program = argv[0]
+        if machine.root:
+            laid = (machine.path(f"/usr/bin/{program}"), Path(machine.root).parent / "bin" / program)
+            program = next((str(path) for path in laid if path.exists()), "")
+        try:
+            done = machine.run([program, *argv[1:]], timeout_s=timeout_s) if program else None
+        except SparkwrightError:
+            return None
+        return None if done is None or done.code in (126, 127) else done
+
+    def processes(self, name: str) -> list[list[str]]:
+        """The command lines of the processes of this name."""
+        found = []
+        for pid in self.names_in("/proc"):
+            if pid.isdigit() and (self.read(f"/proc/{pid}/comm") or "").strip() == name:
+                words = (self.read(f"/proc/{pid}/cmdline") or "").split("\0")
+                found.append([word for word in words if word])
+        return found
+
+    def gpu(self) -> tuple[str, str] | None:
+        """(name, driver version) as nvidia-smi says; None when it says nothing."""
+        said = self.said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader,nounits")
+        if said is None or not said.ok or "," not in said.out:
+            return None
+        name, driver = (part.strip() for part in said.out.splitlines()[0].split(",")[:2])
+        return name, driver
+
+    def engine_info(self) -> dict[str, Any] | None:
+        """The Docker Engine's /info; None when it does not answer."""
+        try:
+            found: dict[str, Any] = self.context.docker().api.info()
+        except Exception:  # refused, away, or restarting: the check `docker` says which
+            return None
+        return found
+
+    def memory(self) -> dict[str, int] | None:
+        """/proc/meminfo in bytes."""
+        try:
+            return self.context.machine.meminfo()
+        except (OSError, ValueError):
+            return None
+
+
+def version_in(text: str) -> str:
+    """The first thing that looks like a version of two numbers or more; empty without one."""
+    found = re.search(r"\d+(?:\.\d+)+", text)
+    return found[0] if found else ""
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version for comparing: 580.95.05 is (580, 95, 5)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version))

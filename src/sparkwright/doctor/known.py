@@ -1,0 +1,95 @@
+"""What is known of DGX Sparks and of what runs on them, as data; each row names who says so. As of November 2026."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GIB = 2**30
+GB = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """says: one clause for the evidence; empty when there is nothing to warn of. source: where it is from."""
+
+    says: str
+    source: str
+
+
+NVCHECKUP = "NVCheckup README"
+WIKI = "DGX Spark community wiki"
+PLAYBOOKS = "NVIDIA dgx-spark-playbooks"
+
+#: releases of DGX OS by DGX_OTA_VERSION or DGX_SWBUILD_VERSION; the newest is the last
+RELEASES: dict[str, Known] = {
+    "7.2.3": Known("", PLAYBOOKS),
+    "7.3.1": Known("", PLAYBOOKS),
+    "7.5.0": Known("some hosts boot about 7.2 GiB smaller with it", "NVIDIA developer forum 383222"),
+}
+RELEASE_MAJOR = 7
+
+#: what MemTotal shows on a GB10 (119.7 GiB in 2025, 121.7 in 2026); clearly less is memory that the firmware kept
+GB10_MEMORY_BYTES = int(119.7 * GIB)
+MEMORY_SLACK_BYTES = 3 * GIB
+MEMORY_SOURCE = "NVCheckup README; NVIDIA developer forum 383222"
+
+#: driver branches; a branch that is not here is one nobody has reported on
+DRIVERS: dict[int, Known] = {
+    580: Known("", NVCHECKUP),
+    590: Known("a bug with CUDA graphs is reported with it", "NVCheckup README"),
+}
+DRIVER_PAIR = Known("an `apt upgrade` can split the driver from its GSP firmware", NVCHECKUP)
+OPEN_MODULE = Known("a GB10 is driven by the open kernel modules only", NVCHECKUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """roce: what is reported of its fast network, empty when nothing is."""
+
+    roce: str
+    source: str
+
+
+#: kernels by major.minor
+KERNELS: dict[str, Kernel] = {
+    "6.11": Kernel("", WIKI),
+    "6.14": Kernel("", WIKI),
+    "6.17": Kernel("RoCE at 13 to 16 Gb/s is reported with it", WIKI),
+}
+
+DOCKER_GROUP = Known("the user is not in the docker group as delivered", PLAYBOOKS)
+LIVE_LOGIN = Known("a login keeps the groups it began with, and so does a shared ssh connection", PLAYBOOKS)
+TOOLKIT = Known("nvidia-container-toolkit is installed as delivered", PLAYBOOKS)
+CDI = Known("containers get the libraries of the driver that the specification names", "NVIDIA Container Toolkit, CDI")
+#: from this version on a service of its own keeps the specification fresh
+CDI_REFRESH_SINCE = (1, 18)
+CDI_REFRESH = "nvidia-cdi-refresh.service"
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
+
+REMOVE_IPC = Known("shared memory of a user goes when his last login ends", "logind.conf(5), RemoveIPC=")
+FIRST_ORDINARY_UID = 1000
+
+LOCALE = Known("programs complain and fall back to C", "locale(7); sparkwright itself runs everything with LC_ALL=C")
+AVAHI = Known("an avahi bug counts the name up (-2, -3 ... -528)", NVCHECKUP)
+AVAHI_CONFIG = "/etc/avahi/avahi-daemon.conf"
+OWN_NAME = Known("sudo and engines look the host's own name up", "hostname(7), sudo(8)")
+
+#: earlyoom(1): acts when memory AND swap are below their shares; kills at half of them
+EARLYOOM_DEFAULT_PERCENT = 10.0
+EARLYOOM = Known("it ends the largest process, which is the engine", "earlyoom(1); SGLang cookbook for DGX Spark")
+
+SWAP_USED_BYTES = 2 * GIB
+SWAP = Known("weights in swap decode slowly; never swapoff with a model loaded", WIKI)
+
+#: an image of 20 GB takes twice that while it is unpacked
+DISK_LOW_BYTES = 50 * GB
+DISK_OUT_BYTES = 5 * GB
+DISK = "a vLLM image takes about 20 GB, and as much again while it is unpacked"
+
+CLOCK = Known("with a wrong clock TLS and tokens are refused", "timedatectl(1)")
+CLOCK_WARNING_S = 30.0
+CLOCK_BAD_S = 300.0
+
+OLLAMA = Known("it shares the memory with the engine", "NVIDIA dgx-spark-playbooks; NemoClaw #2638")
+OLLAMA_OPEN = Known("it asks nobody for a password", "Ollama's FAQ, OLLAMA_HOST")
+PLATFORM = Known("an image of another platform ends with `exec format error`", "ComfyUI-Nvidia-Docker #96")

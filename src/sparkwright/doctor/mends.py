@@ -1,0 +1,41 @@
+"""What sparkwright may set right by itself. Each is one command as root that can be given twice, restarts no engine and
+installs nothing; packages are the Dashboard's business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwright.doctor import known
+from sparkwright.shell import join
+
+USER = "{user}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """says: what it changes. argv: the command; {user} stands for who logs in."""
+
+    says: str
+    argv: tuple[str, ...]
+
+    def command(self, user: str) -> list[str]:
+        """The command for this user."""
+        return [user if word == USER else word for word in self.argv]
+
+    def by_hand(self, user: str) -> str:
+        """The same as a person would type it."""
+        return f"sudo {join(self.command(user))}"
+
+
+MENDS: dict[str, Mend] = {
+    "docker group": Mend("adds the user to the docker group", ("usermod", "-aG", "docker", USER)),
+    "docker at boot": Mend("starts Docker now and at boot", ("systemctl", "enable", "--now", "docker.service")),
+    "linger": Mend("keeps the user's services and shared memory after logout", ("loginctl", "enable-linger", USER)),
+    "CDI": Mend(
+        "writes the CDI specification for this driver",
+        ("nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml"),
+    ),
+    "CDI service": Mend("writes the CDI specification for this driver", ("systemctl", "restart", known.CDI_REFRESH)),
+    "clock": Mend("lets systemd keep the clock", ("timedatectl", "set-ntp", "true")),
+    "locale": Mend("makes C.UTF-8 the language of logins", ("update-locale", "LANG=C.UTF-8")),
+}

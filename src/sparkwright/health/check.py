@@ -1,0 +1,233 @@
+"""One check: look, judge, damp, write down, tell, and heal where that is allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sparkwright.engine import endpoints
+from sparkwright.errors import Inconclusive, SparkwrightError
+from sparkwright.health import heal, keeping, notify, textfile
+from sparkwright.health.damping import damp
+from sparkwright.health.judge import Judgement, Look, judge
+from sparkwright.health.looking import Looker, start_of
+from sparkwright.health.record import Cost, Gpu, Record, Speed
+from sparkwright.health.remembered import Remembered
+from sparkwright.health.settings import Settings
+from sparkwright.host import evidence
+from sparkwright.host.records import good_states, history
+from sparkwright.modules import crash_loop
+from sparkwright.modules.base import Context
+from sparkwright.runner import lock
+
+DOCKER_S = 20  # an engine that does not answer a check within this time does not answer
+
+
+@dataclass
+class Check:
+    """context: the host. scheduled: by its clock, with no laptop. smoke: measure the decode rate now, due or not.
+
+    now, pause: the clock and how to wait; tests give their own.
+    """
+
+    context: Context
+    settings: Settings
+    scheduled: bool = False
+    smoke: bool = False
+    now: Callable[[], float] = time.time
+    pause: Callable[[float], None] = time.sleep
+
+    def run(self) -> Record:
+        """Check once, and once more when a restart was tried. One check at a time: a second one waits for the first."""
+        with keeping.one_at_a_time(self.context.state):
+            record, remembered = self._once()
+        if not self.scheduled:
+            return record
+        decision = heal.decide(record, remembered, self.settings, self.now())
+        if decision.why_not:
+            return record
+        said = heal.restart(self.context, self.settings, remembered, self.now())
+        with keeping.one_at_a_time(self.context.state):
+            record, remembered = self._once(healed=said)
+            heal.remember_outcome(record, remembered, self.context.state)
+        return record
+
+    def _once(self, healed: str = "") -> tuple[Record, Remembered]:
+        started_s, cpu = time.monotonic(), _cpu_s()
+        remembered = Remembered.of(self.context.state)
+        looker = Looker(self.context, remembered, self.settings.limits, self.now, self.pause)
+        busy = _who_works(self.context)
+        look = looker.look(busy=busy)
+        judgement = judge(look, self.settings.limits)
+        if not busy:
+            look = replace(look, speed=self._speed(look, judgement, remembered))
+            came = _who_works(self.context)  # who began meanwhile is what was seen
+            look = looker.look(busy=came) if came else look
+            judgement = judge(look, self.settings.limits)
+        judgement = self._break_loop(look, judgement, remembered)
+        record = self._record(look, judgement, remembered, looker)
+        healing = heal.decide(record, remembered, self.settings, look.time_s) if self.settings.heal != "none" else None
+        said = healed or (healing.said if healing else "")
+        cost = Cost(round(time.monotonic() - started_s, 3), round(_cpu_s() - cpu, 3))
+        record = replace(record, healed=said, cost=cost)
+        self._leave(look, record, remembered)
+        return record, remembered
+
+    def _record(self, look: Look, judgement: Judgement, remembered: Remembered, looker: Looker) -> Record:
+        """The record, after damping. Somebody who works on the host is no look: what was seen before still stands."""
+        before = remembered.state
+        if look.busy:
+            told, flapping = judgement.state, False
+            since_s = look.time_s
+        else:
+            remembered.seen.append(judgement.state)
+            result = damp(before, remembered.seen)
+            told, flapping = result.state, result.flapping
+            since_s = remembered.since_s if told == before else look.time_s
+            remembered.state, remembered.since_s = told, since_s
+            remembered.cures = remembered.cures + 1 if judgement.cure == "restart" else 0
+            remembered.failed = 0 if judgement.state == "ok" else remembered.failed
+        server = replace(look.server, served_tok_per_s=_served(look, remembered))
+        return Record(
+            time_s=round(look.time_s, 3),
+            state=told,
+            seen=judgement.state,
+            since_s=round(since_s, 3),
+            before=before or "",
+            why=_why(told, judgement),
+            cure=judgement.cure,
+            flapping=flapping,
+            busy=look.busy,
+            evidence=judgement.evidence,
+            container=look.container,
+            server=server,
+            speed=look.speed,
+            machine=look.machine,
+            gpu=look.gpus[-1] if look.gpus else Gpu(),
+            serves=replace(looker.serves, engine_version=look.engine_version),
+            drift=look.drift,
+            every_s=self.settings.every_s,
+            sandbox=self.context.machine.sandbox,
+        )
+
+    def _leave(self, look: Look, record: Record, remembered: Remembered) -> None:
+        """Write everything down and tell who wants to know. What can't be written or told never hides the check itself."""
+        if look.server.health_status == 200:
+            remembered.answered = start_of(look.container)
+            frozen = look.frozen_s is not None
+            remembered.counted = {
+                "time_s": remembered.counted["time_s"] if frozen else look.time_s,  # since when it is frozen
+                "start": start_of(look.container),
+                "running": look.server.running,
+                "token": look.server.token,
+                "generated": _with_own(look, record),
+            }
+        if self.context.check:
+            return
+        if self.scheduled:
+            notify.tell(record, remembered, self.settings, note=self.context.note, pause=self.pause)
+        try:
+            keeping.write(self.context.state, record)
+            remembered.save(self.context.state)
+        except OSError as error:
+            self.context.note(f"the check can't be written down: {error.strerror}")
+        textfile.write(self.context, record, remembered, self.settings)
+
+    # -- what a look alone can't do ------------------------------------------------------------------------------------
+
+    def _speed(self, look: Look, judgement: Judgement, remembered: Remembered) -> Speed:
+        """The decode rate: measured when it is due and nothing is wrong, else the last one."""
+        last = remembered.last_speed
+        every_s = self.settings.smoke_every_s
+        due = self.scheduled and bool(every_s) and look.time_s - (last.measured_s or 0.0) >= every_s
+        if (
+            not (due or self.smoke)
+            or judgement.state not in ("ok", "degraded")
+            or look.server.token != "made"
+            or self.context.check
+        ):
+            return last
+        found = _measure(self.context, look, self.settings.smoke_tokens)
+        if found.tok_per_s is None:
+            return replace(last, verdict=last.verdict if last.tok_per_s is not None else found.verdict)
+        remembered.speed = dataclasses.asdict(found)
+        return found
+
+    def _break_loop(self, look: Look, judgement: Judgement, remembered: Remembered) -> Judgement:
+        """A loop of starts is broken at once, unless somebody works on the host."""
+        if not look.loop or self.context.check:
+            return judgement
+        name = look.container.name
+        who = history.who(self.context) or heal.WHO
+        owner = lock.Owner("a crash loop", who, self.context.run_id, os.getpid(), time.time())
+        try:
+            with lock.held(self.context.state, owner, host=self.settings.host or "the host"):
+                crash_loop.break_loop(self.context, name, look.loop)
+        except SparkwrightError as error:
+            self.context.note(f"the loop of {name} is not broken: {error.message}")
+            return judgement
+        remembered.broken = {"id": look.container.id, "why": look.loop}
+        return replace(judgement, why=f"{judgement.why}: stopped, and its policy set to no")
+
+
+def _measure(context: Context, look: Look, tokens: int) -> Speed:
+    """One `smoke_test` against the baseline of the last good state. A server that has none gets none from here."""
+    from sparkwright.host.records.baselines import Baselines, key_of
+    from sparkwright.modules.smoke_test import SmokeTest, speculates
+
+    serve = good_states.last(context.state).get("serve") or {}
+    key = serve.get("baseline_key") or {}
+    if Baselines(context.state).read(key_of(key, context.machine, speculation=speculates(key))) is None:
+        return Speed(verdict="there is no baseline for it", measured_s=look.time_s)
+    args = SmokeTest.Args(
+        base_url=look.server.url,
+        model=serve.get("served_name", ""),
+        tok_per_s=serve.get("tok_per_s"),
+        baseline_key=key,
+        tokens=tokens,
+    )
+    try:
+        data = SmokeTest().run(args, context).data
+    except Inconclusive as error:
+        return Speed(verdict=error.message)
+    if data["verdict"] in ("inconclusive", "invalid", "broken"):
+        return Speed(verdict=data["verdict"])
+    rate, base, first = data["tok_per_s"], data["baseline"], data["ttft_s"]
+    return Speed(rate, base, first, str(data["verdict"]), look.time_s)
+
+
+def _with_own(look: Look, record: Record) -> float | None:
+    """The server's counter after the check's own tokens: nobody was served with them."""
+    own = 1 if look.server.token == "made" else 0
+    if look.server.generated_tokens is None or record.speed.measured_s != look.time_s:
+        return None if look.server.generated_tokens is None else look.server.generated_tokens + own
+    return evidence.metrics(look.server.url, "")[0].get(endpoints.GENERATED_TOKENS)
+
+
+def _served(look: Look, remembered: Remembered) -> float | None:
+    """Tokens a second over all streams since the check before, of the same start."""
+    last, now = remembered.counted, look.server.generated_tokens
+    if now is None or last.get("start") != start_of(look.container) or last.get("generated") is None:
+        return None
+    seconds = look.time_s - float(last["time_s"])
+    return round((now - float(last["generated"])) / seconds, 2) if seconds > 0 else None
+
+
+def _why(told: str, judgement: Judgement) -> str:
+    """The sentence of a look; that it is not confirmed yet, or not believed yet, is said."""
+    return judgement.why if told == judgement.state else f"this look alone says {judgement.state}: {judgement.why}"
+
+
+def _who_works(context: Context) -> str:
+    """Who holds the host's lock, in words; empty when nobody does, or this very run does."""
+    owner, alive = lock.look(context.state)
+    return str(owner) if owner is not None and alive and owner.run != context.run_id else ""
+
+
+def _cpu_s() -> float:
+    """Processor time of this process and of the programs it waited for."""
+    now = os.times()
+    return now.user + now.system + now.children_user + now.children_system

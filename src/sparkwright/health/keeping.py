@@ -1,0 +1,51 @@
+"""The record on the disk: health.json, and health.jsonl that never grows beyond its bounds."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sparkwright.health.record import HISTORY, LATEST, ROTATE_BYTES, ROTATED, Record
+from sparkwright.host.state import StateFolder, write_atomically
+
+LOCK = "health.lock"
+
+
+@contextmanager
+def one_at_a_time(state: StateFolder) -> Iterator[None]:
+    """Two checks at once would each miss what the other remembers: the second waits."""
+    state.path.mkdir(parents=True, exist_ok=True)
+    with (state.path / LOCK).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def write(state: StateFolder, record: Record) -> None:
+    """Append to the history, and replace the latest. Raises OSError."""
+    line = json.dumps(record.to_json(), separators=(",", ":")).encode() + b"\n"
+    path = state.path / HISTORY
+    if _size(path) + len(line) > ROTATE_BYTES:
+        _rotate(path)
+    with path.open("ab") as file:
+        file.write(line)
+    write_atomically(state.path / LATEST, json.dumps(record.to_json(), indent=1).encode() + b"\n")
+
+
+def _rotate(path: Path) -> None:
+    """HISTORY becomes HISTORY.1 and so on; the oldest goes."""
+    for n in range(ROTATED - 1, 0, -1):
+        older = path.with_name(f"{path.name}.{n}")
+        if older.exists():
+            older.replace(path.with_name(f"{path.name}.{n + 1}"))
+    if path.exists():
+        path.replace(path.with_name(f"{path.name}.1"))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,162 @@
+"""Telling a change of state: a command that gets the record, a webhook that gets it as JSON.
+
+What was not told is tried again at the next check. No secret is in the message; where the webhook's URL is one, it stands in a
+file of the user's (`--webhook-file`) that is read at the moment of telling and never copied.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from sparkwright.health.record import Record
+from sparkwright.health.remembered import Remembered
+from sparkwright.health.settings import Settings
+
+TRIES = 3
+FOR_S = 45.0
+COMMAND_S = 30.0
+ANSWER_S = 10.0
+
+
+class NotTold(Exception):
+    """Somebody could not be told. The message names no URL."""
+
+
+def tell(
+    record: Record,
+    remembered: Remembered,
+    settings: Settings,
+    *,
+    note: Callable[[str], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Tell when the state is another than the one that was told last. Never raises."""
+    if record.busy:
+        return
+    if not remembered.told or remembered.told == record.state:
+        remembered.told = record.state
+        return
+    message = to_tell(record, settings.host, remembered.told)
+    try:
+        if settings.command:
+            run_command(settings.command, message)
+        url = settings.webhook or _from_file(settings.webhook_file)
+        if url:
+            post(url, message, pause=pause)
+    except NotTold as error:
+        note(f"the change to {record.state} was not told: {error}")
+        return
+    remembered.told = record.state
+
+
+def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
+    """The message: short enough for a chat, whole enough for a program."""
+    text = f"{host}: {before} -> {record.state}: {record.why}"
+    about = {
+        "text": text,
+        "host": host,
+        "state": record.state,
+        "before": before,
+        "why": record.why,
+        "cure": record.cure,
+    }
+    bad = [f"{one.check}: {one.said}" for one in record.evidence if one.level in ("bad", "warn")]
+    return {**about, "time_s": record.time_s, "evidence": bad, "healed": record.healed, "sandbox": record.sandbox}
+
+
+def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
+    """The user's command, without a shell: the message on its standard input, the state in its environment. Raises NotTold."""
+    env = {**os.environ, **{f"SPARKWRIGHT_{name.upper()}": str(message[name]) for name in ("host", "state", "before")}}
+    try:
+        done = subprocess.run(
+            list(words),
+            input=json.dumps(message).encode(),
+            capture_output=True,
+            timeout=COMMAND_S,
+            env=env,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotTold(f"{words[0]}: {type(error).__name__}") from None
+    if done.returncode:
+        raise NotTold(f"{words[0]} ended with {done.returncode}")
+
+
+def post(url: str, message: dict[str, Any], *, pause: Callable[[float], None] = time.sleep) -> None:
+    """POST it as JSON, a few times within a bounded time. Raises NotTold; a 4xx is not tried again."""
+    from tenacity import (
+        RetryError,
+        Retrying,
+        retry_if_exception_type,
+        stop_after_attempt,
+        stop_after_delay,
+        wait_exponential,
+    )
+
+    tries = Retrying(
+        retry=retry_if_exception_type(OSError),
+        stop=stop_after_attempt(TRIES) | stop_after_delay(FOR_S),
+        wait=wait_exponential(multiplier=1, max=10),
+        sleep=pause,
+    )
+    try:
+        tries(_once, url, message)
+    except RetryError as error:
+        last = error.last_attempt.exception()
+        raise NotTold(f"the webhook at {urlsplit(url).hostname}: {_kind(last)}") from None
+
+
+def _once(url: str, message: dict[str, Any]) -> None:
+    at = urlsplit(url)
+    secure = at.scheme == "https"
+    if at.scheme not in ("http", "https") or not at.hostname:
+        raise NotTold("the webhook is no http(s) URL")
+    if secure:
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            at.hostname, at.port, timeout=ANSWER_S, context=ssl.create_default_context()
+        )
+    else:
+        connection = http.client.HTTPConnection(at.hostname, at.port, timeout=ANSWER_S)
+    path = (at.path or "/") + (f"?{at.query}" if at.query else "")
+    try:
+        connection.request("POST", path, json.dumps(message), {"Content-Type": "application/json"})
+        status = connection.getresponse().status
+    except http.client.HTTPException as error:
+        raise ConnectionError(type(error).__name__) from None
+    finally:
+        connection.close()
+    if status >= 500 or status == 429:
+        raise ConnectionError(f"it answers {status}")
+    if status >= 300:
+        raise NotTold(f"the webhook at {at.hostname} answers {status}")
+
+
+def _kind(error: BaseException | None) -> str:
+    """What went wrong, without what the library says: that may hold the URL."""
+    return (
+        str(error)
+        if isinstance(error, ConnectionError) and str(error).startswith("it answers")
+        else type(error).__name__
+    )
+
+
+def _from_file(path: str) -> str:
+    """The URL in the user's file: its first line. Raises NotTold when others can read the file."""
+    if not path:
+        return ""
+    file = Path(path).expanduser()
+    try:
+        if file.stat().st_mode & 0o077:
+            raise NotTold(f"{path} can be read by others (`chmod 600 {path}`)")
+        return (file.read_text().splitlines() or [""])[0].strip()
+    except OSError as error:
+        raise NotTold(f"{path}: {error.strerror}") from None

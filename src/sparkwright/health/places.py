@@ -1,0 +1,108 @@
+"""Where a host's clock for the check stands, and what it starts: the user's systemd, root's, or cron."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sparkwright.health import keeping, record, remembered, settings, textfile, units
+from sparkwright.host.machine import Completed
+from sparkwright.modules.base import Context
+
+Scope = Literal["user", "system", "cron"]
+MARK = "in-use"  # in a runtime's folder: it is not thrown away while a clock starts it
+PASSED_ON = ("DOCKER_HOST", "OLLAMA_HOST")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One kind of clock on this host. settings_file: what the check reads. folder: of the units; None for cron."""
+
+    scope: Scope
+    user: str
+    settings_file: Path
+    folder: Path | None
+
+    @classmethod
+    def of(cls, scope: Scope, context: Context) -> Place:
+        """Where it would stand. The user is the one whose home this is, whoever asks."""
+        home = context.machine.home
+        folders = {"user": home / ".config/systemd/user", "system": Path("/etc/systemd/system"), "cron": None}
+        user = pwd.getpwuid(home.stat().st_uid).pw_name
+        return cls(scope, user, context.state.path / f"{settings.NAME}.json", folders[scope])
+
+    @property
+    def files(self) -> list[Path]:
+        """The unit files, whether they are there or not."""
+        return [self.folder / name for name in (units.SERVICE, units.TIMER)] if self.folder else []
+
+    @property
+    def there(self) -> bool:
+        """Whether a clock of this kind was installed with units."""
+        return any(path.exists() for path in self.files)
+
+    def clock(self, given: settings.Settings, context: Context, *, confined: bool) -> units.Clock:
+        """What is started, how often, and what it may write to."""
+        env = {name: context.machine.env[name] for name in PASSED_ON if context.machine.env.get(name)}
+        writes = [context.state.path, *([Path(given.textfile).expanduser()] if given.textfile else [])]
+        user = self.user if self.scope == "system" else ""
+        heals = given.heal != "none"
+        return units.Clock(program(), given.every_s, writes, env, user, heals, confined)
+
+    def systemctl(self, context: Context, *words: str, timeout_s: float = 60) -> Completed:
+        """Ask this scope's systemd."""
+        who = ["--user"] if self.scope == "user" else []
+        return context.machine.run([*_bus(), "systemctl", *who, *words], timeout_s=timeout_s)
+
+
+def find(context: Context, *, system: bool) -> Place:
+    """The place for this host: systemd where it is PID 1, else cron."""
+    booted = context.machine.path("/run/systemd/system").is_dir()
+    return Place.of("cron" if not booted else "system" if system else "user", context)
+
+
+def program() -> list[str]:
+    """The words that check once, with the runtime that runs now."""
+    script = Path(__file__).with_name("scheduled.py")
+    home = runtime()
+    return [sys.executable, "-I", str(script), *([str(home / "tag")] if home else [])]
+
+
+def runtime() -> Path | None:
+    """The folder of the shipped runtime that runs now; None where sparkwright is installed as a package."""
+    folder = Path(__file__).resolve().parents[3]
+    return folder if (folder / "tag").exists() else None
+
+
+def mark(runtime_folder: Path) -> None:
+    """Keep this runtime, and no older one, for the clock."""
+    unmark(runtime_folder)
+    (runtime_folder / MARK).touch()
+
+
+def unmark(runtime_folder: Path) -> None:
+    """No runtime is kept for a clock any more."""
+    for path in runtime_folder.parent.glob(f"*/{MARK}"):
+        path.unlink(missing_ok=True)
+
+
+def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
+    """Every file that checks leave, beside what they were installed with."""
+    state = context.state.path
+    names = [record.LATEST, record.HISTORY, keeping.LOCK, textfile.FILE, f"{remembered.NAME}.json"]
+    names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
+    yield from (state / name for name in names)
+    if given.textfile:
+        yield Path(given.textfile).expanduser() / textfile.SHARED_FILE
+
+
+def _bus() -> list[str]:
+    """A shell without a login session of its own may not know where the user's systemd listens."""
+    folder = Path(f"/run/user/{os.getuid()}")
+    missing = "XDG_RUNTIME_DIR" not in os.environ and folder.is_dir()
+    return ["env", f"XDG_RUNTIME_DIR={folder}"] if missing else []

@@ -1,0 +1,240 @@
+"""The record of one check: what `health.json` holds (the latest) and each line of `health.jsonl` (the history).
+
+Standard library only, so that both sides read it with the same code. What is not known is null, never a guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+SCHEMA = 1
+
+#: in the host's state folder, ~/.local/state/sparkwright
+LATEST = "health.json"
+HISTORY = "health.jsonl"
+#: the history before it was rotated, oldest last: health.jsonl.1, health.jsonl.2 ...
+ROTATED = 4
+ROTATE_BYTES = 4 * 2**20
+
+State = Literal["ok", "starting", "degraded", "stalled", "wedged", "crash-looping", "down", "unknown"]
+STATES: tuple[State, ...] = get_args(State)
+
+Level = Literal["ok", "warn", "bad", "unknown"]
+#: what helps: a restart, cutting the AC power, a new deploy, a person; "" when nothing has to be done
+Cure = Literal["", "restart", "power", "deploy", "person"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One thing that was looked at. check: its name (judge.py lists them). said: one sentence, with figures and units."""
+
+    check: str
+    level: Level
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The server's container, as the engine inspects it. status: docker's word, "absent" when there is none.
+
+    restarts: docker's own count since the last start by hand. started_s: seconds since the epoch.
+    verified: it is the very container of the last good state.
+    """
+
+    name: str = ""
+    id: str = ""
+    status: str = ""
+    restarts: int | None = None
+    policy: str = ""
+    exit_code: int | None = None
+    started_s: float | None = None
+    verified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What answers at url. health_status: of /health, 0 when nobody answered. running, waiting: requests.
+
+    token: "made", "skipped" (the counters moved by themselves), "none" (no token in time), "refused" (it wants an API key),
+    "error" or "" (not asked). token_s: how long it took. generated_tokens: the server's own counter since its start.
+    served_tok_per_s: all streams together, the mean since the check before.
+    """
+
+    url: str = ""
+    health_status: int | None = None
+    token: str = ""
+    token_s: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    generated_tokens: float | None = None
+    served_tok_per_s: float | None = None
+    kv_cache_used: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The last measured decode rate of one stream. measured_s: when, seconds since the epoch. verdict: `smoke_test`'s."""
+
+    tok_per_s: float | None = None
+    baseline_tok_per_s: float | None = None
+    ttft_s: float | None = None
+    verdict: str = ""
+    measured_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The host's memory (/proc/meminfo), the disk of the user's home, and how long it is up."""
+
+    mem_total_bytes: int | None = None
+    mem_available_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    uptime_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What nvidia-smi says at the moment of the check."""
+
+    temperature_c: float | None = None
+    power_w: float | None = None
+    clock_mhz: float | None = None
+    utilization_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Serves:
+    """What the last good state says is served here. image: "repo:tag@sha256:...". since_s: when it was verified."""
+
+    image: str = ""
+    engine_version: str = ""
+    model: str = ""
+    commit: str = ""
+    served_name: str = ""
+    since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the check itself took. cpu_s: of its process and of the programs that it ran."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One check.
+
+    time_s, since_s: seconds since the epoch, of the check and of the last change of state. state: what it is after damping.
+    seen: what this look alone says. before: the state of the check before, "" when there was none. why: one sentence.
+    cure: what helps. flapping: it changed so often that a better state has to hold before it counts. busy: who works on the host
+    ("" nobody); then nothing was probed. drift: fields in which the running container differs from the last good state, "image"
+    and "model FILE" among them. healed: what was done about it, "" nothing. every_s: how often it is scheduled, 0 by hand.
+    """
+
+    time_s: float
+    state: State
+    seen: State
+    since_s: float
+    before: str = ""
+    why: str = ""
+    cure: Cure = ""
+    flapping: bool = False
+    busy: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    container: Container = field(default_factory=Container)
+    server: Server = field(default_factory=Server)
+    speed: Speed = field(default_factory=Speed)
+    machine: Machine = field(default_factory=Machine)
+    gpu: Gpu = field(default_factory=Gpu)
+    serves: Serves = field(default_factory=Serves)
+    drift: tuple[str, ...] = ()
+    healed: str = ""
+    every_s: float = 0.0
+    cost: Cost = field(default_factory=Cost)
+    sandbox: bool = False
+    schema: int = SCHEMA
+
+    @property
+    def changed(self) -> bool:
+        """Whether this check changed the state. The first check of a host changes nothing."""
+        return self.before not in ("", self.state)
+
+    def late(self, now_s: float) -> bool:
+        """Whether a scheduled check is overdue: three were missed."""
+        return self.every_s > 0 and now_s - self.time_s > 3 * self.every_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; `from_json` is its inverse."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """The record again. Fields that a newer schema added are left out. Raises ValueError for what is no record."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("time_s"), int | float):
+            raise ValueError("no record of a check")
+        known = {one.name for one in dataclasses.fields(cls)}
+        rest: dict[str, Any] = {name: value for name, value in data.items() if name in known}
+        try:
+            rest["evidence"] = tuple(_part(Evidence, row) for row in rest.get("evidence", ()))
+            rest["drift"] = tuple(rest.get("drift", ()))
+            rest |= {name: _part(kind, rest[name]) for name, kind in _PARTS.items() if name in rest}
+            return cls(**rest)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"no record of a check: {error}") from None
+
+
+_PARTS: dict[str, type[Any]] = {
+    "container": Container,
+    "server": Server,
+    "speed": Speed,
+    "machine": Machine,
+    "gpu": Gpu,
+    "serves": Serves,
+    "cost": Cost,
+}
+
+
+def _part(kind: type[Any], row: Mapping[str, Any]) -> Any:
+    known = {one.name for one in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in row.items() if name in known})
+
+
+def latest(folder: Path) -> Record | None:
+    """The last check of the host whose state folder this is; None when there was none, or it can't be read."""
+    try:
+        return Record.from_json(json.loads((folder / LATEST).read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def history(folder: Path, since_s: float = 0.0) -> list[Record]:
+    """The checks that are kept, oldest first. since_s: only from then on, seconds since the epoch."""
+    files = [folder / f"{HISTORY}.{n}" for n in range(ROTATED, 0, -1)] + [folder / HISTORY]
+    return [one for path in files for one in parsed(_lines(path)) if one.time_s >= since_s]
+
+
+def parsed(lines: Iterable[str]) -> list[Record]:
+    """The records of JSON lines. A line that was cut off is left out."""
+    found = []
+    for line in lines:
+        try:
+            found.append(Record.from_json(json.loads(line)))
+        except ValueError:
+            continue
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []

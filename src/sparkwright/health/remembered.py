@@ -1,0 +1,54 @@
+"""What one check leaves to the next: health-remembered.json in the state folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.health.damping import WINDOW
+from sparkwright.health.record import Speed, State
+from sparkwright.host.state import StateFolder
+
+NAME = "health-remembered"
+
+
+@dataclass
+class Remembered:
+    """seen: states of the last looks, oldest first. state, since_s: what was told, and since when. cures: how many looks in a
+    row said that a restart helps. counted: time_s, start, running, generated of the last look at the counters.
+    answered: the start (container and time) that has answered. broken: container and why, of a loop that was broken.
+    told: the state that command and webhook were told last. heals: when a restart was begun. failed: of them in a row.
+    """
+
+    seen: list[State] = field(default_factory=list)
+    state: State | None = None
+    since_s: float = 0.0
+    cures: int = 0
+    counted: dict[str, Any] = field(default_factory=dict)
+    answered: str = ""
+    broken: dict[str, str] = field(default_factory=dict)
+    told: str = ""
+    heals: list[float] = field(default_factory=list)
+    failed: int = 0
+    speed: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: StateFolder) -> Remembered:
+        """What the last check left; nothing where there was none, or where it can't be read."""
+        known = {one.name for one in dataclasses.fields(cls)}
+        try:
+            found = state.read(NAME) or {}
+            return cls(**{name: value for name, value in found.items() if name in known})
+        except (ValueError, TypeError, OSError):
+            return cls()
+
+    def save(self, state: StateFolder) -> None:
+        """Leave it to the next."""
+        self.seen = self.seen[-WINDOW:]
+        state.write(NAME, dataclasses.asdict(self))
+
+    @property
+    def last_speed(self) -> Speed:
+        """The last decode rate that was measured."""
+        return Speed(**self.speed)

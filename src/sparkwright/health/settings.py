@@ -1,0 +1,56 @@
+"""How a host is checked by the clock: what `invoke health.install` leaves there, health-settings.json in the state folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sparkwright.health.judge import Limits
+from sparkwright.host.state import StateFolder
+
+NAME = "health-settings"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """host: its name in the inventory. every_s: 0 when it is not scheduled. smoke_every_s: the decode rate is measured so often;
+    0 never. smoke_tokens: of each of its runs. heal: what is done about a server that a restart helps.
+    heal_every_s: at most one restart in this time. command: told of a change of state, as words; the record is its
+    standard input. webhook: a URL without a secret in it. webhook_file: a file of the user's that holds one with.
+    textfile: the folder of node_exporter's textfile collector; empty: the state folder. lingers: the install switched linger on.
+    """
+
+    host: str = ""
+    every_s: float = 0.0
+    smoke_every_s: float = 6 * 3600.0
+    smoke_tokens: int = 128
+    heal: Literal["none", "restart"] = "none"
+    heal_every_s: float = 3600.0
+    command: tuple[str, ...] = ()
+    webhook: str = ""
+    webhook_file: str = ""
+    textfile: str = ""
+    lingers: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; `from_json` is its inverse."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Settings:
+        """The settings again; what another version of sparkwright wrote beside them is left out."""
+        limits = {name: value for name, value in (data.get("limits") or {}).items() if name in _names(Limits)}
+        rest = {name: value for name, value in data.items() if name in _names(cls)}
+        return cls(**{**rest, "command": tuple(rest.get("command") or ()), "limits": Limits(**limits)})
+
+    @classmethod
+    def of(cls, state: StateFolder) -> Settings:
+        """This host's; the defaults where nothing was installed."""
+        return cls.from_json(state.read(NAME) or {})
+
+
+def _names(kind: type[Any]) -> set[str]:
+    return {one.name for one in dataclasses.fields(kind)}

@@ -1,0 +1,121 @@
+"""The latest record as Prometheus text, for node_exporter's textfile collector: health.prom in the state folder, or where the
+user said.
+
+Written by hand: the format is three kinds of lines, and a library for it would have to be shipped to every host and imported
+at every check. `promtool check metrics` judges it in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwright.health.record import STATES, Record
+from sparkwright.health.remembered import Remembered
+from sparkwright.health.settings import Settings
+from sparkwright.host.state import write_atomically
+from sparkwright.modules.base import Context
+
+FILE = "health.prom"
+SHARED_FILE = "sparkwright.prom"  # its name in a folder that others write to as well
+PREFIX = "sparkwright_"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A gauge. name: without the prefix, its unit last. value: of a record; None, not known, is no sample."""
+
+    name: str
+    about: str
+    value: Callable[[Record], float | None]
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+#: one sample each; the unit is Prometheus' base unit: seconds, bytes, hertz, watts, celsius, ratios
+METRICS: tuple[Metric, ...] = (
+    Metric("health_check_timestamp_seconds", "When the host was checked last.", lambda r: r.time_s),
+    Metric("health_check_duration_seconds", "How long that check took.", lambda r: r.cost.wall_s),
+    Metric("health_check_cpu_seconds", "Processor time of that check.", lambda r: r.cost.cpu_s),
+    Metric("health_state_since_timestamp_seconds", "When the host came into its state.", lambda r: r.since_s),
+    Metric("health_flapping", "1 when its state changes too often to be believed.", lambda r: float(r.flapping)),
+    Metric(
+        "container_running", "1 when the server's container runs.", lambda r: float(r.container.status == "running")
+    ),
+    Metric("container_restarts", "Restarts since the container's last start by hand.", lambda r: r.container.restarts),
+    Metric("container_start_timestamp_seconds", "When the container was started.", lambda r: r.container.started_s),
+    Metric(
+        "drift_fields", "Fields in which what runs differs from the last good state.", lambda r: float(len(r.drift))
+    ),
+    Metric("server_token_seconds", "How long the check's own token took.", lambda r: r.server.token_s),
+    Metric("server_running_requests", "Requests in execution at the check.", lambda r: r.server.running),
+    Metric("server_waiting_requests", "Requests that waited at the check.", lambda r: r.server.waiting),
+    Metric(
+        "server_kv_cache_used_ratio", "Share of the KV cache in use at the check.", lambda r: r.server.kv_cache_used
+    ),
+    Metric(
+        "server_served_tokens_per_second",
+        "Tokens a second of all streams since the check before.",
+        lambda r: r.server.served_tok_per_s,
+    ),
+    Metric(
+        "decode_tokens_per_second", "Decode rate of one stream when it was measured last.", lambda r: r.speed.tok_per_s
+    ),
+    Metric(
+        "decode_baseline_tokens_per_second", "The decode rate it is judged by.", lambda r: r.speed.baseline_tok_per_s
+    ),
+    Metric("decode_measured_timestamp_seconds", "When the decode rate was measured.", lambda r: r.speed.measured_s),
+    Metric("memory_total_bytes", "Memory that CPU and GPU share.", lambda r: r.machine.mem_total_bytes),
+    Metric("memory_available_bytes", "What of it is available.", lambda r: r.machine.mem_available_bytes),
+    Metric("swap_used_bytes", "Swap in use.", lambda r: r.machine.swap_used_bytes),
+    Metric("disk_free_bytes", "Free on the disk of the user's home.", lambda r: r.machine.disk_free_bytes),
+    Metric("gpu_temperature_celsius", "Temperature of the GPU.", lambda r: r.gpu.temperature_c),
+    Metric("gpu_power_watts", "Power that the GPU draws.", lambda r: r.gpu.power_w),
+    Metric("gpu_sm_clock_hertz", "Clock of the GPU's multiprocessors.", lambda r: _scaled(r.gpu.clock_mhz, 1e6)),
+    Metric(
+        "gpu_busy_ratio", "Share of time in which the GPU was busy.", lambda r: _scaled(r.gpu.utilization_percent, 0.01)
+    ),
+)
+
+STATE = Metric("health_state", "1 for the state the host is in, 0 for the others.", lambda r: None)
+INFO = Metric("server_info", "What is served here: always 1.", lambda r: 1.0)
+HEALS = Metric("heal_restarts_last_day", "Restarts by the check in the last 24 hours.", lambda r: None)
+
+
+def write(context: Context, record: Record, remembered: Remembered, settings: Settings) -> None:
+    """Replace the file. A folder that can't be written to is said, and no reason to fail."""
+    path = Path(settings.textfile).expanduser() / SHARED_FILE if settings.textfile else context.state.path / FILE
+    try:
+        write_atomically(path, text(record, heals=len(remembered.heals)).encode())
+    except OSError as error:
+        context.note(f"{path} can't be written: {error.strerror}")
+
+
+def text(record: Record, *, heals: int = 0) -> str:
+    """The page."""
+    rows = [_row(STATE, {"state": state}, float(state == record.state)) for state in STATES]
+    pages = [_head(STATE), *rows]
+    about = {"model": record.serves.model, "commit": record.serves.commit, "image": record.serves.image}
+    pages += [_head(INFO), _row(INFO, {**about, "container": record.container.name}, 1.0)]
+    pages += [_head(HEALS), _row(HEALS, {}, float(heals))]
+    for metric in METRICS:
+        value = metric.value(record)
+        if value is not None:
+            pages += [_head(metric), _row(metric, {}, value)]
+    return "".join(pages)
+
+
+def _head(metric: Metric) -> str:
+    return f"# HELP {PREFIX}{metric.name} {metric.about}\n# TYPE {PREFIX}{metric.name} gauge\n"
+
+
+def _row(metric: Metric, labels: Mapping[str, str], value: float) -> str:
+    inside = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+    return f"{PREFIX}{metric.name}{f'{{{inside}}}' if inside else ''} {float(value)!r}\n"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,142 @@
+"""The texts that make a host check itself: a systemd service and timer, or a line of cron. Pure.
+
+Two sets of hardening. The first works for every unit. The second needs namespaces of its own, which a user's systemd may not
+make where the kernel restricts them (Ubuntu 24.04, so DGX OS 7, does): there `health.install` falls back to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparkwright.shell import join
+
+SERVICE = "sparkwright-health.service"
+TIMER = "sparkwright-health.timer"
+CRON_MARK = "# sparkwright health"
+
+#: without namespaces: privileges, system calls, address families
+HARDENED: tuple[str, ...] = (
+    "NoNewPrivileges=yes",
+    "LockPersonality=yes",
+    "RestrictRealtime=yes",
+    "RestrictSUIDSGID=yes",
+    "RestrictNamespaces=yes",
+    "MemoryDenyWriteExecute=yes",
+    "SystemCallArchitectures=native",
+    "SystemCallFilter=@system-service",
+    "SystemCallErrorNumber=EPERM",
+    "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
+    "UMask=0077",
+)
+#: with mount namespaces: the check writes its state folder, and reads the rest. /proc stays: it tells who holds memory
+CONFINED: tuple[str, ...] = (
+    "ProtectSystem=strict",
+    "ProtectHome=read-only",
+    "PrivateTmp=yes",
+    "ProtectKernelTunables=yes",
+    "ProtectControlGroups=yes",
+)
+#: without a user namespace a user's systemd leaves the rows above out, and says nothing
+USERS: tuple[str, ...] = ("PrivateUsers=yes",)
+#: only root's systemd can do these. Not ProtectClock: it closes every device, the GPU's too
+ROOTS: tuple[str, ...] = (
+    "CapabilityBoundingSet=",
+    "AmbientCapabilities=",
+    "KeyringMode=private",
+    "ProtectHostname=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes",
+)
+#: a check takes seconds; a restart of a big model takes minutes, twice if the first fails
+CHECK_S = 300
+HEAL_S = 7200
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What is started how often. program: its words. writes: folders it may write to. env: names and values.
+
+    user: who it runs as, for root's systemd; empty for the user's own. confined: with the namespaces.
+    """
+
+    program: Sequence[str]
+    every_s: float
+    writes: Sequence[Path]
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str = ""
+    heals: bool = False
+    confined: bool = True
+
+
+def service(clock: Clock) -> str:
+    """The service that checks once."""
+    who = [f"User={clock.user}", "After=docker.service"] if clock.user else []
+    rows = [
+        "# written by sparkwright: `invoke health.install`",
+        "[Unit]",
+        "Description=sparkwright: health of the vLLM server",
+        *(one for one in who if one.startswith("After")),
+        "",
+        "[Service]",
+        "Type=oneshot",
+        *(one for one in who if one.startswith("User")),
+        f"ExecStart={' '.join(_word(one) for one in clock.program)}",
+        *(f"Environment={_quoted(f'{name}={value}')}" for name, value in sorted(clock.env.items())),
+        f"TimeoutStartSec={HEAL_S if clock.heals else CHECK_S}",
+        "Nice=5",
+        "MemoryMax=2G",
+        "TasksMax=256",
+        *HARDENED,
+        *(CONFINED if clock.confined else ()),
+        *(USERS if clock.confined and not clock.user else ()),
+        *(f"ReadWritePaths={_word(str(path))}" for path in (clock.writes if clock.confined else ())),
+        *(ROOTS if clock.user else ()),
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def timer(clock: Clock) -> str:
+    """The timer: not all hosts of a lab at the same moment."""
+    every = f"{clock.every_s:g}s"
+    rows = [
+        "# written by sparkwright: `invoke health.install`",
+        "[Unit]",
+        "Description=sparkwright: health of the vLLM server, by the clock",
+        "",
+        "[Timer]",
+        "OnBootSec=2min",
+        f"OnActiveSec={every}",
+        f"OnUnitActiveSec={every}",
+        f"RandomizedDelaySec={min(60.0, clock.every_s / 10):g}s",
+        "AccuracySec=5s",
+        "",
+        "[Install]",
+        "WantedBy=timers.target",
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def cron_line(clock: Clock) -> str:
+    """The line for a host without systemd. Cron counts in minutes and hours; what lies between is rounded down."""
+    minutes = max(1, int(clock.every_s // 60))
+    when = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{min(23, minutes // 60)} * * *"
+    words = join([*(["env", *(f"{k}={v}" for k, v in sorted(clock.env.items()))] if clock.env else []), *clock.program])
+    return f"{when} {words} >/dev/null 2>&1 {CRON_MARK}".replace("%", r"\%")
+
+
+def with_cron(table: str, line: str) -> str:
+    """A crontab with this line as sparkwright's only one; an empty line takes it away."""
+    rows = [row for row in table.splitlines() if not row.endswith(CRON_MARK)]
+    return "".join(f"{row}\n" for row in [*rows, *([line] if line else [])])
+
+
+def _word(text: str) -> str:
+    """A word of a command for systemd: its specifiers and variables left alone."""
+    return _quoted(text.replace("$", "$$"))
+
+
+def _quoted(text: str) -> str:
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{plain}"' if plain != text or " " in text or not text else text

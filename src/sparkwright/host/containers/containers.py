@@ -1,0 +1,166 @@
+"""What several modules ask of the engine about containers, and how its refusals read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.errors import Failed
+from sparkwright.host.machine import Machine
+
+if TYPE_CHECKING:
+    import docker
+
+PREVIOUS = "-previous"
+
+
+def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
+    """The container's inspect, or None when there is none of this name."""
+    from docker.errors import NotFound
+
+    try:
+        found: dict[str, Any] = client.api.inspect_container(name)
+    except NotFound:
+        return None
+    return found
+
+
+def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str, Any]:
+    """The inspect of the image a container was made from; empty when the image is gone."""
+    from docker.errors import NotFound
+
+    api: Any = client.api
+    try:
+        found: dict[str, Any] = api.inspect_image(container["Image"])
+    except NotFound:
+        return {}
+    return found
+
+
+def set_policy(client: docker.DockerClient, name: str, policy: str) -> None:
+    """Change the restart policy of a container, running or not."""
+    api: Any = client.api
+    api.update_container(name, restart_policy={"Name": policy, "MaximumRetryCount": 0})
+
+
+def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:
+    """Stop gracefully; the engine kills it after timeout_s. Returns when its processes are gone."""
+    client.api.stop(name, timeout=timeout_s)
+    for _ in range(100):
+        found = inspect(client, name)
+        if found is None or not found["State"]["Running"]:
+            return
+        time.sleep(0.1)
+    raise Failed(f"container {name} does not stop.", fix=f"On the host: `docker kill {name}`.")
+
+
+def running(client: docker.DockerClient, name: str) -> bool:
+    """Whether there is a container of this name and the engine keeps it up, between two starts of a loop too."""
+    found = inspect(client, name)
+    return found is not None and found["State"]["Status"] in ("running", "restarting")
+
+
+def remove(client: docker.DockerClient, name: str, timeout_s: int) -> None:
+    """Take a container away: gracefully stopped first, so that the driver takes its memory back in order."""
+    api: Any = client.api
+    api.stop(name, timeout=timeout_s)
+    api.remove_container(name, force=True)
+
+
+def identity(container: dict[str, Any]) -> dict[str, Any]:
+    """What has to be written down of a container before its policy and its life are taken: id, name, policy, running."""
+    policy = container["HostConfig"]["RestartPolicy"]["Name"] or "no"
+    name = container["Name"].lstrip("/")
+    return {"id": container["Id"], "name": name, "policy": policy, "running": container["State"]["Running"]}
+
+
+def log_of_last_start(client: docker.DockerClient, name: str) -> Iterator[bytes]:
+    """The log of the container's last start, piece by piece. Raises Failed when there is no container or no log to read."""
+    from docker.errors import APIError
+
+    container = inspect(client, name)
+    if container is None:
+        raise Failed(f"there is no container {name}.")
+    try:
+        yield from client.api.logs(name, since=started_at(container), stream=True, follow=False)
+    except APIError as error:
+        raise Failed(f"the log of {name} can't be read: {error.explanation or error}.") from None
+
+
+def last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:
+    """The end of a container's log."""
+    raw: bytes = client.api.logs(name, tail=count)
+    return raw.decode(errors="replace").splitlines()
+
+
+def started_at(container: dict[str, Any]) -> datetime:
+    """When the container's last start began; the beginning of time for one that never started."""
+    text = str(container["State"].get("StartedAt") or "0001-01-01T00:00:00Z")
+    found = datetime.fromisoformat(text[:19])
+    return found if found.year > 1970 else datetime(1970, 1, 2)
+
+
+def url_of(container: dict[str, Any]) -> str:
+    """Where a container's server answers on this host; empty when it publishes no port."""
+    for rows in (container["HostConfig"].get("PortBindings") or {}).values():
+        for one in rows or ():
+            address = one.get("HostIp") or ""
+            return f"http://{address if address not in ('', '0.0.0.0', '::') else '127.0.0.1'}:{one['HostPort']}"
+    return ""
+
+
+def who_listens(machine: Machine, client: docker.DockerClient, port: int) -> str:
+    """Who holds a TCP port of the host, in words; empty when nobody is seen to."""
+    for container in client.api.containers():
+        if any(binding.get("PublicPort") == port for binding in container.get("Ports") or ()):
+            return f"container {container['Names'][0].lstrip('/')}"
+    return _listening_process(machine, port)
+
+
+def _listening_process(machine: Machine, port: int) -> str:
+    import psutil
+
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.AccessDenied:
+        connections = []
+    for one in connections:
+        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port:
+            if not one.pid:
+                return "a process of another user"
+            try:
+                process = psutil.Process(one.pid)
+                return f"{process.name()} (pid {one.pid}, user {process.username()})"
+            except psutil.Error:
+                return f"pid {one.pid}"
+    return "a process of another user" if _accepts(port) else ""
+
+
+def _accepts(port: int) -> bool:
+    import socket
+
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def refused_start(error: Exception, machine: Machine, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
+    """The engine's refusal to start a container, with what to do about it."""
+    said = str(getattr(error, "explanation", "") or error).strip()
+    if "could not select device driver" in said or "nvidia" in said.lower():
+        return Failed(
+            "the engine has no GPU runtime.",
+            fix="On the host: `sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`.",
+        )
+    if "port is already allocated" in said or "address already in use" in said:
+        port = int(ports[0].split(":")[-2]) if ports else 0
+        holder = who_listens(machine, client, port)
+        return Failed(
+            f"port {port} is taken{f' by {holder}' if holder else ''}.",
+            fix="Stop that, or publish the server elsewhere with `serve_port:` in the host's file.",
+        )
+    return Failed(f"the engine refuses to start the container: {said}")

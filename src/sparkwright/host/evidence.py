@@ -1,0 +1,108 @@
+"""What can be seen of a slow server from its host, gathered for `engine.causes`."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engine import endpoints, logs, roofline
+from sparkwright.errors import SparkwrightError
+from sparkwright.host import http_probe
+from sparkwright.host.containers import containers
+from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
+from sparkwright.measure import gpu
+from sparkwright.modules.base import Context
+
+HEADER_BYTES = 100 * 2**20
+
+
+def metrics(base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
+    """The counters and the cache's settings; both empty where the server shows none."""
+    answer = http_probe.ask(base_url, endpoints.METRICS, api_key=api_key)
+    text = answer.body.decode(errors="replace") if answer.status == 200 else ""
+    return endpoints.counters(text), endpoints.cache_config(text)
+
+
+def busy(counters: Mapping[str, float]) -> float | None:
+    """Requests at work or waiting; None when nobody says."""
+    if endpoints.RUNNING not in counters:
+        return None
+    return counters[endpoints.RUNNING] + counters.get(endpoints.WAITING, 0)
+
+
+def gpu_query(context: Context) -> str:
+    """What nvidia-smi prints for a sample; "" when it can't."""
+    try:
+        said = context.machine.run(gpu.QUERY, timeout_s=5)
+    except SparkwrightError:
+        return ""
+    return said.out if said.ok else ""
+
+
+def log(context: Context, container: str) -> logs.EngineState | None:
+    """What the engine's log says of its last start; None without a container or a log."""
+    if not container:
+        return None
+    reader = logs.Reader()
+    try:
+        for chunk in containers.log_of_last_start(context.docker(), container):
+            reader.push(chunk)
+    except SparkwrightError:
+        return None
+    return reader.finish()
+
+
+def ollama(context: Context) -> list[tuple[str, int]] | None:
+    """(model, bytes) that Ollama holds; None when it does not answer. No Ollama holds none."""
+    try:
+        return [(one.name, one.size_bytes) for one in Ollama(context.machine.ollama_url, timeout_s=2).loaded()]
+    except Absent:
+        return []
+    except Busy:
+        return None
+
+
+def memory(context: Context) -> dict[str, int] | None:
+    """/proc/meminfo, bytes."""
+    try:
+        return context.machine.meminfo()
+    except (OSError, ValueError):
+        return None
+
+
+def model_config(folder: Path) -> dict[str, Any]:
+    """A model's config.json; empty when there is none to read."""
+    try:
+        found = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def ceiling(context: Context, model_dir: str) -> float | None:
+    """The decode rate that this GPU's memory allows one stream of this model; None when either is not known."""
+    name = (context.facts.get("gpu") or {}).get("name")
+    if not model_dir or name not in roofline.BANDWIDTH:
+        return None
+    folder = context.machine.expand(model_dir)
+    try:
+        tensors = [one for path in sorted(folder.glob("*.safetensors")) for one in _tensors(path)]
+    except (OSError, ValueError, KeyError, TypeError, struct.error):
+        return None
+    return roofline.ceiling(name, roofline.bytes_per_token(model_config(folder), tensors))
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, int]]:
+    """(name, bytes) of each tensor of a safetensors file: only its header is read."""
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        if size > HEADER_BYTES:
+            raise ValueError("no safetensors header")
+        header = json.loads(file.read(size))
+    for name, about in header.items():
+        if name != "__metadata__":
+            begin, end = about["data_offsets"]
+            yield name, int(end) - int(begin)

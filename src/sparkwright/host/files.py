@@ -1,0 +1,122 @@
+"""What `file`, `directory` and `template` share: reading what stands there, and writing it in one step."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwright.errors import Failed
+from sparkwright.host.state import write_atomically
+from sparkwright.modules.base import Change
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands at a path. kind: file, directory, link, other or absent. mode: as "0644"."""
+
+    path: Path
+    kind: str = "absent"
+    mode: str = ""
+    owner: str = ""
+    group: str = ""
+    content: str | None = None
+
+    @classmethod
+    def at(cls, path: Path) -> Standing:
+        """Look, without following a last symbolic link."""
+        try:
+            found = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return cls(path)
+        kinds = ((stat.S_ISLNK, "link"), (stat.S_ISDIR, "directory"), (stat.S_ISREG, "file"))
+        kind = next((name for test, name in kinds if test(found.st_mode)), "other")
+        content = (
+            path.read_bytes().decode(errors="surrogateescape") if kind == "file" and os.access(path, os.R_OK) else None
+        )
+        mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        return cls(path, kind, mode, _user(found.st_uid), _group(found.st_gid), content)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What should stand there. Empty or None: as it is."""
+
+    kind: str
+    mode: str = ""
+    owner: str = ""
+    group: str = ""
+    content: str | None = None
+
+
+def differences(wanted: Wanted, found: Standing) -> list[Change]:
+    """Field by field. Pure."""
+    if wanted.kind == "absent":
+        return [Change("state", found.kind, "absent")] if found.kind != "absent" else []
+    changes = []
+    if found.kind != wanted.kind:
+        changes.append(Change("state", None if found.kind == "absent" else found.kind, wanted.kind))
+    if wanted.content is not None and wanted.content != found.content:
+        changes.append(Change("content", found.content, wanted.content))
+    for name in ("mode", "owner", "group"):
+        want, have = getattr(wanted, name), getattr(found, name)
+        if want and want.zfill(4 if name == "mode" else 0) != have and found.kind == wanted.kind:
+            changes.append(Change(name, have, want))
+    return changes
+
+
+def bring_about(wanted: Wanted, found: Standing) -> None:
+    """Make it so. A thing of another kind in the way is only removed when it is a link or an empty folder."""
+    path = found.path
+    try:
+        if found.kind != "absent" and found.kind != wanted.kind:
+            _remove(found, deep=wanted.kind == "absent")
+        if wanted.kind == "absent":
+            return
+        mode = int(wanted.mode or found.mode or ("0755" if wanted.kind == "directory" else "0644"), 8)
+        if wanted.kind == "directory":
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(mode)
+        elif wanted.content is not None and wanted.content != found.content:
+            write_atomically(path, wanted.content.encode(errors="surrogateescape"), mode=mode)
+        elif found.kind == "absent":
+            write_atomically(path, b"", mode=mode)
+        else:
+            path.chmod(mode)
+        if wanted.owner or wanted.group:
+            shutil.chown(path, wanted.owner or None, wanted.group or None)  # type: ignore[arg-type]
+    except PermissionError as error:
+        raise Failed(
+            f"no permission to change {error.filename or path}.", fix="Add `become: true` to the task."
+        ) from None
+    except LookupError as error:
+        raise Failed(f"{path}: {error}.", fix="Make that user or group first.") from None
+    except OSError as error:
+        raise Failed(f"{path}: {error.strerror or error}.") from None
+
+
+def _remove(found: Standing, *, deep: bool) -> None:
+    if found.kind == "directory" and deep:
+        shutil.rmtree(found.path)
+    elif found.kind == "directory":
+        found.path.rmdir()
+    else:
+        found.path.unlink()
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

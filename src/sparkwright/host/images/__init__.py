@@ -1,0 +1,1 @@
+"""Images: their names, their registries, their way between hosts."""

@@ -1,0 +1,107 @@
+"""The host as modules see it: where its files, its container engine, its Ollama and its hub are.
+
+On a real Spark everything stands where Linux and the vendors put it. In the sandbox the same questions are answered
+below one folder and on loopback ports: only this file knows, from the environment the runner is started with.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparkwright.errors import Failed
+from sparkwright.host.ollama.ollama_places import url_of
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # an ordinary user's login does not have it, a root task needs it
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A finished command: its argv, exit code and what it wrote (decoded, bad bytes replaced)."""
+
+    argv: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """root: what stands before /proc and /etc ("" on a real host). hub_url: where models come from.
+
+    sandbox: a pretend Spark; every report says so. env: what commands inherit.
+    """
+
+    root: str = ""
+    home: Path = field(default_factory=Path.home)
+    docker_host: str = ""
+    ollama_url: str = "http://127.0.0.1:11434"
+    hub_url: str = "https://huggingface.co"
+    architecture: str = field(default_factory=platform.machine)
+    sandbox: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def here(cls, env: Mapping[str, str] | None = None) -> Machine:
+        """This host, as the environment describes it."""
+        env = os.environ if env is None else env
+        return cls(
+            root=env.get("SPARKWRIGHT_ROOT", ""),
+            home=Path(env.get("HOME") or Path.home()),
+            docker_host=env.get("DOCKER_HOST", ""),
+            ollama_url=url_of(env.get("OLLAMA_HOST", "")),
+            hub_url=env.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
+            architecture=env.get("SPARKWRIGHT_ARCHITECTURE", platform.machine()),
+            sandbox="SPARKWRIGHT_ROOT" in env,
+            env={**env, "LC_ALL": "C", "PATH": f"{env.get('PATH', '/usr/bin:/bin')}:{SYSTEM_PATH}"},
+        )
+
+    def path(self, absolute: str) -> Path:
+        """A file of the system, as in path("/proc/meminfo")."""
+        return Path(self.root + absolute)
+
+    def expand(self, path: str) -> Path:
+        """A path from a user's file: a leading ~ is this user's home."""
+        return self.home / path[2:] if path.startswith("~/") else self.home if path == "~" else Path(path)
+
+    def free_bytes(self, folder: Path) -> int:
+        """Free room where a folder stands. The sandbox pretends another disk (root/sandbox/disk_free)."""
+        try:
+            return int(self.path("/sandbox/disk_free").read_text()) if self.sandbox else shutil.disk_usage(folder).free
+        except FileNotFoundError:
+            return shutil.disk_usage(folder).free
+
+    def meminfo(self) -> dict[str, int]:
+        """/proc/meminfo in bytes: MemTotal, MemAvailable, Cached, SwapTotal, SwapFree ..."""
+        rows = (line.split() for line in self.path("/proc/meminfo").read_text().splitlines())
+        return {row[0].rstrip(":"): int(row[1]) * (1024 if len(row) > 2 else 1) for row in rows if len(row) > 1}
+
+    def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> Completed:
+        """Run a program, no shell. A missing one is exit 127. Raises Failed when it takes longer than timeout_s."""
+        try:
+            done = subprocess.run(
+                list(argv),
+                input=stdin.encode(),
+                capture_output=True,
+                timeout=timeout_s,
+                env=dict(self.env),
+                check=False,
+            )
+        except FileNotFoundError:
+            return Completed(tuple(argv), 127, "", f"{argv[0]}: not found")
+        except PermissionError:
+            return Completed(tuple(argv), 126, "", f"{argv[0]}: permission denied")
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{argv[0]} did not end within {timeout_s:g} s") from None
+        return Completed(
+            tuple(argv), done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        )

@@ -1,0 +1,186 @@
+"""Who holds the memory of a host, and what frees it.
+
+A process holds what is its own (resident, not shared with files) and what nvidia-smi says the GPU keeps for it; on a GB10 only
+these figures per process exist, the GPU's totals are N/A. Processes of a container are told by their cgroup. What the kernel's
+own counts leave over is memory of the driver that no process owns.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright import shell
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.containers import cgroups
+from sparkwright.host.memory import footprint
+from sparkwright.host.ollama import ollama_models, ollama_places
+from sparkwright.modules.base import Context
+
+SHOWN_PROCESSES = 5
+SMALLEST_BYTES = 256 * 2**20
+GIB = 2**30
+
+#: what the kernel counts of itself and of processes; the rest of MemTotal is the driver's
+COUNTED = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack", "PageTables", "Percpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """own_bytes: resident and not of a file. gpu_bytes: what the GPU keeps for it. container: its id, or empty."""
+
+    pid: int
+    name: str
+    user: str
+    own_bytes: int
+    gpu_bytes: int
+    container: str
+
+    @property
+    def bytes(self) -> int:
+        return self.own_bytes + self.gpu_bytes
+
+
+def look(context: Context) -> list[dict[str, Any]]:
+    """Rows of kind, holder, bytes and frees, largest first.
+
+    kind: container, ollama, process, page cache, shared memory or driver.
+    """
+    memory = context.machine.meminfo()
+    processes = processes_of(context)
+    rows = [
+        *_ollama(context),
+        *_containers(context, processes),
+        *_others(processes),
+        *_kernel(memory, processes, context),
+    ]
+    return sorted((row for row in rows if row["bytes"] > SMALLEST_BYTES), key=lambda row: -int(row["bytes"]))
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """The rows as lines of a table: GiB, who, and what frees it."""
+    if not rows:
+        return ["no holder of more than 0.25 GiB is seen"]
+    width = max(len(row["holder"]) for row in rows)
+    return [f"{'GiB':>6}  {'held by':<{width}}  what frees it"] + [
+        f"{row['bytes'] / GIB:>6.1f}  {row['holder']:<{width}}  {row['frees']}" for row in rows
+    ]
+
+
+def of_container(context: Context, container_id: str) -> int | None:
+    """What the processes of a container hold, bytes; None when none is seen (it runs elsewhere, or in a sandbox)."""
+    held = [one.bytes for one in processes_of(context) if one.container == container_id]
+    return sum(held) if held else None
+
+
+def processes_of(context: Context) -> list[Process]:
+    """Every process of the host with what it holds. A pretend host has none of its own."""
+    import psutil
+
+    if context.machine.root:
+        return []
+    gpu = _gpu_bytes(context)
+    found = []
+    for one in psutil.process_iter(["pid", "name", "username", "memory_info"]):
+        memory, pid = one.info["memory_info"], one.info["pid"]
+        own = max(0, memory.rss - getattr(memory, "shared", 0)) if memory is not None else 0
+        if own + gpu.get(pid, 0) > 16 * 2**20:
+            name, user = one.info["name"] or "?", one.info["username"] or "?"
+            found.append(Process(pid, name, user, own, gpu.get(pid, 0), cgroups.container_of(pid)))
+    return found
+
+
+def _gpu_bytes(context: Context) -> dict[int, int]:
+    """What the GPU keeps for each process; empty where nvidia-smi is not there or says nothing."""
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    try:
+        said = context.machine.run(query, timeout_s=5)
+    except SparkwrightError:
+        return {}
+    found: dict[int, int] = defaultdict(int)
+    for line in said.out.splitlines() if said.ok else ():
+        pid, _, mib = (part.strip() for part in line.partition(","))
+        if pid.isdigit() and mib.isdigit():
+            found[int(pid)] += int(mib) * 2**20
+    return found
+
+
+def _ollama(context: Context) -> list[dict[str, Any]]:
+    return [
+        _row("ollama", f"Ollama model {one.model.name}", one.model.size_bytes, _stop(one))
+        for one in ollama_models.look(context, timeout_s=2).held
+    ]
+
+
+def _stop(one: ollama_models.Held) -> str:
+    """The command that unloads a model, for the Ollama that holds it."""
+    words = ["ollama", "stop", one.model.name]
+    if one.place.kind == "container":
+        return f"`{shell.join(['docker', 'exec', one.place.name, *words])}`"
+    elsewhere = "" if one.place.url == ollama_places.url_of("") else f"OLLAMA_HOST={one.place.url} "
+    return f"`{elsewhere}{shell.join(words)}`"
+
+
+def _containers(context: Context, processes: list[Process]) -> list[dict[str, Any]]:
+    """Each running container: what its processes hold, else what was recorded when it was verified."""
+    held: dict[str, int] = defaultdict(int)
+    for one in processes:
+        if one.container and not _is_ollama(one):
+            held[one.container] += one.bytes
+    rows = []
+    for container_id, name in _running(context).items():
+        size = held.get(container_id) or footprint.recorded(context, container_id) or 0
+        rows.append(_row("container", f"container {name}", size, f"`docker stop {name}`"))
+    return rows
+
+
+def _running(context: Context) -> dict[str, str]:
+    """Ids and names of running containers; none when the engine does not answer."""
+    try:
+        rows: list[dict[str, Any]] = context.docker().api.containers()
+    except Exception:  # the table is drawn when things are broken: an engine that does not answer is no reason not to
+        return {}
+    return {row["Id"]: row["Names"][0].lstrip("/") for row in rows}
+
+
+def _others(processes: list[Process]) -> list[dict[str, Any]]:
+    """The largest processes outside containers. Ollama's are left out: its models have rows of their own."""
+    mine = sorted((one for one in processes if not one.container and not _is_ollama(one)), key=lambda one: -one.bytes)
+    return [
+        _row("process", f"{one.name} (pid {one.pid}, user {one.user})", one.bytes, _kill(one))
+        for one in mine[:SHOWN_PROCESSES]
+    ]
+
+
+def _kill(one: Process) -> str:
+    import getpass
+
+    return f"`kill {one.pid}`" if one.user == getpass.getuser() else f"`sudo kill {one.pid}`"
+
+
+def _is_ollama(one: Process) -> bool:
+    return one.name.startswith("ollama")
+
+
+def _kernel(memory: Mapping[str, int], processes: list[Process], context: Context) -> list[dict[str, Any]]:
+    """Page cache, /dev/shm, and what nobody owns. A pretend host counts nothing of the kernel's."""
+    shared = memory.get("Shmem", 0)
+    cache = memory.get("Cached", 0) + memory.get("Buffers", 0) - shared
+    rows = [
+        _row("page cache", "page cache", cache, "goes when asked for; `echo 3 | sudo tee /proc/sys/vm/drop_caches`"),
+        _row("shared memory", "shared memory (/dev/shm, tmpfs)", shared, "`ls -l /dev/shm`; remove what no one uses"),
+    ]
+    if "AnonPages" in memory:
+        gpu = sum(one.gpu_bytes for one in processes)
+        rest = memory["MemTotal"] - sum(memory.get(name, 0) for name in COUNTED) - gpu
+        rows.append(_row("driver", "the driver, owned by no process", rest, _DRIVER))
+    return rows
+
+
+_DRIVER = "a dying CUDA context goes within seconds; what stays is leaked, until a reboot"
+
+
+def _row(kind: str, holder: str, size_bytes: int, frees: str) -> dict[str, Any]:
+    return {"kind": kind, "holder": holder, "bytes": size_bytes, "frees": frees}

@@ -1,0 +1,61 @@
+"""Whether an engine fits into a host's memory, and the refusal with its table when it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Exit
+from sparkwright.host.memory import holders
+from sparkwright.modules.base import Context, Result
+
+GIB = 2**30
+LOWER = "Free what holds it, or lower the recipe's share of memory."
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """total_bytes: MemTotal, read on this host. engine_bytes: utilization x MemTotal, as the engine counts it.
+    reserve_bytes: what must stay free beside it."""
+
+    total_bytes: int
+    engine_bytes: int
+    reserve_bytes: int
+
+    @classmethod
+    def of(cls, context: Context, utilization: float, reserve_gib: float) -> Need:
+        """What an engine with this share of memory needs here."""
+        total = context.machine.meminfo()["MemTotal"]
+        return cls(total, int(utilization * total), int(reserve_gib * GIB))
+
+    @property
+    def bytes(self) -> int:
+        return self.engine_bytes + self.reserve_bytes
+
+    @property
+    def possible(self) -> bool:
+        """Whether it fits at all, on an empty host."""
+        return self.bytes <= self.total_bytes
+
+    def __str__(self) -> str:
+        return f"{self.engine_bytes / GIB:.1f} GiB for the engine and {self.reserve_bytes / GIB:g} to stay free"
+
+
+def never(need: Need) -> Result:
+    """The refusal of what would not fit into an empty host."""
+    takes = f"the engine would take {need.engine_bytes / GIB:.1f} of {need.total_bytes / GIB:.1f} GiB"
+    msg = f"{takes}, and {need.reserve_bytes / GIB:g} GiB are to stay free."
+    return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=LOWER)
+
+
+def refusal(context: Context, need: Need, said: str, data: dict[str, Any]) -> Result:
+    """The refusal with the table of who holds the memory. said: how much there is, as a clause."""
+    rows = holders.look(context)
+    msg = f"{need.bytes / GIB:.1f} GiB are needed ({need}), and {said}."
+    return Result(
+        failed=True,
+        exit=Exit.REFUSED,
+        msg=msg,
+        fix=LOWER,
+        data={**data, "need_bytes": need.bytes, "holders": rows, "evidence": holders.table(rows)},
+    )

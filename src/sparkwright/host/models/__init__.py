@@ -1,0 +1,1 @@
+"""Models: the hub, transfers that finish, files proved whole, neighbours."""

@@ -1,0 +1,225 @@
+"""The one file that knows huggingface_hub: metadata, the transfer of one file, and its refusals as sentences.
+
+huggingface_hub is pinned to 0.36.2, the last line that honours HF_HUB_ENABLE_HF_TRANSFER (ignored since 1.0), and the last
+that resumes a file after its client was killed (docs/models.md). hf_transfer reads a file in parallel ranges: it wins where
+each connection is throttled. A newer hub would change this file and the pins, nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.host.machine import Machine
+from sparkwright.secret import Secret
+
+CONFIG = "config.json"
+CONFIG_RETRIES = 2
+RANGES = 24
+RANGE_BYTES = 3 * 2**20  # held in memory while they come, two or three times over: 24 x 3 MiB keep it below 300 MB
+CHUNK_BYTES = 2**20
+LARGE_BYTES = 5 * RANGE_BYTES  # huggingface_hub gives smaller files to a plain request, whatever the mode
+MODES = ("hf_transfer", "plain", "xet")
+RESUMES = ("plain",)
+MARK = "sparkwright-mode"
+
+
+class HubDown(Failed):
+    """The hub could not be asked, or a transfer broke off: worth another try."""
+
+
+class DiskFull(Failed):
+    """No room is left in the middle of a transfer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model at a commit, and who hands it out: a hub, or a neighbour that speaks as one."""
+
+    url: str
+    id: str
+    commit: str
+    token: Secret | None = None
+
+    def address(self, path: str) -> str:
+        """Where a file of it is."""
+        from urllib.parse import quote
+
+        return f"{self.url}/{self.id}/resolve/{self.commit}/{quote(path)}"
+
+    def headers(self) -> dict[str, str]:
+        """What a request for it carries."""
+        return {"Authorization": f"Bearer {self.token.reveal()}"} if self.token else {}
+
+
+def entry(machine: Machine, model_id: str, revision: str, token: Secret | None) -> dict[str, Any]:
+    """The lock entry of a model: commit, and every file with size, sha256 (large ones) and git blob id (small ones)."""
+    from huggingface_hub import HfApi
+
+    with _explained(machine.hub_url, model_id, revision):
+        info = HfApi(endpoint=machine.hub_url, token=_bare(token)).model_info(
+            model_id, revision=revision, files_metadata=True, timeout=30
+        )
+    files = []
+    for one in info.siblings or ():
+        lfs = one.lfs
+        sha256 = lfs["sha256"] if lfs else None
+        files.append(
+            {
+                "path": one.rfilename,
+                "size_bytes": one.size or 0,
+                "sha256": sha256,
+                "blob_id": None if lfs else one.blob_id,
+            }
+        )
+    return {"commit": info.sha, "files": sorted(files, key=lambda file: str(file["path"]))}
+
+
+def config(machine: Machine, model_id: str, commit: str, token: Secret | None) -> dict[str, Any]:
+    """A model's config.json at a commit; empty when it is not a JSON object."""
+    import json
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        use("plain", retries=CONFIG_RETRIES)
+        fetch(Source(machine.hub_url, model_id, commit, token), CONFIG, Path(folder))
+        try:
+            found = json.loads((Path(folder) / CONFIG).read_text())
+        except ValueError:
+            return {}
+    return found if isinstance(found, dict) else {}
+
+
+def use(mode: str, *, retries: int) -> None:
+    """Fetch in this mode from now on, in this process: huggingface_hub keeps it in module variables.
+
+    retries: of one request, by the client itself. Its own five take 23 s in silence, for a hub that refuses at once too.
+    """
+    from functools import partial as bound
+
+    from huggingface_hub import constants, file_download
+    from huggingface_hub.utils._http import http_backoff
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    constants.HF_HUB_ENABLE_HF_TRANSFER = mode == "hf_transfer"
+    constants.HF_HUB_DISABLE_XET = mode != "xet"
+    vars(file_download)["http_backoff"] = bound(http_backoff, max_retries=retries)
+    constants.HF_TRANSFER_CONCURRENCY = RANGES
+    constants.DOWNLOAD_CHUNK_SIZE = RANGE_BYTES if mode == "hf_transfer" else CHUNK_BYTES
+
+
+def fetch(source: Source, path: str, folder: Path, *, again: bool = False) -> None:
+    """Bring one file into a folder, in the mode that is in use. A plain transfer goes on where one of its own stopped.
+
+    again: what a cache of this machine holds of it is not to be trusted. Raises HubDown when another try may help.
+    """
+    from huggingface_hub import hf_hub_download
+
+    with _explained(source.url, source.id, source.commit):
+        hf_hub_download(
+            source.id,
+            path,
+            revision=source.commit,
+            local_dir=folder,
+            endpoint=source.url,
+            token=_bare(source.token),
+            force_download=again,
+        )
+
+
+def partial(folder: Path, path: str, etag: str) -> Path:
+    """Where a file grows while it comes."""
+    from huggingface_hub._local_folder import get_local_download_paths
+
+    return get_local_download_paths(folder, path).incomplete_path(etag)
+
+
+def prepare(folder: Path, mode: str) -> None:
+    """Before a transfer into a folder: drop partial files unless this mode of this very hub left them and can go on.
+
+    Continuing one that hf_transfer, or another hub, left gives a file of the right size with holes in it, silently.
+    """
+    from importlib.metadata import version
+
+    now = f"{mode} huggingface_hub-{version('huggingface_hub')}"
+    mark = folder / MARK
+    if mode not in RESUMES or not mark.exists() or mark.read_text() != now:
+        remove_leftovers(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.write_text(now)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Drop the partial files of a folder."""
+    for path in (folder / ".cache/huggingface/download").rglob("*.incomplete"):
+        path.unlink(missing_ok=True)
+
+
+def _bare(token: Secret | None) -> str | bool:
+    return token.reveal() if token else False
+
+
+@contextmanager
+def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
+    """The hub's exceptions as sentences. A gated model's is a kind of the unknown model's, so it comes first."""
+    import requests
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        yield
+    except GatedRepoError:
+        raise Failed(
+            f"{model_id} is gated.",
+            fix=f"Accept its licence at {url}/{model_id}, then give a token (hosts/groups.yml, `secrets`).",
+        ) from None
+    except RevisionNotFoundError:
+        raise Failed(f"{model_id} has no revision {revision!r}.", fix="Check `model.revision` in the recipe.") from None
+    except (RepositoryNotFoundError, HFValidationError):
+        fix = "Check `model.id` in the recipe; a private one needs a token in `secrets`."
+        raise Failed(f"the hub {url} has no model {model_id}.", fix=fix) from None
+    except LocalEntryNotFoundError as error:
+        raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from error
+    except EntryNotFoundError as error:
+        raise Failed(
+            f"{model_id} has lost a file that the lock names: {error}.", fix="Remove its entry from spark.lock."
+        ) from None
+    except HfHubHTTPError as error:
+        raise HubDown(f"the hub {url} answers {error}.") from None
+    except (requests.ConnectionError, requests.Timeout):
+        raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from None
+    except requests.RequestException as error:
+        raise HubDown(f"the transfer from {url} broke off: {type(error).__name__}.") from None
+    except PermissionError as error:
+        raise Failed(
+            f"no permission to write {error.filename}.", fix="On the host, give the folder to this user."
+        ) from None
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFull(_FULL, fix=_FREE) from None
+        raise HubDown(f"the transfer from {url} broke off: {error}.") from None
+    except Exception as error:
+        causes = f"{error} {error.__cause__}"
+        if "os error 28" in causes or "No space left" in causes:
+            raise DiskFull(_FULL, fix=_FREE) from None
+        if type(error).__module__.startswith(("hf_transfer", "builtins")):
+            raise HubDown(f"the transfer from {url} broke off: {error}.") from None
+        raise
+
+
+_NETWORK = "Check the host's network."
+_FULL = "the disk is full."
+_FREE = "Free some space; what was whole already is kept."

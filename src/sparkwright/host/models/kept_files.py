@@ -1,0 +1,71 @@
+"""The files of a model that the verified server was started with, kept while another revision takes their place.
+
+MODEL_DIR/.before/    hard links: they take room only once the file beside them is replaced, and need no second download
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sparkwright.host.state import write_atomically
+
+FOLDER = ".before"
+ABOUT = ".about.json"
+
+
+def keep(folder: Path, paths: Iterable[str], commit: str) -> None:
+    """Keep these files of a model's folder as they are now. What is kept already stays: it is the older one.
+
+    commit: of the revision they belong to. Raises OSError where the file system knows no hard links.
+    """
+    kept, new = folder / FOLDER, set(_about(folder).get("new", []))
+    kept.mkdir(exist_ok=True)
+    for path in paths:
+        if (folder / path).is_file() and not (kept / path).exists() and path not in new:
+            (kept / path).parent.mkdir(parents=True, exist_ok=True)
+            os.link(folder / path, kept / path)
+        elif not (folder / path).exists():
+            new.add(path)
+    about = {"commit": _about(folder).get("commit") or commit, "new": sorted(new)}
+    write_atomically(kept / ABOUT, json.dumps(about).encode())
+
+
+def commit_of(folder: Path) -> str:
+    """The revision that is kept; empty when none is."""
+    return str(_about(folder).get("commit", ""))
+
+
+def put_back(folder: Path) -> int:
+    """Give every kept file its place again, and drop those that came with the other revision. Returns how many changed."""
+    kept, new = folder / FOLDER, _about(folder).get("new", [])
+    files = [path for path in kept.rglob("*") if path.is_file() and path.name != ABOUT]
+    changed = 0
+    for path in files:
+        place = folder / path.relative_to(kept)
+        changed += not (place.exists() and place.samefile(path))
+        path.replace(place)
+    for name in new:
+        with contextlib.suppress(FileNotFoundError):
+            (folder / name).unlink()
+            changed += 1
+    forget(folder)
+    return changed
+
+
+def forget(folder: Path) -> None:
+    """The other revision is proved: the kept one may go."""
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / FOLDER / ABOUT).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

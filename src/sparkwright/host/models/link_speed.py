@@ -1,0 +1,110 @@
+"""Which transfer suits the way to a hub: a few connections and many are each given a moment, and the bytes are counted.
+
+Where every connection is throttled, more of them bring more, and ranges of one file (hf_transfer) win. Where few already fill
+the line, ranges are only work for the processor, and whole files side by side (plain) win.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from sparkwright.host.models.hub import Source
+
+Measure = Callable[[int], float]
+
+WINDOW_S = 1.0
+ANSWER_S = 5.0
+MANY = 16
+WORTH = 1.25  # hf_transfer must promise this much more: its partial files can't be gone on with
+CHUNK_BYTES = 2**18
+SMALL_BYTES = 256 * 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """mode, and why in words."""
+
+    mode: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A file that a measurement may read from."""
+
+    path: str
+    size_bytes: int
+
+
+def choose(source: Source, files: Sequence[Sample], side_by_side: int, measure: Measure | None = None) -> Choice:
+    """Measure for about two seconds at most, or not at all where little is to be fetched.
+
+    side_by_side: how many files `plain` would fetch at once. measure: bytes per second of so many connections.
+    """
+    total = sum(file.size_bytes for file in files)
+    if total < SMALL_BYTES:
+        return Choice("plain", f"{total / 1e6:.0f} MB are too few to measure")
+    measure = measure or (lambda connections: measured(source, files, connections))
+    few = min(side_by_side, sum(file.size_bytes * 50 > total for file in files)) or 1
+    slow, fast = measure(few), measure(MANY)
+    if not slow or not fast:
+        return Choice("plain", "the measurement brought nothing")
+    mode = "hf_transfer" if fast > WORTH * slow else "plain"
+    ways = f"{few} connection{'s' if few > 1 else ''} {slow / 1e6:.0f} MB/s"
+    return Choice(mode, f"{ways}, {MANY} connections {fast / 1e6:.0f} MB/s")
+
+
+def measured(source: Source, files: Sequence[Sample], connections: int) -> float:
+    """Bytes per second that so many connections bring together, each from a place of its own. 0.0: nothing came."""
+    window = _Window()
+    places = [_place(files, n, connections) for n in range(connections)]
+    with ThreadPoolExecutor(max_workers=connections) as pool:
+        counts = list(pool.map(lambda place: _read(source, place[0], place[1], window), places))
+    return sum(counts) / max(window.lasted_s(), 1e-6)
+
+
+class _Window:
+    """Begins with the first byte of any connection, so that a slow way to the hub is not taken for a narrow one."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._began_s: float | None = None
+
+    def open(self) -> bool:
+        """Whether it still is; the first who asks opens it."""
+        with self._guard:
+            if self._began_s is None:
+                self._began_s = time.monotonic()
+        return self.lasted_s() < WINDOW_S
+
+    def lasted_s(self) -> float:
+        return time.monotonic() - self._began_s if self._began_s is not None else 0.0
+
+
+def _place(files: Sequence[Sample], n: int, connections: int) -> tuple[str, int]:
+    """A file and an offset for the n-th connection, far from the others'."""
+    largest = sorted(files, key=lambda file: -file.size_bytes)[:connections]
+    file = largest[n % len(largest)]
+    turns = -(-connections // len(largest))
+    return file.path, (n // len(largest)) * file.size_bytes // turns
+
+
+def _read(source: Source, path: str, offset: int, window: _Window) -> int:
+    import requests
+
+    got = 0
+    headers = {**source.headers(), "Range": f"bytes={offset}-"}
+    try:
+        with requests.get(source.address(path), headers=headers, stream=True, timeout=ANSWER_S) as answer:
+            answer.raise_for_status()
+            while window.open() and (data := answer.raw.read(CHUNK_BYTES)):
+                got += len(data)
+    except (requests.RequestException, OSError):
+        return got
+    except Exception:  # urllib3's own, from raw
+        return got
+    return got

@@ -1,0 +1,82 @@
+"""The folders of models on a host: what was proved in them, how large they are, and which containers use them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright.host.models import staging
+from sparkwright.host.models.whole import Manifest
+from sparkwright.modules.base import Context
+
+KEPT_BY_TRANSFERS = (staging.NAME, ".cache/huggingface")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """changed: files that are not as they were proved. used_by: containers, running or not, that mount it."""
+
+    dir: str
+    id: str
+    commit: str
+    files: int
+    size_bytes: int
+    changed: list[str]
+    used_by: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def found(context: Context) -> list[ModelFolder]:
+    """Every folder that something was proved about and that is still there. Raises Failed when Docker can't be asked."""
+    mounts = list(_mounts(context))
+    return [
+        ModelFolder(
+            dir=str(one.folder),
+            id=str(one.about.get("id", "")),
+            commit=str(one.about.get("commit", "")),
+            files=len(one.rows),
+            size_bytes=on_disk(one),
+            changed=one.changed(),
+            used_by=sorted({name for name, source in mounts if overlaps(one.folder, source)}),
+        )
+        for one in Manifest.all(context.state)
+        if one.folder.is_dir()
+    ]
+
+
+def on_disk(one: Manifest) -> int:
+    """Bytes that removing it would free: its files and what transfers left."""
+    own = [one.folder / path for path in one.rows]
+    return sum(_blocks(path) for path in (*own, *leftovers(one.folder)))
+
+
+def leftovers(folder: Path) -> Iterator[Path]:
+    """What transfers, ours and huggingface_hub's, keep in a model's folder."""
+    for part in KEPT_BY_TRANSFERS:
+        yield from (path for path in (folder / part).rglob("*") if path.is_file() or path.is_symlink())
+
+
+def overlaps(folder: Path, source: Path) -> bool:
+    """Whether a mount shows a container any part of a folder."""
+    real, mounted = Path(os.path.realpath(folder)), Path(os.path.realpath(source))
+    return real == mounted or mounted in real.parents or real in mounted.parents
+
+
+def _mounts(context: Context) -> Iterator[tuple[str, Path]]:
+    client = context.docker()
+    for row in client.api.containers(all=True):
+        for mount in client.api.inspect_container(row["Id"]).get("Mounts") or ():
+            if mount.get("Source"):
+                yield row["Names"][0].lstrip("/"), Path(mount["Source"])
+
+
+def _blocks(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * 512
+    except OSError:
+        return 0

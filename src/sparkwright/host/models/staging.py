@@ -1,0 +1,69 @@
+"""Where files wait until all of them are proved; then they take their places together.
+
+A server that restarts in the middle of a download finds the old model, never half of each. The waiting room is inside the
+model's folder, so that taking a place is a rename. What is proved there is remembered: a run that is cut off reads it once.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.host.models import hub
+from sparkwright.host.models.whole import Manifest, digest, stamp, wanted
+
+NAME = ".cache/sparkwright"
+
+
+class Staging:
+    """The waiting room of a manifest's folder."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.path = manifest.folder / NAME
+
+    def holds(self, file: Mapping[str, Any]) -> bool:
+        """Whether a file waits there in its full size."""
+        now = stamp(self.path / file["path"])
+        return now is not None and now[0] == file["size_bytes"]
+
+    def right(self, file: Mapping[str, Any]) -> bool:
+        """Whether what waits there has the promised bytes; what has not is removed."""
+        come = self.path / file["path"]
+        now, known = stamp(come), self.manifest.staged.get(file["path"])
+        if now is not None and known == [*now, wanted(file)]:
+            return True
+        if self.holds(file) and digest(come, file) == wanted(file):
+            return True
+        come.unlink(missing_ok=True)
+        return False
+
+    def note(self, file: Mapping[str, Any]) -> None:
+        """It was found right just now."""
+        now = stamp(self.path / file["path"])
+        if now is not None:
+            self.manifest.staged[file["path"]] = [*now, wanted(file)]
+
+    def place(self, files: Iterable[Mapping[str, Any]]) -> None:
+        """Every file over the old one, each in one step; nothing waits any more."""
+        for file in files:
+            place = self.manifest.folder / file["path"]
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (self.path / file["path"]).replace(place)
+            self.manifest.note(file)
+        self.manifest.staged.clear()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def tidy(self, files: Iterable[Mapping[str, Any]], *, disk_is_full: bool) -> None:
+        """Leave no partial file that can't be gone on with, after a full disk none at all; what is whole stays."""
+        mark = self.path / hub.MARK
+        if disk_is_full or not mark.exists() or mark.read_text().split()[0] not in hub.RESUMES:
+            hub.remove_leftovers(self.path)
+        if not self.partial_files() and not any(self.holds(file) for file in files):
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def partial_files(self) -> list[Path]:
+        """What is growing there, or was left in the middle."""
+        return list((self.path / ".cache").rglob("*.incomplete"))

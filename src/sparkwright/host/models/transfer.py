@@ -1,0 +1,295 @@
+"""Transfers that finish: a child process fetches, this side watches the bytes on the disk, and tries again or otherwise.
+
+Everything lands in a staging folder inside the model's and is proved there; when all is right the files take the old ones'
+places together. So neither a wrong byte nor half a new model ever stands where a server reads. What a killed transfer left
+whole in staging is not fetched again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sparkwright
+from sparkwright.errors import Failed
+from sparkwright.host.models import hub
+from sparkwright.host.models.hub import Source
+from sparkwright.host.models.patience import Patience
+from sparkwright.host.models.staging import Staging
+from sparkwright.host.models.whole import Manifest
+from sparkwright.host.pace import Pace, left, rate_text
+from sparkwright.modules.base import Context
+
+POLL_S = 0.25
+#: a range's memory goes back to the host when it is written: a third less at the peak, which the GPU shares
+FRUGAL = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(2**18), "MALLOC_TRIM_THRESHOLD_": str(2**21)}
+WORTH_BYTES = 64 * 2**20  # a try that kept this much more than the last was not in vain
+
+#: what comes after a mode that hangs
+NEXT = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
+
+
+@dataclass
+class Attempt:
+    """How a child ended: stalled, failed (kind, message, fix), or neither."""
+
+    stalled: bool = False
+    kind: str = ""
+    message: str = ""
+    fix: str = ""
+
+
+@dataclass
+class Transfer:
+    """Brings files of a source into the manifest's folder. wrong: how often a file came with other bytes than promised."""
+
+    source: Source
+    manifest: Manifest
+    files: Sequence[Mapping[str, Any]]
+    context: Context
+    stall_s: float
+    patience: Patience = Patience()
+    wrong: dict[str, int] = field(default_factory=dict)
+    _at: dict[str, Path] = field(default_factory=dict)
+    _base_bytes: int = 0
+    _paces: dict[str, Pace] = field(default_factory=dict)
+    _said_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.staging = Staging(self.manifest)
+        self.missing = {file["path"]: file for file in self.files}
+        self.total_bytes = sum(int(file["size_bytes"]) for file in self.files)
+        self._hashing: dict[str, Future[bool]] = {}
+
+    def run(self, mode: str) -> str:
+        """Fetch until all is here and proved. Returns the mode that ended it. Raises Failed."""
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="proof") as pool:
+            self._pool = pool
+            self._take_over()
+            tries, kept = 0, self._kept(mode)
+            while self.missing:
+                attempt, mode = self._attempt(mode)
+                self._settle()
+                if not self.missing:
+                    break
+                self._refuse_wrong_twice()
+                if attempt.kind in ("refused", "full"):
+                    self.staging.tidy(self.files, disk_is_full=attempt.kind == "full")
+                    raise Failed(attempt.message, fix=attempt.fix)
+                now = self._kept(mode)
+                tries, kept = (0 if now >= kept + WORTH_BYTES else tries + 1), now
+                if tries >= self.patience.tries:
+                    self.staging.tidy(self.files, disk_is_full=False)
+                    raise self._gave_up(attempt)
+                mode = self._again(attempt, mode, tries)
+        self.staging.place(self.files)
+        return mode
+
+    # -- one attempt ---------------------------------------------------------------------------------------------
+
+    def _attempt(self, mode: str) -> tuple[Attempt, str]:
+        """Let a child fetch what is missing, and watch it. Returns how it ended and the mode it used."""
+        child = self._child(mode)
+        lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=_listen, args=(child, lines), daemon=True).start()
+        attempt, moved_s, seen = Attempt(), time.monotonic(), self._on_disk()
+        try:
+            while True:
+                try:
+                    line = lines.get(timeout=POLL_S)
+                except queue.Empty:
+                    line = {}
+                if line is None:
+                    if not attempt.kind and child.wait() != 0:
+                        attempt.kind, attempt.message = "down", f"the transfer's process ended with {child.returncode}."
+                    return attempt, mode
+                if "chose" in line:
+                    mode = line["chose"]
+                    self.context.note(f"transfer: {mode} ({line['why']})")
+                self._hear(line, attempt)
+                now = self._on_disk()
+                if now != seen or line:
+                    moved_s, seen = time.monotonic(), now
+                elif time.monotonic() - moved_s > self.stall_s:
+                    attempt.stalled = True
+                    attempt.message = f"no byte came for {self.stall_s:g} s."
+                    return attempt, mode
+                self._progress(mode)
+        finally:
+            child.kill()
+            child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
+            self._at.clear()
+
+    def _child(self, mode: str) -> subprocess.Popen[bytes]:
+        files = [
+            {key: file[key] for key in ("path", "size_bytes", "sha256", "blob_id")} for file in self.missing.values()
+        ]
+        token = self.source.token
+        request = {
+            "url": self.source.url,
+            "id": self.source.id,
+            "commit": self.source.commit,
+            "token": token.reveal() if token else "",
+            "staging": str(self.staging.path),
+            "files": files,
+            "mode": mode,
+            "again": [path for path in self.wrong if path in self.missing],
+            "retries": self.patience.hub_retries,
+        }
+        top = str(Path(sparkwright.__file__).parents[1])
+        env = {**self.context.machine.env, "PYTHONPATH": top, "HF_HUB_DISABLE_TELEMETRY": "1", **FRUGAL}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "sparkwright.host.models.fetching"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **env},
+        )
+        assert child.stdin is not None
+        try:
+            child.stdin.write(json.dumps(request).encode() + b"\n")
+            child.stdin.flush()
+        except BrokenPipeError:
+            pass  # it ended at once; its exit code says so
+        return child
+
+    def _hear(self, line: Mapping[str, Any], attempt: Attempt) -> None:
+        if "begin" in line:
+            self._at[line["begin"]] = Path(line["partial"])
+        elif "done" in line:
+            self._at.pop(line["done"], None)
+            self._prove(self.missing[line["done"]])
+        elif "failed" in line:
+            attempt.kind, attempt.message, attempt.fix = line["kind"], line["message"], line["fix"]
+
+    # -- proof ---------------------------------------------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        """What an earlier run left whole in the staging folder."""
+        for file in self.missing.values():
+            if self.staging.holds(file):
+                self._prove(file)
+        self._settle()
+        self.wrong.clear()
+
+    def _prove(self, file: Mapping[str, Any]) -> None:
+        self._hashing[file["path"]] = self._pool.submit(self.staging.right, file)
+
+    def _settle(self) -> None:
+        """Wait for the proofs that are under way; what is whole is missing no more."""
+        while any(not job.done() for job in self._hashing.values()):
+            self.context.progress(self._done(), self.total_bytes, unit="bytes", text=f"proving {self.source.id}")
+            time.sleep(POLL_S / 10)
+        found, self._hashing = self._hashing, {}
+        for path, job in found.items():
+            if job.result():
+                self._base_bytes += int(self.missing[path]["size_bytes"])
+                self.staging.note(self.missing.pop(path))
+            else:
+                self.wrong[path] = self.wrong.get(path, 0) + 1
+        if found:
+            self.manifest.save()
+
+    def _refuse_wrong_twice(self) -> None:
+        twice = sorted(path for path, times in self.wrong.items() if times > 1)
+        if twice:
+            self.staging.tidy(self.files, disk_is_full=False)
+            fix = "The hub hands out other bytes than it promises; try `transfer: plain`, or another HF_ENDPOINT."
+            raise Failed(f"wrong bytes twice: {', '.join(twice)}.", fix=fix)
+        once = sorted(path for path in self.wrong if path in self.missing)
+        if once:
+            self.context.note(f"wrong after the download, fetching again: {', '.join(once)}")
+
+    # -- between attempts ----------------------------------------------------------------------------------------
+
+    def _again(self, attempt: Attempt, mode: str, tries: int) -> str:
+        """Say why, pause longer each time, and go on: in the next mode after one that hung."""
+        following = NEXT[mode] if attempt.stalled else mode
+        if attempt.message:
+            pause_s = 0.0 if attempt.stalled else self.patience.pause_s(tries)
+            how = f"Going on with {following}" if following != mode else "Trying again"
+            self.context.note(f"{attempt.message} {how}{f' in {pause_s:g} s' if pause_s else ''}.")
+            time.sleep(pause_s)
+        return following
+
+    def _gave_up(self, attempt: Attempt) -> Failed:
+        there = len(self.files) - len(self.missing)
+        said = attempt.message or "the files did not come."
+        have = f"{there} of {len(self.files)} missing files came; {', '.join(sorted(self.missing)[:3])}"
+        more = f" and {len(self.missing) - 3} more" if len(self.missing) > 3 else ""
+        fix = attempt.fix or "Run it again: what is whole is kept."
+        return hub.HubDown(f"{said} {have}{more} did not.", fix=fix)
+
+    # -- bytes ---------------------------------------------------------------------------------------------------
+
+    def _kept(self, mode: str) -> int:
+        """Bytes that the next try need not fetch."""
+        return self._done() if mode in hub.RESUMES else self._base_bytes
+
+    def _on_disk(self) -> tuple[int, ...]:
+        """What changes when a byte comes: the blocks that are written, never the size, which ranges make at once."""
+        return (len(self.missing), len(self._hashing), *(_blocks(path) for path in self._at.values()))
+
+    def _done(self) -> int:
+        """Bytes that are here."""
+        whole = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
+        partial = sum(_blocks(path) for path in self.staging.partial_files())
+        return min(self._base_bytes + whole + partial, self.total_bytes)
+
+    def _progress(self, mode: str) -> None:
+        if time.monotonic() - self._said_s < self.patience.say_every_s:
+            return
+        self._said_s, done = time.monotonic(), self._done()
+        rate = self._paces.setdefault("", Pace()).at(done)
+        parts = [self._part(path) for path in list(self._at) if path in self.missing]
+        parts.sort(key=lambda part: -part["done"])
+        in_all = [rate_text(rate), left(self.total_bytes - done, rate)] if rate else []
+        of_one = [_in_words(parts[0]), f"and {len(parts) - 1} more" if len(parts) > 1 else ""] if parts else []
+        text = ", ".join(word for word in [mode, *in_all, *of_one] if word)
+        self.context.progress(done, self.total_bytes, unit="bytes", text=text, parts=parts)
+
+    def _part(self, path: str) -> dict[str, Any]:
+        size = int(self.missing[path]["size_bytes"])
+        done = min(_blocks(self._at[path]), size)
+        rate = self._paces.setdefault(path, Pace()).at(done)
+        left_s = round((size - done) / rate, 1) if rate else None
+        return {"path": path, "done": done, "total": size, "rate": round(rate), "left_s": left_s}
+
+
+def _in_words(part: Mapping[str, Any]) -> str:
+    share = 100 * part["done"] // max(part["total"], 1)
+    ending = (
+        f" at {rate_text(part['rate'])}, {left(part['total'] - part['done'], part['rate'])}" if part["rate"] else ""
+    )
+    return f"{part['path']} {share} %{ending}".rstrip(", ")
+
+
+def _listen(child: subprocess.Popen[bytes], lines: queue.Queue[dict[str, Any] | None]) -> None:
+    assert child.stdout is not None
+    with child.stdout:
+        for line in child.stdout:
+            lines.put(json.loads(line))
+    lines.put(None)
+
+
+def _blocks(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def sizes(files: Iterable[Mapping[str, Any]]) -> int:
+    """The bytes of files together."""
+    return sum(int(file["size_bytes"]) for file in files)

@@ -1,0 +1,193 @@
+"""Whether the files of a model are the right ones: proved by hash once, then known by size, time and inode."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkwright.host.state import StateFolder
+
+CHUNK_BYTES = 2**20
+INDEX = ".safetensors.index.json"
+PREFIX = "model-"
+SHA256_DIGITS = 64
+
+Files = Iterable[Mapping[str, Any]]
+Heard = Callable[[int], None]
+
+
+@dataclass
+class Manifest:
+    """What was proved about a folder.
+
+    rows: path -> [size, mtime_ns, inode, hash]; a file that changed has to be proved again. indexes: path of a safetensors
+    index -> [its stamp, the files it names]. about: whose files they are (id, commit), and which ones make it whole (paths).
+    staged: what waits to take its place, as rows are.
+    """
+
+    state: StateFolder
+    folder: Path
+    rows: dict[str, list[Any]]
+    indexes: dict[str, list[Any]] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    staged: dict[str, list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: StateFolder, folder: Path) -> Manifest:
+        """The manifest of a folder, as it was saved last."""
+        return cls._from(state, folder, state.read(_name(folder)) or {})
+
+    @classmethod
+    def all(cls, state: StateFolder) -> Iterator[Manifest]:
+        """Every folder that something was proved about."""
+        for path in sorted(state.path.glob(f"{PREFIX}*.json")):
+            found = state.read(path.stem)
+            if found and found.get("folder"):
+                yield cls._from(state, Path(found["folder"]), found)
+
+    @classmethod
+    def _from(cls, state: StateFolder, folder: Path, found: Mapping[str, Any]) -> Manifest:
+        files, indexes, about, staged = (found.get(key, {}) for key in ("files", "indexes", "about", "staged"))
+        return cls(state, folder, files, indexes, about, staged)
+
+    def save(self) -> None:
+        """Remember it, unless it is remembered so already."""
+        data = {
+            "folder": str(self.folder),
+            "files": self.rows,
+            "indexes": self.indexes,
+            "about": self.about,
+            "staged": self.staged,
+        }
+        if self.state.read(_name(self.folder)) != data:
+            self.state.write(_name(self.folder), data)
+
+    def forget(self) -> None:
+        """Forget the folder."""
+        self.state.remove(_name(self.folder))
+
+    def knows(self, file: Mapping[str, Any]) -> bool:
+        """Whether this file was proved, and has not changed since."""
+        now = stamp(self.folder / file["path"])
+        return now is not None and self.rows.get(file["path"]) == [*now, wanted(file)]
+
+    def changed(self) -> list[str]:
+        """The files that were proved and are not there any more as they were. Costs a stat each."""
+        return [path for path, row in self.rows.items() if stamp(self.folder / path) != row[:3]]
+
+    @property
+    def commit(self) -> str:
+        """The commit whose files these are; "" when that was not kept."""
+        return str(self.about.get("commit", ""))
+
+    def is_whole(self) -> bool:
+        """Whether every file of its commit was proved and has not changed since. Costs a stat each."""
+        paths = self.about.get("paths") or ()
+        stamps = ((self.rows.get(path, ())[:3], stamp(self.folder / path)) for path in paths)
+        return bool(paths and self.commit) and all(list(known) == now for known, now in stamps)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The files of its commit as spark.lock holds them."""
+        return [_entry(path, self.rows[path]) for path in self.about.get("paths", ())]
+
+    def prove(self, files: Files, *, deep: bool = False, heard: Heard = lambda count: None) -> list[str]:
+        """Hash what is not known yet, in parallel. Returns the paths that are missing or wrong.
+
+        deep: what is known is hashed again too, and its pages are given back. heard: told of bytes as they are read.
+        """
+        doubtful = [file for file in files if deep or not self.knows(file)]
+        right = [file for file in doubtful if _size(self.folder / file["path"]) == file["size_bytes"]]
+        right.sort(key=lambda file: -int(file["size_bytes"]))
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 2) as pool:
+            hashes = list(pool.map(lambda file: digest(self.folder / file["path"], file, heard, drop=deep), right))
+        for file in doubtful:
+            self.rows.pop(file["path"], None)
+        for file, found in zip(right, hashes, strict=True):
+            if found == wanted(file):
+                self.note(file)
+        return [file["path"] for file in doubtful if not self.knows(file)]
+
+    def note(self, file: Mapping[str, Any]) -> None:
+        """This file was proved just now."""
+        now = stamp(self.folder / file["path"])
+        if now is not None:
+            self.rows[file["path"]] = [*now, wanted(file)]
+
+    def unnamed(self, files: Files) -> list[str]:
+        """What an index of shards names and the folder has not. An index is read once, then known by its stamp."""
+        found = []
+        for path in (file["path"] for file in files if file["path"].endswith(INDEX)):
+            now = stamp(self.folder / path)
+            if now is None:
+                continue
+            if self.indexes.get(path, [None])[0] != now:
+                self.indexes[path] = [now, _shards(self.folder / path)]
+            beside = Path(path).parent
+            found += [name for name in self.indexes[path][1] if stamp(self.folder / beside / name) is None]
+        return found
+
+
+def _entry(path: str, row: list[Any]) -> dict[str, Any]:
+    found = str(row[3])
+    large = len(found) == SHA256_DIGITS
+    return {
+        "path": path,
+        "size_bytes": row[0],
+        "sha256": found if large else None,
+        "blob_id": None if large else found,
+    }
+
+
+def wanted(file: Mapping[str, Any]) -> str:
+    """The hash a file must have: sha256 of a large one, git's blob id of a small one."""
+    return str(file["sha256"] or file["blob_id"])
+
+
+def digest(path: Path, file: Mapping[str, Any], heard: Heard = lambda count: None, *, drop: bool = False) -> str:
+    """The hash a file has, of the kind that the lock holds for it; "" when it can't be read. drop: give its pages back."""
+    hasher = hashlib.sha256() if file["sha256"] else hashlib.sha1(f"blob {file['size_bytes']}\0".encode())
+    buffer = bytearray(CHUNK_BYTES)
+    view = memoryview(buffer)
+    try:
+        with path.open("rb", buffering=0) as source:
+            os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            while count := source.readinto(buffer):
+                hasher.update(view[:count])
+                heard(count)
+            if drop:
+                os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
+        return ""
+    return hasher.hexdigest()
+
+
+def stamp(path: Path) -> list[int] | None:
+    """[size, mtime_ns, inode] of a file; None when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns, found.st_ino]
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        named = json.loads(index.read_text())["weight_map"].values()
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return []
+    return sorted({str(one) for one in named})
+
+
+def _size(path: Path) -> int:
+    found = stamp(path)
+    return found[0] if found else -1
+
+
+def _name(folder: Path) -> str:
+    return f"{PREFIX}{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"

@@ -1,0 +1,1 @@
+"""Ollama: where it runs, what it has loaded, and its API."""

@@ -1,0 +1,103 @@
+"""The models that the Ollamas of this host hold in the memory that CPU and GPU share."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from sparkwright.host.ollama import ollama_places
+from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama
+from sparkwright.host.ollama.ollama_places import Place
+from sparkwright.modules.base import Context
+
+POLL_S = 0.25
+ASK_AGAIN_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A model and the Ollama that holds it."""
+
+    place: Place
+    model: Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """held: every model that is listed. present: the Ollamas that answered or hang. hanging: those that did not answer
+    in time: they load a model, or are stuck."""
+
+    held: tuple[Held, ...]
+    present: tuple[Place, ...]
+    hanging: tuple[Place, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is held, as far as Ollama says it; only memory proves it."""
+        return not self.held and not self.hanging
+
+
+def look(context: Context, *, timeout_s: float = 5) -> Seen:
+    """Ask each Ollama of this host. One that OLLAMA_HOST names on another machine holds nothing here and is not asked."""
+    held: list[Held] = []
+    present, hanging = [], []
+    for place in ollama_places.find(context):
+        if place.kind == "address" and not is_here(place.url):
+            continue
+        try:
+            rows = Ollama(place.url, timeout_s=timeout_s).loaded()
+        except Absent:
+            continue
+        except Busy:
+            hanging.append(place)
+        else:
+            held += [Held(place, one) for one in rows]
+        present.append(place)
+    return Seen(tuple(held), tuple(present), tuple(hanging))
+
+
+def unload(context: Context, *, timeout_s: float) -> Seen:
+    """Ask every model to go until none is listed, and again those that stay: an unload is lost while a model loads.
+
+    Returns what is still there after timeout_s, or nothing.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    asked: dict[str, float] = {}
+    most = 0
+    while True:
+        seen = look(context, timeout_s=max(0.5, min(5.0, deadline_s - time.monotonic())))
+        most = max(most, len(seen.held))
+        if seen.empty or time.monotonic() > deadline_s:
+            return seen
+        _ask_to_go(seen.held, asked)
+        context.progress(most - len(seen.held), most, text="unloading Ollama's models")
+        time.sleep(POLL_S)
+
+
+def _ask_to_go(held: Sequence[Held], asked: dict[str, float]) -> None:
+    """asked: when each was asked last, seconds of the monotonic clock."""
+    for one in held:
+        key = f"{one.place.url} {one.model.name}"
+        if time.monotonic() - asked.get(key, -ASK_AGAIN_S) < ASK_AGAIN_S:
+            continue
+        asked[key] = time.monotonic()
+        try:
+            Ollama(one.place.url).unload(one.model.name)
+        except (Absent, Busy):
+            continue  # the list says what came of it
+
+
+def is_here(url: str) -> bool:
+    """Whether an address is one of this host: only then its models are in this host's memory."""
+    import psutil
+
+    name = urlsplit(url).hostname or "127.0.0.1"
+    try:
+        found = {row[4][0] for row in socket.getaddrinfo(name, None)}
+    except OSError:
+        return False
+    own = {address.address.partition("%")[0] for rows in psutil.net_if_addrs().values() for address in rows}
+    return bool(found & own) or any(str(one).startswith("127.") or one == "::1" for one in found)

@@ -1,0 +1,129 @@
+"""Where Ollama runs on this host, and as what: a service, a container, a user's process, or an address that was named.
+
+Sources: ollama's envconfig (OLLAMA_HOST: scheme, host, port 11434 unless the scheme is named); its install script (the unit
+ollama.service); its image ollama/ollama (port 11434 inside).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from sparkwright.errors import SparkwrightError
+
+if TYPE_CHECKING:
+    from sparkwright.host.machine import Machine
+    from sparkwright.modules.base import Context
+
+PORT = 11434
+SERVICE = "ollama.service"
+IMAGE = "ollama/ollama"
+EVERY_ADDRESS = ("", "0.0.0.0", "::")
+
+Kind = Literal["service", "container", "process", "address"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """url: where it answers. kind: what it runs as. name: of the unit or container, or who runs the process and its pid."""
+
+    url: str
+    kind: Kind
+    name: str
+    pid: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" if self.kind != "address" else self.url
+
+
+def url_of(host: str) -> str:
+    """The URL behind a value of OLLAMA_HOST, as its client reads it; an address of "everywhere" is reached on loopback."""
+    text = host.strip().strip("'\"")
+    named = "://" in text
+    parts = urlsplit(text if named else f"http://{text}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    default = {"http": 80, "https": 443}.get(parts.scheme, PORT) if named else PORT
+    name = parts.hostname or ""
+    shown = "127.0.0.1" if name in EVERY_ADDRESS else f"[{name}]" if ":" in name else name
+    return f"{parts.scheme}://{shown}:{port or default}"
+
+
+def find(context: Context) -> list[Place]:
+    """Every Ollama of this host that can be seen, one an address. The one that OLLAMA_HOST or the default names is last
+    and always there: whether anybody answers is for the caller to ask."""
+    machine = context.machine
+    named = Place(machine.ollama_url, "address", machine.ollama_url)
+    if machine.sandbox:
+        return [named]
+    seen: dict[str, Place] = {}
+    for place in (*_service(machine), *_containers(context), *_processes(machine), named):
+        seen.setdefault(place.url, place)
+    return list(seen.values())
+
+
+def _service(machine: Machine) -> list[Place]:
+    try:
+        said = machine.run(["systemctl", "show", SERVICE, "-p", "ActiveState,MainPID,Environment"], timeout_s=5)
+    except SparkwrightError:
+        return []
+    fields = dict(line.partition("=")[::2] for line in said.out.splitlines()) if said.ok else {}
+    if fields.get("ActiveState") not in ("active", "activating", "reloading"):
+        return []
+    given = (word.strip('"') for word in fields.get("Environment", "").split())
+    host = next((word.partition("=")[2] for word in given if word.startswith("OLLAMA_HOST=")), "")
+    return [Place(url_of(host), "service", SERVICE, int(fields.get("MainPID") or 0))]
+
+
+def _containers(context: Context) -> list[Place]:
+    try:
+        rows: list[dict[str, Any]] = context.docker().api.containers()
+    except SparkwrightError:
+        return []
+    except Exception:  # the engine is being restarted: what it runs is not known now
+        return []
+    found = []
+    for row in rows:
+        image = str(row.get("Image", "")).partition("@")[0]
+        if image.rpartition("/")[2].partition(":")[0] != "ollama" and IMAGE not in image:
+            continue
+        found.append(Place(url_of_container(row), "container", row["Names"][0].lstrip("/")))
+    return found
+
+
+def url_of_container(row: dict[str, Any]) -> str:
+    """Where a container's Ollama is reached from its host: a published port, else its own address on the engine's network."""
+    for port in row.get("Ports") or ():
+        if port.get("PrivatePort") == PORT and port.get("PublicPort"):
+            address = str(port.get("IP") or "")
+            return url_of(f"{f'[{address}]' if ':' in address else address}:{port['PublicPort']}")
+    networks = ((row.get("NetworkSettings") or {}).get("Networks") or {}).values()
+    return url_of(next((one["IPAddress"] for one in networks if one.get("IPAddress")), ""))
+
+
+def _processes(machine: Machine) -> list[Place]:
+    """`ollama serve` of any user; its OLLAMA_HOST can be read for one's own processes only, else the default is meant."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter(["pid", "name", "cmdline", "username"]):
+        words = process.info["cmdline"] or []
+        if process.info["name"] != "ollama" or "serve" not in words[1:2] or in_container(process.info["pid"]):
+            continue
+        try:
+            host = process.environ().get("OLLAMA_HOST", "")
+        except psutil.Error:
+            host = ""
+        who = f"{process.info['username']}'s, pid {process.info['pid']}"
+        found.append(Place(url_of(host), "process", who, process.info["pid"]))
+    return found
+
+
+def in_container(pid: int) -> bool:
+    """Whether a process runs in a container of an engine on this host, by its cgroup."""
+    from sparkwright.host.containers import cgroups
+
+    return bool(cgroups.container_of(pid))

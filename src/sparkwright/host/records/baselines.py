@@ -1,0 +1,96 @@
+"""What a host gave before: baselines, each under the key that makes figures comparable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
+from sparkwright.measure import smoke
+from sparkwright.measure.smoke import Baseline
+
+FOLDER = "baselines"
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """A baseline of another key, and what of it differs."""
+
+    baseline: Baseline
+    differs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """state: where they are kept, on the host they are of."""
+
+    state: StateFolder
+
+    def read(self, key: Mapping[str, Any]) -> Baseline | None:
+        """The baseline of this key."""
+        kept = self.state.read(self._name(key))
+        return Baseline.from_json(kept) if kept else None
+
+    def write(self, key: Mapping[str, Any], baseline: Baseline, about: Mapping[str, Any]) -> None:
+        """Keep it. about: what is good to know and does not count: driver, versions."""
+        self.state.write(self._name(key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
+
+    def nearest(self, key: Mapping[str, Any]) -> Nearest | None:
+        """Of the same model, the one whose key differs least."""
+        found: list[Nearest] = []
+        for path in sorted((self.state.path / FOLDER).glob("*.json")):
+            kept = self.state.read(f"{FOLDER}/{path.stem}") or {}
+            other = kept.get("key") or {}
+            differs = tuple(name for name in key if other.get(name) != key[name])
+            if differs and other.get("model") == key.get("model"):
+                found.append(Nearest(Baseline.from_json(kept), differs))
+        return min(found, key=lambda one: len(one.differs), default=None)
+
+    @staticmethod
+    def _name(key: Mapping[str, Any]) -> str:
+        return f"{FOLDER}/{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}"
+
+
+def key_of(given: Mapping[str, Any], machine: Machine, *, speculation: bool) -> dict[str, Any]:
+    """Everything that makes two measurements comparable: host, model, digest, arguments, environment, prompts, client.
+
+    The order of arguments does not count, nor does the tag before a digest.
+    """
+    key = {name: _canonical(value) for name, value in given.items()}
+    return {
+        **key,
+        "host": _host(machine),
+        "speculation": speculation,
+        "prompts": smoke.PROMPT_SET,
+        "client": smoke.CLIENT,
+    }
+
+
+def _host(machine: Machine) -> str:
+    """The machine's own id; its name where it has none."""
+    try:
+        return machine.path("/etc/machine-id").read_text().strip() or socket.gethostname()
+    except OSError:
+        return socket.gethostname()
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, str) and "@sha256:" in value:
+        return value.partition("@")[2]
+    return sorted(map(str, _options(value))) if isinstance(value, list | tuple) else value
+
+
+def _options(words: list[Any] | tuple[Any, ...]) -> list[str]:
+    """The words of a command, each option with its values: what may be sorted."""
+    grouped: list[str] = []
+    for word in map(str, words):
+        if word.startswith("--") or not grouped:
+            grouped.append(word)
+        else:
+            grouped[-1] += f" {word}"
+    return grouped

@@ -1,0 +1,34 @@
+"""What the lab has measured on this host: one file a cell, so that what is finished is never measured twice.
+
+~/.local/state/sparkwright/bench/SERIES/KEY.json; a series is one experiment, from its first command to its last cell.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from typing import Any
+
+from sparkwright.host.state import StateFolder
+
+FOLDER = "bench"
+KEPT_SERIES = 20
+
+
+def read(state: StateFolder, series: str, key: str) -> dict[str, Any] | None:
+    """A finished cell; None when it is not finished."""
+    return state.read(f"{FOLDER}/{series}/{key}")
+
+
+def write(state: StateFolder, series: str, key: str, cell: dict[str, Any]) -> None:
+    """Keep a finished cell. The oldest series go."""
+    state.write(f"{FOLDER}/{series}/{key}", cell)
+    kept = sorted((state.path / FOLDER).iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    for old in kept[KEPT_SERIES:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def found(state: StateFolder, series: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Those of these cells that are finished, by key."""
+    cells = {key: read(state, series, key) for key in keys}
+    return {key: cell for key, cell in cells.items() if cell is not None}

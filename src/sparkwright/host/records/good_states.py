@@ -1,0 +1,45 @@
+"""The states of a host that were verified: the last one ("verified"), and those before it ("verified_before"), as a stack.
+
+A state holds what is needed to make it again without the recipe: spec (the container, its image by digest), model (id, commit,
+dir, transfer, files), serve (served_name, utilization, ready_s, tok_per_s, stop_timeout_s), measured, held_bytes, container_id,
+run, since.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.host.state import StateFolder
+
+KEPT = 5
+
+
+def last(state: StateFolder) -> dict[str, Any]:
+    """The last verified state; empty when there is none."""
+    return state.read("verified") or {}
+
+
+def before(state: StateFolder) -> list[dict[str, Any]]:
+    """The verified states before it, newest first."""
+    return list((state.read("verified_before") or {}).get("states", []))
+
+
+def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = False) -> None:
+    """Make this the last verified state. A roll back forgets those that came after the one it goes to; a deploy forgets none."""
+    was, older = last(state), before(state)
+    again = next((n for n, one in enumerate(older) if same(one, now)), None)
+    if again is not None and rolled_back:
+        older = older[again + 1 :]
+    elif was and not same(was, now):
+        older = [was, *(one for one in older if not same(one, now))]
+    state.write("verified_before", {"states": older[:KEPT]})
+    state.write("verified", now)
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two states serve the same: container, settings and model revision; which container it was does not matter."""
+    return _essence(one) == _essence(other)
+
+
+def _essence(state: dict[str, Any]) -> tuple[Any, Any]:
+    return state.get("spec"), (state.get("model") or {}).get("commit")

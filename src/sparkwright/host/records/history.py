@@ -1,0 +1,58 @@
+"""What was done to a host's server: one JSON line an act, in ~/.local/state/sparkwright/history.jsonl.
+
+time, run, who, what ("verified", "put back", "rolled back", "stopped for a crash loop"), container_id, image, model, commit,
+changed (field, before, after), measured (figures with their units in their names), why
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from sparkwright.host.state import StateFolder
+from sparkwright.modules.base import Context
+
+FILE = "history.jsonl"
+KEPT = 500
+#: the act after which the state gone back to is the last verified one, and those after it are none any more
+ROLLED_BACK = "rolled back"
+
+
+def append(context: Context, what: str, **more: Any) -> None:
+    """Write one line down. A full disk must not keep a server from being put back: then the line is lost, and said."""
+    row = {"time": round(time.time(), 3), "run": context.run_id, "who": who(context), "what": what, **more}
+    path = context.state.path / FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(json.dumps(row).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        context.note(f"the history could not be written: {error.strerror}")
+
+
+def read(state: StateFolder) -> list[dict[str, Any]]:
+    """All that is kept, newest first. A line that was cut off is left out."""
+    try:
+        lines = (state.path / FILE).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    rows = []
+    for line in lines[-KEPT:]:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows[::-1]
+
+
+def who(context: Context) -> str:
+    """user@laptop of this run, as its plan says."""
+    try:
+        plan = json.loads((context.state.path / "runs" / context.run_id / "plan.json").read_text())
+    except (OSError, ValueError):
+        return ""
+    return str(plan.get("who", "")) if isinstance(plan, dict) else ""

@@ -1,0 +1,124 @@
+"""The bundle of an incident: what there is to know of a server that failed, kept on the host for `invoke incident`.
+
+~/.local/state/sparkwright/incidents/ID/    about.json  container.log  inspect.json  meminfo  holders.txt  dmesg.txt
+                                            docker-ps.txt  nvidia-smi.txt  plan.json  events.jsonl
+Secrets become dots: the run's own, and in the container's environment and command whatever is named like one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import holders
+from sparkwright.host.state import StateFolder, write_atomically
+from sparkwright.modules.base import Context
+
+FOLDER = "incidents"
+KEPT = 20
+LOG_LINES = 5000
+DMESG_LINES = 300
+NAMED_LIKE_A_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", re.I)
+DOTS = "••••"
+
+
+def save(context: Context, name: str, why: str) -> Path:
+    """Write a bundle about a container. What can't be had is said in its file; a full disk ends it early, never the run."""
+    folder = context.state.path / FOLDER / context.run_id
+    hidden = [secret.reveal() for secret in context.secrets.values() if secret.reveal()]
+    for file, read in _parts(context, name, why):
+        try:
+            text = read()
+        except (SparkwrightError, OSError) as error:
+            text = f"not to be had: {error}\n"
+        except Exception as error:  # the engine may be what broke
+            text = f"not to be had: {type(error).__name__}: {error}\n"
+        for secret in hidden:
+            text = text.replace(secret, DOTS)
+        try:
+            write_atomically(folder / file, text.encode(), mode=0o600)
+        except OSError as error:
+            context.note(f"{file} of the incident could not be kept: {error.strerror}")
+            break
+    for old in bundles(context.state)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def bundles(state: StateFolder) -> list[Path]:
+    """The bundles that are kept, newest first."""
+    found = [path for path in (state.path / FOLDER).glob("*") if path.is_dir()]
+    return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
+    """Names and texts of a bundle. The events are the run's own, which went on after the bundle was written."""
+    for path in sorted(folder.iterdir()):
+        whole = run_folder / path.name if path.name == "events.jsonl" else path
+        yield path.name, (whole if whole.exists() else path).read_text(errors="replace")
+
+
+def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callable[[], str]]]:
+    """The files of a bundle and what fills each, the most telling first."""
+    about = {"time": time.time(), "run": context.run_id, "container": name, "why": why}
+    run = context.state.path / "runs" / context.run_id
+    machine = context.machine
+    yield "about.json", lambda: json.dumps(about, indent=1) + "\n"
+    yield "container.log", lambda: "\n".join(containers.last_lines(context.docker(), name, LOG_LINES)) + "\n"
+    yield "inspect.json", lambda: json.dumps(redacted(containers.inspect(context.docker(), name) or {}), indent=1)
+    yield "meminfo", lambda: machine.path("/proc/meminfo").read_text()
+    yield "holders.txt", lambda: "\n".join(holders.table(holders.look(context))) + "\n"
+    yield "dmesg.txt", lambda: _dmesg(context)
+    yield "docker-ps.txt", lambda: _containers(context)
+    yield "nvidia-smi.txt", lambda: machine.run(["nvidia-smi"], timeout_s=10).out
+    yield "plan.json", lambda: (run / "plan.json").read_text()
+    yield "events.jsonl", lambda: (run / "events.jsonl").read_text()
+
+
+def _dmesg(context: Context) -> str:
+    """The kernel's last lines. Reading them needs root where kernel.dmesg_restrict is set, as on DGX OS."""
+    for argv in (
+        ["dmesg", "--ctime"],
+        ["sudo", "-n", "dmesg", "--ctime"],
+        ["journalctl", "-k", "-n", str(DMESG_LINES)],
+    ):
+        said = context.machine.run(argv, timeout_s=10)
+        if said.ok and said.out.strip():
+            return "\n".join(said.out.splitlines()[-DMESG_LINES:]) + "\n"
+    return "not to be had: the kernel's log is root's only here (`sudo dmesg`)\n"
+
+
+def _containers(context: Context) -> str:
+    rows = context.docker().api.containers(all=True)
+    return "".join(f"{row['Names'][0].lstrip('/')}  {row['State']}  {row['Image']}\n" for row in rows)
+
+
+def redacted(inspected: dict[str, Any]) -> dict[str, Any]:
+    """An inspect without what is named like a secret, in the environment and in the command."""
+    config = inspected.get("Config") or {}
+    env = [_pair(pair) for pair in config.get("Env") or []]
+    shown = {"Config": {**config, "Env": env, "Cmd": _words(config.get("Cmd") or [])}}
+    return {**inspected, **shown, "Args": _words(inspected.get("Args") or [])} if inspected else {}
+
+
+def _pair(pair: str) -> str:
+    name, _, _ = pair.partition("=")
+    return f"{name}={DOTS}" if NAMED_LIKE_A_SECRET.search(name) else pair
+
+
+def _words(words: list[str]) -> list[str]:
+    found: list[str] = []
+    hide = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        is_flag = word.startswith("-") and bool(NAMED_LIKE_A_SECRET.search(name.replace("-", "_")))
+        found.append(DOTS if hide and not word.startswith("-") else f"{name}={DOTS}" if is_flag and equals else word)
+        hide = is_flag and not equals
+    return found

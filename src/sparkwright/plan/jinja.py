@@ -1,0 +1,67 @@
+"""The part of `expressions` that is Jinja2: one environment, and templates compiled once."""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+from typing import Any
+
+from jinja2 import StrictUndefined, TemplateError, meta, nodes
+from jinja2.exceptions import UndefinedError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from sparkwright import shell
+from sparkwright.plan.expressions import truth
+
+__all__ = ["StrictUndefined", "TemplateError", "UndefinedError", "compiled", "lone_expression", "names_in", "template"]
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    env = ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True, autoescape=False
+    )
+    env.filters.update(
+        quote=shell.quote,
+        bool=truth,
+        basename=posixpath.basename,
+        dirname=posixpath.dirname,
+        GiB=lambda size_bytes: f"{size_bytes / 2**30:.1f} GiB",
+    )
+    env.tests.update(
+        changed=lambda result: bool(result["changed"]),
+        failed=lambda result: bool(result["failed"]),
+        succeeded=lambda result: not result["failed"],
+        skipped=lambda result: bool(result["skipped"]),
+    )
+    return env
+
+
+_ENV = _environment()
+
+
+def names_in(text: str) -> frozenset[str]:
+    """The names a template string asks for. Raises TemplateError on bad syntax."""
+    return frozenset(meta.find_undeclared_variables(_ENV.parse(text)))
+
+
+@functools.lru_cache(maxsize=1024)
+def lone_expression(text: str) -> str | None:
+    """The expression of a text that is nothing but one; else None."""
+    body = text.strip()
+    if not (body.startswith("{{") and body.endswith("}}")):
+        return None
+    parsed = _ENV.parse(body).body
+    one_output = len(parsed) == 1 and isinstance(parsed[0], nodes.Output) and len(parsed[0].nodes) == 1
+    return body[2:-2].strip() if one_output else None
+
+
+@functools.lru_cache(maxsize=1024)
+def template(text: str) -> Any:
+    """A text with expressions in it, ready to be rendered."""
+    return _ENV.from_string(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def compiled(expression: str) -> Any:
+    """A bare expression, ready to be called with names."""
+    return _ENV.compile_expression(expression, undefined_to_none=False)

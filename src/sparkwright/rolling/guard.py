@@ -1,0 +1,79 @@
+"""Who must go on serving while a run takes servers down: `min_serving` of a group, against what really serves now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+ASKED_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Floor:
+    """At least so many of a group's hosts serve at any moment."""
+
+    group: str
+    hosts: tuple[str, ...]
+    min_serving: int
+
+
+class Guard:
+    """floors: the groups that count. serves: asks hosts now, and returns the names of those that gave a token.
+
+    An answer is never kept: what served before the last batch may not serve any more.
+    """
+
+    def __init__(self, floors: Sequence[Floor], serves: Callable[[Sequence[str]], set[str]]) -> None:
+        self._floors = floors
+        self._serves = serves
+
+    def may_go(self, batch: Sequence[str]) -> tuple[list[str], str]:
+        """Those of a batch that may be taken down now, and why the others may not. A host that does not serve always may."""
+        touched = [floor for floor in self._floors if set(floor.hosts) & set(batch)]
+        serving = self._serves(batch) if touched else set()
+        spare = {floor.group: self._spare(floor, batch, serving) for floor in touched if set(floor.hosts) & serving}
+        go, why = list[str](), ""
+        for name in batch:
+            mine = [floor for floor in touched if name in floor.hosts] if name in serving else []
+            short = next((floor for floor in mine if spare[floor.group] < 1), None)
+            if short is not None:
+                why = f"{short.group} must keep {short.min_serving} serving (min_serving), and no more than that serve now"
+                continue
+            for floor in mine:
+                spare[floor.group] -= 1
+            go.append(name)
+        return go, why
+
+    def silent(self, proved: Sequence[str]) -> list[str]:
+        """Those of hosts that were proved to serve which don't any more."""
+        serving = self._serves(proved) if proved else set()
+        return [name for name in proved if name not in serving]
+
+    def _spare(self, floor: Floor, batch: Sequence[str], serving: set[str]) -> int:
+        """How many of this group's serving hosts in the batch may stop. The others are asked until there are enough of them."""
+        here = len(set(floor.hosts) & serving)
+        others = [name for name in floor.hosts if name not in batch]
+        found = 0
+        for start in range(0, len(others), ASKED_AT_ONCE):
+            if found >= floor.min_serving:
+                break
+            found += len(self._serves(others[start : start + ASKED_AT_ONCE]))
+        return here + found - floor.min_serving
+
+
+def floors(
+    groups: Mapping[str, Sequence[str]], explicit: Mapping[str, int], chosen: Sequence[str], everyone: str
+) -> list[Floor]:
+    """The groups that a run on the chosen hosts must keep up.
+
+    explicit: what groups.yml says. Where it says nothing, one host of a group goes on serving when the run is for several
+    of it. everyone: the name of the group of all hosts, which counts only when it is said.
+    """
+    found = []
+    for group, hosts in groups.items():
+        touched = set(hosts) & set(chosen)
+        usual = 1 if len(touched) > 1 and group != everyone else 0
+        least = explicit.get(group, usual)
+        if touched and least > 0:
+            found.append(Floor(group, tuple(hosts), least))
+    return found

@@ -1,0 +1,86 @@
+"""How a play goes over its hosts: the sizes of the batches, and how many failures stop it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sparkwright.errors import Refused
+
+T = TypeVar("T")
+Size = int | str
+
+
+@dataclass(frozen=True)
+class Pace:
+    """canary: how many go first, alone; 0: nobody. serial: sizes of the batches after them, numbers or "25%"; empty: all at once.
+
+    max_fail_percentage: stop when more of a batch failed; None: the first failure stops, as long as there is more than one batch.
+    """
+
+    canary: int = 0
+    serial: tuple[Size, ...] = ()
+    max_fail_percentage: float | None = None
+
+    def size(self, n: int, everyone: int) -> int:
+        """How many the n-th batch holds (from 0). everyone: how many hosts the run is for, those done long ago among them."""
+        if self.canary:
+            if n == 0:
+                return self.canary
+            n -= 1
+        if not self.serial:
+            return everyone
+        return _hosts(self.serial[min(n, len(self.serial) - 1)], everyone)
+
+    def rolls(self, everyone: int) -> bool:
+        """Whether it takes more than one batch."""
+        return self.size(0, everyone) < everyone
+
+    def stops(self, n: int, failed: Sequence[str], batch: Sequence[str], *, rolls: bool) -> str:
+        """Why nothing more is begun after the n-th batch; empty when it goes on.
+
+        As Ansible: the percentage is of the batch and must be exceeded, and a batch that failed whole stops. Stricter than
+        Ansible: a canary must not fail at all, and without a percentage one failure stops a run that rolls.
+        """
+        if not failed:
+            return ""
+        names, are = ", ".join(failed), "failed"
+        if n == 0 and self.canary and rolls:
+            return f"the canary {names} {are}"
+        limit = self.max_fail_percentage
+        if len(failed) == len(batch):
+            return f"{names} {are}"
+        if limit is None:
+            return f"{names} {are}" if rolls else ""
+        if 100 * len(failed) / len(batch) > limit:
+            return f"{names} {are}: {len(failed)} of {len(batch)}, more than {limit:g}%"
+        return ""
+
+
+def sizes(text: str) -> tuple[Size, ...]:
+    """`--serial` as it is typed: 1, 25% or 1,25%. Raises Refused for what is no size."""
+    found: list[Size] = []
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        digits = word.removesuffix("%")
+        if not digits.isdigit() or int(digits) < 1:
+            raise Refused(f"--serial {word} is no batch size.", fix="Give a number or a percentage: 1, 25%, or 1,25%.")
+        found.append(word if word.endswith("%") else int(word))
+    return tuple(found)
+
+
+def batches(everyone: Sequence[T], serial: Sequence[Size]) -> list[list[T]]:
+    """Everyone, cut as a play with this serial takes them; the last size repeats until everyone had a turn."""
+    pace, cut, start = Pace(serial=tuple(serial)), list[list[T]](), 0
+    while start < len(everyone):
+        size = pace.size(len(cut), len(everyone))
+        cut.append(list(everyone[start : start + size]))
+        start += size
+    return cut
+
+
+def _hosts(one: Size, everyone: int) -> int:
+    if isinstance(one, str) and one.endswith("%"):
+        return max(1, math.floor(everyone * float(one[:-1]) / 100))
+    return max(1, int(one))

@@ -1,0 +1,114 @@
+"""What a rolling run has done and what is left, kept on the laptop: PROJECT/.sparkwright/rolling/PLAYBOOK.json.
+
+It is written before and after every batch, so that a laptop that goes dark in between knows what to go on with: a host that
+was under way counts as left. It is gone when nothing is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Failed, Refused
+
+SCHEMA = 1
+FOLDER = ".sparkwright"
+OLD_S = 7 * 86400.0
+
+#: what a host was made from, by the name a user knows it under: "recipes/a.yml": its digest
+Prints = Mapping[str, str]
+
+
+@dataclass
+class Record:
+    """playbook: its name. hosts: all that the run is for, in their order. options: what else the command was told.
+
+    done: the hosts that are through, each with what it was made from. failed: by host, why. began_s: seconds since the epoch.
+    """
+
+    playbook: str
+    hosts: list[str]
+    options: dict[str, Any] = field(default_factory=dict)
+    done: dict[str, dict[str, str]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    under_way: list[str] = field(default_factory=list)
+    began_s: float = field(default_factory=time.time)
+
+    @property
+    def left(self) -> list[str]:
+        """The hosts that are not through."""
+        return [name for name in self.hosts if name not in self.done]
+
+
+class RecordFile:
+    """A record where it is kept. path: see the module's docstring."""
+
+    def __init__(self, project: Path, playbook: str) -> None:
+        self._folder = project / FOLDER
+        self.playbook = Path(playbook).stem
+        self.path = self._folder / "rolling" / f"{self.playbook}.json"
+
+    def save(self, record: Record) -> None:
+        """Replace it in one step; forget it when nothing is left. Raises Failed when the folder can't be written."""
+        try:
+            if not record.left:
+                self.path.unlink(missing_ok=True)
+                return
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            (self._folder / ".gitignore").write_text("*\n")
+            beside = self.path.with_suffix(f".{os.getpid()}.tmp")
+            beside.write_text(json.dumps({"schema": SCHEMA, **asdict(record)}, indent=1) + "\n")
+            beside.replace(self.path)
+        except OSError as error:
+            raise Failed(f"{self.path} can't be written: {error.strerror}.", fix="`--resume` needs it.") from None
+
+    def load(self) -> Record:
+        """The run that was left. Raises Refused when there is none, or none that can be read."""
+        try:
+            data = json.loads(self.path.read_text())
+        except FileNotFoundError:
+            raise Refused(
+                f"there is nothing to resume: no rolling {self.playbook} was left unfinished here.",
+                fix="Begin one, without --resume.",
+            ) from None
+        except (OSError, ValueError):
+            data = None
+        if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
+            raise Refused(f"{self.path} can't be read by this sparkwright.", fix="Begin anew, without --resume.")
+        return Record(**data)
+
+
+def refuse_other_hosts(record: Record, chosen: Sequence[str]) -> None:
+    """Raises Refused when --host means other hosts now than those of the run that was left."""
+    if set(chosen) != set(record.hosts):
+        began = ", ".join(record.hosts)
+        raise Refused(
+            f"the {record.playbook} that was left is for {began}, not for {', '.join(chosen)}.",
+            fix="Leave --host out to go on with it, or --resume to begin another.",
+        )
+
+
+def refuse_other(
+    record: Record, options: Mapping[str, Any], prints: Callable[[str], Prints], now_s: float | None = None
+) -> None:
+    """Raises Refused when what would go on is not what began.
+
+    options: what the command is told now. prints: what a host would be made from now. now_s: seconds since the epoch.
+    """
+    anew = "Begin anew, without --resume."
+    age_s = (time.time() if now_s is None else now_s) - record.began_s
+    if age_s > OLD_S:
+        raise Refused(f"the {record.playbook} that was left began {age_s / 86400:.0f} days ago.", fix=anew)
+    for name, value in options.items():
+        if record.options.get(name) != value:
+            raise Refused(f"the {record.playbook} that was left was begun with another {name}.", fix=anew)
+    for host, before in record.done.items():
+        now = prints(host)
+        other = next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
+        if other is not None:
+            raise Refused(f"{other} has changed since {host} was done: the rest would not get the same.", fix=anew)

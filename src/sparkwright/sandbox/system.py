@@ -1,0 +1,47 @@
+"""The files and programs of the pretend Spark: what a DGX Spark has beside its engine, as far as somebody asks for it.
+
+One thing is deliberately not as it should be: the user does not linger, so `doctor` has something to show.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DRIVER = "580.95.05"
+
+FILES: dict[str, str] = {
+    "/etc/hostname": "spark-sandbox\n",
+    "/proc/1/comm": "systemd\n",
+    "/proc/sys/kernel/hostname": "spark-sandbox\n",
+    "/proc/sys/kernel/osrelease": "6.14.0-1013-nvidia\n",
+    "/proc/driver/nvidia/version": (
+        f"NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  {DRIVER}  Release Build  (pretend)\n"
+    ),
+    f"/lib/firmware/nvidia/{DRIVER}/gsp_ga10x.bin": "pretend\n",
+    "/etc/cdi/nvidia.yaml": f"kind: nvidia.com/gpu\n# libcuda.so.{DRIVER}\n",
+    "/usr/bin/nvidia-container-runtime-hook": "",
+    "/etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\n",
+    "/etc/default/locale": "LANG=en_US.UTF-8\n",
+    "/run/systemd/timesync/synchronized": "",
+}
+
+PROGRAMS: dict[str, str] = {
+    "nvidia-ctk": 'echo "NVIDIA Container Toolkit CLI version 1.17.8 (pretend)"',
+    "systemctl": 'case "$1" in is-enabled) echo enabled ;; *) exit 1 ;; esac',
+    "locale": "printf 'C\\nC.utf8\\nPOSIX\\nen_US.utf8\\n'",
+    "getent": 'case "$1 $2" in "hosts spark-sandbox") echo "127.0.1.1 $2" ;; *) exit 2 ;; esac',
+}
+
+
+def lay(root: Path) -> None:
+    """Write all of it below root; programs into /usr/bin there, where nobody else's PATH finds them."""
+    for name, text in FILES.items():
+        _written(Path(f"{root}{name}"), text)
+    for name, script in PROGRAMS.items():
+        _written(root / "usr/bin" / name, f"#!/bin/sh\n{script}\n").chmod(0o755)
+
+
+def _written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path

@@ -1,0 +1,158 @@
+"""The fault matrix's hardest cells where nothing is pretended but the GPU: a real Docker Engine, systemd, sshd, a power cut.
+
+A gate stands before one task of a swap; while the run waits there something is broken on the host, and the gate opens.
+Afterwards, or after the next deploy when the run itself was killed, one server serves: the old or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bed.conftest import TOP, Lab
+
+pytestmark = pytest.mark.bed
+
+GATE = "touch /tmp/gate-reached; until [ -e /tmp/gate-open ]; do sleep 0.1; done"
+ASK = """curl -s -m 10 -H 'Content-Type: application/json' 127.0.0.1:8000/v1/chat/completions \
+  -d '{"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "ok"}], "max_tokens": 1}'"""
+LOCK = ".local/state/sparkwright/lock"
+PID = f'python3 -c \'import json; print(json.load(open("{LOCK}"))["pid"])\''
+
+#: step before which it happens, what happens, who serves afterwards
+CELLS = [
+    ("See that nothing of it is left", "killed", "new"),
+    ("Prove that it generates", "killed", "new"),
+    ("Start the server", "cut", "new"),
+    ("See that nothing of it is left", "docker", "new"),
+    ("Prove that it generates", "docker", "old"),
+    ("Start the server", "power", "new"),
+    ("Prove that it generates", "power", "new"),
+]
+
+
+class Host:
+    """spark1, and what can be done to it."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.books = {path: path.read_text() for path in (lab.root / "playbooks").rglob("*.yml")}
+
+    def gate(self, before: str) -> None:
+        gate = f"- name: Gate\n\\1  command: {{argv: [sh, -c, '{GATE}']}}\n\n\\1"
+        for path, text in self.books.items():
+            path.write_text(re.sub(rf"(?m)^( *)(?=- name: {before}\n)", rf"\1{gate}", text))
+        self.lab.on("spark1", "rm -f /tmp/gate-*")
+
+    def ungate(self) -> None:
+        for path, text in self.books.items():
+            path.write_text(text)
+        self.lab.on("spark1", "touch /tmp/gate-open")
+
+    def reached(self) -> None:
+        self.until("test -e /tmp/gate-reached && echo yes", "yes")
+
+    def until(self, command: str, said: str, timeout_s: float = 90) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while self.lab.on("spark1", command) != said:
+            assert time.monotonic() < deadline_s, f"{command} did not say {said}"
+            time.sleep(0.2)
+
+    # -- faults --------------------------------------------------------------------------------------------------
+
+    def killed(self) -> None:
+        self.lab.on("spark1", f"kill -9 $({PID})")
+
+    def cut(self) -> None:
+        self.lab.on("spark1", "sudo pkill -KILL -u ops -f 'sshd: ops'")
+
+    def docker(self) -> None:
+        self.lab.on("spark1", "sudo systemctl restart docker")
+        self.until("docker info > /dev/null 2>&1 && echo yes", "yes")
+
+    def power(self) -> None:
+        """The whole host dies at once, and boots."""
+        name = "sparkwright-bed-spark1"
+        subprocess.run(["docker", "kill", name], check=True, capture_output=True)
+        subprocess.run(["docker", "start", name], check=True, capture_output=True)
+        subprocess.run([sys.executable, str(TOP / "molecule/bed/bed.py"), "up", "--hosts", "2"], check=True)
+        self.until("docker info > /dev/null 2>&1 && echo yes", "yes")
+
+    # -- what came of it -----------------------------------------------------------------------------------------
+
+    def rows(self) -> list[dict[str, str]]:
+        """name, state, policy and id of every container."""
+        shown = '{"name": "{{.Name}}", "state": "{{.State.Status}}", "policy": "{{.HostConfig.RestartPolicy.Name}}", "id": "{{.Id}}"}'
+        said = self.lab.on("spark1", f"docker ps -aq | xargs -r docker inspect -f '{shown}'")
+        return [json.loads(line) for line in said.splitlines()]
+
+    def serves(self) -> str:
+        """The Id of the one container there is, which runs with its earned policy and gives a token."""
+        self.until(f"{ASK} | grep -c choices", "1")
+        (one,) = self.rows()
+        assert (one["name"], one["state"], one["policy"]) == ("/qwen35", "running", "unless-stopped")
+        return one["id"]
+
+
+@pytest.fixture
+def host(lab: Lab) -> Iterator[Host]:
+    """spark1 with a verified server, and a recipe that asks for another one."""
+    one = Host(lab)
+    assert lab.run("deploy", "--host", "spark1").code == 0
+    lab.recipe("max-num-seqs: 8", "max-num-seqs: 5")
+    yield one
+    one.ungate()
+    lab.recipe("max-num-seqs: 5", "max-num-seqs: 8")
+
+
+@pytest.mark.parametrize(("step", "fault", "expected"), CELLS, ids=[f"{fault}: {step}" for step, fault, _ in CELLS])
+def test_afterwards_one_verified_server_serves(host: Host, step: str, fault: str, expected: str) -> None:
+    old = host.serves()
+    host.gate(step)
+    laptop = host.lab.start("deploy", "--host", "spark1", "--json")
+    host.reached()
+    getattr(host, fault)()
+    if fault == "power":
+        starting = [row for row in host.rows() if row["policy"] != "no"]
+        assert starting == [], "what was not proved does not start by itself after a power cut"
+    host.ungate()
+    laptop.communicate(timeout=120)
+    if fault == "cut":
+        assert host.lab.run("attach", "--host", "spark1", "--json").recap["failed"] == 0
+    elif fault in ("killed", "power"):
+        assert laptop.returncode in (1, 3)
+        again = host.lab.run("deploy", "--host", "spark1", "--json")
+        assert again.code == 0, again.out[-3000:]
+        assert "an earlier run was cut off" in again.out and "in: Gate" in again.out
+    else:
+        assert laptop.returncode == (0 if expected == "new" else 1)
+    now = host.serves()
+    assert ("old" if now == old else "new") == expected
+
+
+def test_an_ollama_that_systemd_always_restarts_stays_stopped_and_comes_back_afterwards(host: Host) -> None:
+    groups = host.lab.root / "hosts/groups.yml"
+    groups.write_text(
+        groups.read_text().replace(
+            "vars: {reserve_gib: 0.5}", "vars: {ollama: stop, reload_after: true, reserve_gib: 0}"
+        )
+    )
+    host.lab.on("spark1", "sudo systemctl restart ollama")
+    host.until("systemctl is-active ollama", "active")
+    host.until("curl -s 127.0.0.1:11434/api/ps | grep -c qwen3:32b", "1")
+    host.gate("Start the server")
+    laptop = host.lab.start("deploy", "--host", "spark1", "--json")
+    host.reached()
+    assert host.lab.on("spark1", "systemctl is-active ollama") == "inactive"
+    host.ungate()
+    out, _ = laptop.communicate(timeout=120)
+    assert laptop.returncode == 0, out[-2000:]
+    host.until("systemctl is-active ollama", "active")
+    assert host.lab.on("spark1", "curl -s 127.0.0.1:11434/api/ps | grep -c qwen3:32b") == "1"
+    assert host.serves()

@@ -1,0 +1,107 @@
+"""The host's own clock under a real systemd: installed, run, and taken away without a trace."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bed.conftest import Lab
+
+pytestmark = pytest.mark.bed
+
+#: everything that an install or a check may write, and what systemd knows of it
+TRACES = r"""
+find ~ /etc/systemd /var/lib/systemd/linger /srv/textfile \( -iname '*health*' -o -iname 'in-use' -o -name 'sparkwright.prom' \
+  -o -path '/var/lib/systemd/linger/*' \) -not -path '*/runtime/*/lib/*' 2>/dev/null | sort
+sudo systemctl list-units --all --no-legend 'sparkwright*'; crontab -l 2>/dev/null | grep -i sparkwright
+XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user list-units --all --no-legend 'sparkwright*' 2>/dev/null
+true
+"""
+AS_USER = "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user "
+
+
+@pytest.fixture
+def clean(bare: Lab) -> Lab:
+    bare.run("health.uninstall", "--host", "spark1")
+    bare.on("spark1", "sudo loginctl disable-linger ops")
+    bare.on("spark1", "sudo mkdir -p /srv/textfile && sudo chown ops /srv/textfile && rm -f /srv/textfile/*")
+    assert bare.on("spark1", TRACES) == ""
+    return bare
+
+
+def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(clean: Lab) -> None:
+    assert clean.run("deploy", "--host", "spark1", "--json").code == 0
+    install = [
+        "health.install",
+        "--host",
+        "spark1",
+        "--every",
+        "5m",
+        "--heal",
+        "restart",
+        "--smoke-every",
+        "0",
+        "--textfile",
+        "/srv/textfile",
+        "--json",
+    ]
+    done = clean.run(*install)
+    assert done.code == 0, done.out + done.err
+    said = done.task("Have the host check itself")
+    assert said["data"]["scope"] == "user"
+    assert said["data"]["health"]["state"] == "ok"
+    assert clean.on("spark1", AS_USER + "is-active sparkwright-health.timer") == "active"
+    again = clean.run(*install)
+    assert again.recap["changed"] == 0, again.out
+
+    clean.on("spark1", "docker stop -t 1 qwen35")
+    clean.on("spark1", AS_USER + "start sparkwright-health.service")  # returns when the check has run
+    latest = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
+    assert (latest["state"], latest["before"], latest["every_s"]) == ("down", "ok", 300)
+    assert 'sparkwright_health_state{state="down"} 1.0' in clean.on("spark1", "cat /srv/textfile/sparkwright.prom")
+    assert clean.run("health", "--host", "spark1").code == 1
+
+    assert clean.run("health.uninstall", "--host", "spark1").code == 0
+    assert clean.on("spark1", TRACES) == ""
+
+
+def test_roots_timer_runs_the_check_as_the_user_confined(clean: Lab) -> None:
+    done = clean.run("health.install", "--host", "spark1", "--system", "--json")
+    assert done.code == 0, done.out + done.err
+    said = done.task("Have the host check itself")["data"]
+    assert (said["scope"], said["confined"]) == ("system", True)
+    assert said["health"]["state"] == "unknown"  # nothing was deployed there
+    unit = "/etc/systemd/system/sparkwright-health.service"
+    assert clean.on("spark1", f"sudo systemd-analyze verify {unit} 2>&1") == ""
+    exposure = clean.on("spark1", "sudo systemd-analyze security --no-pager sparkwright-health.service | tail -1")
+    assert float(exposure.split(": ")[1].split()[0]) < 3.0, exposure
+    owner = clean.on(
+        "spark1", "stat -c %U .local/state/sparkwright/health.json .local/state/sparkwright/health-settings.json"
+    )
+    assert owner.split() == ["ops", "ops"]
+    assert clean.run("health.uninstall", "--host", "spark1").code == 0
+    assert clean.on("spark1", TRACES) == ""
+
+
+def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: Lab) -> None:
+    clean.recipe("  restart: unless-stopped\n", "  restart: unless-stopped\n  stop_timeout_s: 2\n")
+    assert clean.run("deploy", "--host", "spark1", "--json").code == 0
+    started = clean.on("spark1", "docker inspect -f '{{.State.StartedAt}}' qwen35")
+    install = ["health.install", "--host", "spark1", "--heal", "restart", "--smoke-every", "0"]
+    assert clean.run(*install).code == 0
+    clean.on("spark1", "docker kill --signal STOP qwen35")  # a process that hangs: Docker still says running
+    clean.on("spark1", AS_USER + "start sparkwright-health.service")
+    first = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
+    assert (first["state"], first["cure"]) == ("down", "restart")
+    assert "one look" in first["healed"]
+    clean.on("spark1", AS_USER + "start sparkwright-health.service")
+    second = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
+    assert (second["state"], second["healed"].split(" (")[0]) == ("ok", "restarted"), second["healed"]
+    found = clean.on(
+        "spark1", "docker inspect -f '{{.State.StartedAt}} {{.HostConfig.RestartPolicy.Name}}' qwen35"
+    ).split()
+    assert found[0] > started and found[1] == "unless-stopped"
+    assert "healed" in clean.run("history", "--host", "spark1").out
+    assert clean.run("health.uninstall", "--host", "spark1").code == 0
+    assert clean.on("spark1", TRACES) == ""

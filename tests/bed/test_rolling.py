@@ -1,0 +1,79 @@
+"""Rolling deploys and restarts of three hosts over a real sshd, with real engines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bed.conftest import TOP, Lab, Said
+
+pytestmark = pytest.mark.bed
+
+HOSTS = ("spark1", "spark2", "spark3")
+
+
+@pytest.fixture
+def three(bed: Path, lab: Lab) -> Lab:
+    """Three hosts that serve the same."""
+    subprocess.run([sys.executable, str(TOP / "molecule/bed/bed.py"), "up", "--hosts", "3"], check=True)
+    for host in HOSTS:
+        (lab.root / f"hosts/{host}.yml").write_text(f"address: {host}\ngroups: [lab]\n")
+    said = lab.run("deploy", "--host", "lab", "--serial", "100%", "--json")
+    assert said.code == 0, said.out[-3000:] + said.err
+    return lab
+
+
+def containers(lab: Lab) -> dict[str, str]:
+    """Which container runs on each host, with its policy."""
+    say = "docker inspect -f '{{.Id}} {{.State.Running}} {{.HostConfig.RestartPolicy.Name}}' qwen35"
+    return {host: lab.on(host, say) for host in HOSTS}
+
+
+def rolled(said: Said) -> dict[str, list[str]]:
+    import json
+
+    found = next(one for one in map(json.loads, said.out.splitlines()) if one["event"] == "rolled")
+    return {key: found[key] for key in ("done", "earlier", "failed", "not_begun")}
+
+
+def test_a_failed_host_is_put_back_the_next_is_untouched_and_resume_finishes(three: Lab) -> None:
+    before = containers(three)
+    three.recipe("  max-num-seqs: 8", "  max-num-seqs: 4")
+    broken = three.root / "recipes/broken.yml"
+    broken.write_text((three.root / "recipes/bed.yml").read_text().replace("dtype: fp8", "dtype: fp9"))
+    with (three.root / "hosts/spark2.yml").open("a") as file:
+        file.write("recipe: broken\n")
+
+    said = three.run("deploy", "--host", "lab", "--json")
+    assert said.code == 1, said.out[-3000:]
+    assert rolled(said) == {"done": ["spark1"], "earlier": [], "failed": ["spark2"], "not_begun": ["spark3"]}
+    assert "The old server is put back" in said.out
+    then = containers(three)
+    assert then["spark1"] != before["spark1"]
+    assert (then["spark2"], then["spark3"]) == (before["spark2"], before["spark3"])
+    assert all(state.endswith("true unless-stopped") for state in then.values())
+
+    broken.write_text((three.root / "recipes/bed.yml").read_text())
+    said = three.run("deploy", "--resume", "--json")
+    assert said.code == 0, said.out[-3000:] + said.err
+    assert rolled(said) == {"done": ["spark2", "spark3"], "earlier": ["spark1"], "failed": [], "not_begun": []}
+    now = containers(three)
+    assert now["spark1"] == then["spark1"]
+    assert all(now[host] != before[host] and now[host].endswith("true unless-stopped") for host in HOSTS)
+
+
+def test_the_last_server_of_a_group_is_not_taken_down(three: Lab) -> None:
+    for host in ("spark1", "spark2"):
+        three.on(host, "docker update --restart no qwen35 && docker stop -t 2 qwen35")
+    before = containers(three)
+    groups = three.root / "hosts/groups.yml"
+    groups.write_text(groups.read_text().replace("lab: {}", "lab: {min_serving: 1}"))
+    said = three.run("restart", "--host", "spark3")
+    assert said.code == 5, said.out + said.err
+    assert "lab must keep 1 serving" in said.out
+    assert containers(three) == before
+    groups.write_text(groups.read_text().replace("min_serving: 1", "min_serving: 0"))
+    assert three.run("restart", "--host", "spark3").code == 0

@@ -1,0 +1,56 @@
+"""A gated model onto a pretend Spark: its token is in no process of laptop and host, in no file, journal or log."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.bed.conftest import Lab
+from tests.watching import Watch, files_with
+
+pytestmark = pytest.mark.bed
+
+#: words come on standard input, so that looking for a secret does not spread it
+FILES = 'read -r word; printf %s "$word" | sudo grep -rlF -D skip --exclude-dir={proc,sys,dev} -f - / 2>/dev/null'
+LOGS = (
+    "read -r word; { sudo journalctl --no-pager; sudo dmesg; docker inspect $(docker ps -aq); "
+    'docker logs qwen35; printenv; } 2>&1 | grep -F "$word"'
+)
+
+
+def on(lab: Lab, script: str, token: str) -> str:
+    done = subprocess.run(
+        ["ssh", "spark1", script],
+        input=token + "\n",
+        env=lab.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.stdout.strip()
+
+
+def test_the_token_of_a_gated_model_is_nowhere(bare: Lab, tmp_path: Path) -> None:
+    token = "hf_" + secrets.token_hex(20)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "token").write_text(token + "\n")
+    groups = bare.root / "hosts/groups.yml"
+    groups.write_text(groups.read_text().replace("all:\n", f"all:\n  secrets: {{HF_TOKEN: {{file: {kept}/token}}}}\n"))
+    bare.recipe("Qwen/Qwen3.5-35B-A3B-FP8", "meta-llama/Llama-3.1-8B-Instruct")
+    bare.recipe("  reasoning-parser: qwen3\n", "")
+    bare.recipe("tool-call-parser: qwen3_coder", "tool-call-parser: llama3_json")
+    with Watch(token) as watch:
+        said = bare.run("deploy", "--host", "spark1", "--json")
+    assert said.code == 0, said.out[-3000:] + said.err
+    assert watch.met("sparkwright.host.models.fetching") and watch.met("sshd:") and watch.met("dockerd")
+    assert watch.told == set()
+    assert token not in said.out + said.err
+    assert on(bare, FILES, token) == ""
+    assert on(bare, LOGS, token) == ""
+    kept.joinpath("token").unlink()
+    assert files_with(token, tmp_path, bare.root) == []

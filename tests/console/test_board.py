@@ -1,0 +1,124 @@
+"""Where each of many hosts is: rows, plain lines, and the table of a terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sparkwright.console.board import Board
+from sparkwright.console.host_lines import HostLines
+from sparkwright.console.host_table import HostTable
+from sparkwright.plan.events import Event, event
+
+COUNTS = {"ok": 3, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0}
+
+
+def finished(host: str, code: int = 0, **more: Any) -> Event:
+    return event("host_finished", host=host, **{**COUNTS, "exit": code, "seconds": 61, "msg": "", **more})
+
+
+def task(host: str, kind: str = "task_finished", **more: Any) -> Event:
+    usual = {"task": "t1", "name": "Start it", "module": "started", "status": "ok", "msg": "", "seconds": 1, "data": {}}
+    return event(kind, host=host, **{**usual, **more})
+
+
+def board(*events: Event, hosts: tuple[str, ...] = ("s1", "s2"), clock_s: float = 0) -> Board:
+    one = Board(clock=lambda: clock_s)
+    one.hosts(list(hosts))
+    for each in events:
+        one.on(each)
+    return one
+
+
+def test_a_row_follows_its_host() -> None:
+    one = board(event("run_started", host="s1"), task("s1", "task_started"))
+    assert (one.rows["s1"].verdict, one.rows["s1"].stage, one.rows["s2"].verdict) == ("running", "Start it", "waiting")
+    one.on(event("progress", host="s1", done=5e8, total=1e9, unit="bytes", text="a file"))
+    assert one.rows["s1"].progress == " 50%  500.0 MB of 1.0 GB"
+    one.clock = lambda: 75
+    assert (one.took_s(one.rows["s1"]), one.took_s(one.rows["s2"])) == (75, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "more", "verdict"),
+    [
+        (0, {}, "ok"),
+        (0, {"changed": 2}, "changed"),
+        (2, {"changed": 2}, "would change"),
+        (1, {}, "failed"),
+        (3, {}, "unreachable"),
+        (4, {}, "inconclusive"),
+        (5, {}, "refused"),
+    ],
+)
+def test_how_it_ended_is_a_word(code: int, more: dict[str, Any], verdict: str) -> None:
+    assert board(finished("s1", code, **more)).rows["s1"].verdict == verdict
+
+
+def test_a_failed_host_whose_old_server_is_back_says_so() -> None:
+    one = board(task("s1", module="reinstated", status="changed"), finished("s1", 1))
+    assert one.rows["s1"].verdict == "failed, put back"
+
+
+def test_where_there_is_no_room_those_that_matter_are_shown_in_their_order() -> None:
+    hosts = tuple(f"s{n}" for n in range(100))
+    one = board(finished("s90", 1), event("run_started", host="s50"), finished("s3"), hosts=hosts)
+    shown = [row.host for row in one.foremost(4)]
+    assert {"s50", "s90"} <= set(shown) and "s3" not in shown
+    assert shown == sorted(shown, key=lambda name: int(name[1:]))
+    assert one.totals() == "100 hosts: 97 waiting, 1 ok, 1 running, 1 failed"
+
+
+def lines(*events: Event) -> list[str]:
+    shown: list[str] = []
+    one = HostLines(write=lambda _, text: shown.append(text.rstrip()))
+    one.hosts(["s1", "s22"])
+    for each in events:
+        one.on(each)
+    one.close()
+    return shown
+
+
+def test_a_log_gets_one_line_a_host_with_what_was_proved() -> None:
+    proof = task("s1", module="smoke_test", msg="52 tok/s")
+    shown = lines(
+        task("s1", "task_started"), proof, finished("s1", changed=3), finished("s22"), event("alive", host="s1")
+    )
+    assert shown == [
+        "changed      s1    1m01s  52 tok/s",
+        "ok           s22   1m01s  ok=3",
+        "",
+        "2 hosts: 1 changed, 1 ok",
+    ]
+
+
+def test_a_failure_brings_what_is_known_of_it_and_a_host_nobody_reached_is_there_too() -> None:
+    failed = task("s1", status="failed", msg="no.", fix="Do this.", where="playbooks/a.yml:3", data={"evidence": ["x"]})
+    lost = event("recap", host="s22", **{**COUNTS, "exit": 3, "seconds": 0, "msg": "s22: unreachable: silent."})
+    shown = lines(failed, finished("s1", 1, msg="no. Do this."), finished("s1", 1), lost)
+    assert shown[:4] == [
+        "failed       s1    1m01s  no. Do this.",
+        "             → Do this.",
+        "             | x",
+        "             at playbooks/a.yml:3",
+    ]
+    assert "unreachable  s22    0.0s  s22: unreachable: silent." in shown
+
+
+def test_the_table_of_a_terminal_ends_with_every_host_and_what_was_not_done() -> None:
+    out = io.StringIO()
+    table = HostTable(console=Console(file=out, force_terminal=True, width=100, height=10, highlight=False))
+    hosts = [f"s{n}" for n in range(30)]
+    table.hosts(hosts)
+    for host in hosts[:29]:
+        table.on(finished(host, 1 if host == "s28" else 0, msg="it broke" if host == "s28" else ""))
+    rolled = {"playbook": "restart", "done": hosts[:28], "earlier": [], "failed": ["s28"], "unreachable": []}
+    more = {"not_begun": ["s29"], "why": "s28 failed", "resume": "invoke restart --resume"}
+    table.on(event("rolled", host="", **rolled, **more))
+    table.close()
+    end = out.getvalue().split("HOST")[-1]
+    assert all(f"{host} " in end for host in hosts)
+    assert "restart stopped: s28 failed." in end and "invoke restart --resume" in end

@@ -1,0 +1,286 @@
+"""Each check on a host made of files: what it says when all is well, when one thing is wrong, and when it can't see."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.doctor.checks import CHECKS, clock, docker, earlyoom
+from sparkwright.doctor.examine import examine
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host, Wanted
+from sparkwright.doctor.mends import MENDS
+from sparkwright.errors import Failed
+from tests.doctor import tree
+from tests.doctor.tree import GIB, MEMINFO, RELEASE, WANTED
+
+ROCE = {
+    "/proc/sys/kernel/osrelease": "6.17.0-1008-nvidia\n",
+    "/sys/class/infiniband/rocep1s0f0/ports/1/state": "4: ACTIVE\n",
+}
+MODULE = "NVRM version: NVIDIA UNIX {} Module for aarch64  {}  Release Build\n"
+LOADED, FIRMWARE = "/proc/driver/nvidia/version", "/lib/firmware/nvidia/580.95.05/gsp_ga10x.bin"
+SMI_590 = {
+    "nvidia-smi": "echo 'NVIDIA GB10, 590.44.01'",
+    FIRMWARE: None,
+    LOADED: MODULE.format("Open Kernel", "590.44.01"),
+}
+MISMATCH = "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
+NTP_OFF = {clock.SYNCHRONIZED: None, "timedatectl": "printf 'NTP=no\\nNTPSynchronized=no\\n'"}
+EARLYOOM = {"/proc/77/comm": "earlyoom\n"}
+AVAHI = {"/proc/88/comm": "avahi-daemon\n", "/proc/88/cmdline": "avahi-daemon: running [spark-sandbox-17.local]\0"}
+TOO_SMALL = MEMINFO.format(total=int(112.5 * GIB) // 1024, swap_free=16777216)
+SWAPPED = MEMINFO.format(total=int(119.7 * GIB) // 1024, swap_free=1024)
+REFRESH = "nvidia-ctk", 'echo "NVIDIA Container Toolkit CLI version 1.18.1"'
+OLD_CDI = "kind: nvidia.com/gpu\n# libcuda.so.580.82.09\n"
+
+#: check, finding, what is changed, its verdict, what the evidence says, what the fix says
+CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
+    ("DGX OS", "DGX OS", {"/etc/dgx-release": None}, "warning", "without /etc/dgx-release", ""),
+    ("DGX OS", "DGX OS", {"/etc/dgx-release": None, "nvidia-smi": None}, "unknown", "is this a DGX Spark", ""),
+    ("DGX OS", "DGX OS", {"/etc/dgx-release": RELEASE.format("6.3.0")}, "bad", "older than DGX OS 7", "Dashboard"),
+    ("DGX OS", "DGX OS", {"/etc/dgx-release": RELEASE.format("7.9.0")}, "unknown", "newer than 7.5.0", ""),
+    ("DGX OS", "DGX OS", {"/etc/dgx-release": 'DGX_NAME="x"\n'}, "unknown", "names no version", "cat"),
+    ("DGX OS", "memory", {"/proc/meminfo": TOO_SMALL}, "warning", "7.2 GiB less than a GB10", "Dashboard"),
+    ("driver", "driver", SMI_590, "warning", "CUDA graphs", ""),
+    ("driver", "driver", {"nvidia-smi": "echo 'NVIDIA GB10, 701.1'"}, "unknown", "not of a branch", ""),
+    ("driver", "driver", {"nvidia-smi": MISMATCH}, "bad", "version mismatch", "sudo reboot"),
+    ("driver", "driver", {"nvidia-smi": None}, "bad", "nvidia-smi is not here", ""),
+    ("driver", "driver", {"nvidia-smi": None, LOADED: None}, "unknown", "nvidia-smi is not here", ""),
+    ("driver", "driver", {LOADED: MODULE.format("Kernel", "580.95.05")}, "bad", "open kernel modules", ""),
+    ("driver", "firmware", {LOADED: MODULE.format("Open Kernel", "580.82.09")}, "bad", "580.82.09 is loaded", "reboot"),
+    (
+        *("driver", "firmware", {FIRMWARE: None, "/lib/firmware/nvidia/580.126.09/gsp_ga10x.bin": ""}, "bad"),
+        *("driver 580.95.05, GSP firmware 580.126.09", "Dashboard"),
+    ),
+    ("driver", "firmware", {FIRMWARE: None}, "unknown", "no firmware", ""),
+    ("kernel", "kernel", ROCE, "warning", "RoCE .* rocep1s0f0 is up", ""),
+    ("kernel", "kernel", {"/proc/sys/kernel/osrelease": "6.17.0-1008-nvidia\n"}, "ok", "6.17", ""),
+    ("kernel", "kernel", {"/proc/sys/kernel/osrelease": "5.4.0\n"}, "unknown", "5.4.0", ""),
+    ("kernel", "kernel", {"/proc/sys/kernel/osrelease": None}, "unknown", "can't be read", ""),
+    (
+        *("kernel", "reboot", {"/run/reboot-required": "", "/run/reboot-required.pkgs": "linux-image-x\n"}, "warning"),
+        *("linux-image-x waits", "sudo reboot"),
+    ),
+    ("docker", "docker", {}, "bad", "no Docker Engine answers", "sudo systemctl start docker"),
+    ("docker", "docker at boot", {"systemctl": "echo disabled; exit 1"}, "bad", "after a reboot", "enable --now"),
+    ("docker", "docker at boot", {"systemctl": None}, "unknown", "does not say", ""),
+    (
+        "container toolkit",
+        "container toolkit",
+        {"/usr/bin/nvidia-container-runtime-hook": None},
+        "bad",
+        "no runtime",
+        "ctk",
+    ),
+    (
+        *("container toolkit", "container toolkit"),
+        *({"/usr/bin/nvidia-container-runtime-hook": None, "nvidia-ctk": None}, "bad", "neither", "apt install"),
+    ),
+    ("container toolkit", "CDI", {"/etc/cdi/nvidia.yaml": OLD_CDI}, "bad", "580.82.09, and 580.95.05", "cdi generate"),
+    (
+        *("container toolkit", "CDI"),
+        {REFRESH[0]: REFRESH[1], "systemctl": "exit 0", "/etc/cdi/nvidia.yaml": None, "/run/cdi/nvidia.yaml": OLD_CDI},
+        *("bad", "580.82.09, and 580.95.05", "restart nvidia-cdi-refresh.service"),
+    ),
+    ("container toolkit", "CDI", {"/etc/cdi/mine.yaml": OLD_CDI}, "bad", "580.82.09", "--output=/etc/cdi/mine.yaml"),
+    ("container toolkit", "CDI", {"/etc/cdi/nvidia.yaml": None}, "ok", "no CDI specification", ""),
+    ("container toolkit", "CDI", {"/etc/cdi/nvidia.yaml": "kind: nvidia.com/gpu\n"}, "unknown", "names no library", ""),
+    (
+        "logout",
+        "logout",
+        {"/var/lib/systemd/linger/ops": None},
+        "warning",
+        "RemoveIPC=yes by default",
+        "enable-linger ops",
+    ),
+    (
+        *("logout", "logout"),
+        {"/var/lib/systemd/linger/ops": None, "/etc/systemd/logind.conf.d/50.conf": "[Login]\nRemoveIPC=no\n"},
+        *("warning", "RemoveIPC=no in /etc/systemd/logind.conf.d/50.conf; ops does not linger", "enable-linger ops"),
+    ),
+    (
+        "logout",
+        "logout",
+        {"/etc/systemd/logind.conf": None, "/run/systemd/timesync/synchronized": None},
+        "unknown",
+        "no systemd",
+        "",
+    ),
+    (
+        "locale",
+        "locale",
+        {"/etc/default/locale": 'LANG="de_DE.UTF-8"\n'},
+        "warning",
+        "de_DE.UTF-8, which is not",
+        "LANG=C.UTF-8",
+    ),
+    ("locale", "locale", {"/etc/default/locale": None}, "ok", "no locale is set", ""),
+    ("locale", "locale", {"locale": None}, "unknown", "does not say", ""),
+    ("names", "names", {"getent": "exit 2"}, "warning", "does not find itself", "tee -a /etc/hosts"),
+    ("names", "names", {"getent": None}, "unknown", "nobody says", ""),
+    (
+        "names",
+        "avahi",
+        AVAHI,
+        "warning",
+        "spark-sandbox-17.local and not spark-sandbox.local",
+        "allow-interfaces=enP7s7",
+    ),
+    ("names", "DNS", {"getent": "exit 2"}, "bad", "hub.test is not found", "resolvectl"),
+    (
+        "earlyoom",
+        "earlyoom",
+        {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-m\0" + "20\0"},
+        "bad",
+        "leaves 18.0 GiB",
+        "EARLYOOM_ARGS",
+    ),
+    (
+        "earlyoom",
+        "earlyoom",
+        {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-M\0" + "8388608\0"},
+        "warning",
+        "8.0 GiB",
+        '"-m 1"',
+    ),
+    ("earlyoom", "earlyoom", {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-m2\0"}, "ok", "2.4 GiB", ""),
+    ("earlyoom", "earlyoom", {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-m\0x\0"}, "unknown", "can't be read", "cat"),
+    ("earlyoom", "earlyoom", {"/proc/1/comm": None}, "unknown", "can't be seen", ""),
+    ("swap", "swap", {"/proc/meminfo": SWAPPED}, "warning", "16.0 of 16.0 GiB", "invoke restart --host spark1"),
+    ("swap", "swap", {"/proc/meminfo": "MemTotal: 1 kB\n"}, "unknown", "nothing of swap", ""),
+    ("disk", "disk", {"/sandbox/disk_free": "1000000000"}, "bad", "1 GB free", "invoke images.prune --host spark1"),
+    ("disk", "disk", {"/sandbox/disk_free": "30000000000"}, "warning", "30 GB free", "images.prune"),
+    ("disk", "disk", {"/sandbox/disk_free": "300000000000"}, "ok", "300 GB free", ""),
+    ("clock", "clock", NTP_OFF, "warning", "NTP is off", "sudo timedatectl set-ntp true"),
+    ("clock", "clock", {clock.SYNCHRONIZED: None}, "unknown", "nobody says", ""),
+    (
+        "clock",
+        "clock",
+        {**NTP_OFF, "timedatectl": "printf 'NTP=yes\\nNTPSynchronized=no\\n'"},
+        "warning",
+        "not set it yet",
+        "",
+    ),
+    ("port", "port", {}, "unknown", "no port is wanted", ""),
+    ("Ollama", "Ollama", {}, "ok", "no Ollama runs here", ""),
+]
+
+
+@pytest.mark.parametrize(("check", "name", "changes", "verdict", "evidence", "fix"), CASES)
+def test_one_thing_that_is_wrong_is_seen(
+    tmp_path: Path, check: str, name: str, changes: dict[str, str | None], verdict: str, evidence: str, fix: str
+) -> None:
+    found = tree.findings(tree.host(tmp_path, changes), check)[name]
+    assert found.verdict == verdict, found
+    assert re.search(evidence, found.evidence), found
+    assert fix in found.fix, found
+
+
+def test_a_healthy_host_has_nothing_bad_and_nothing_to_warn_of(tmp_path: Path) -> None:
+    """Only what a folder can't be is left: an engine that answers, and a port."""
+    found = examine(tree.host(tmp_path, {"/sandbox/disk_free": str(10**12)}))
+    assert {one.check: one.verdict for one in found if one.verdict != "ok"} == {"docker": "bad", "port": "unknown"}
+    assert {one.check for one in found} >= set(CHECKS)
+
+
+def test_a_host_that_can_be_asked_nothing_is_unknown_and_never_ok(tmp_path: Path) -> None:
+    bare = tree.host(tmp_path, dict.fromkeys([*tree.FILES, *tree.PROGRAMS], None), Wanted())
+    verdicts = {one.check: one.verdict for one in examine(bare)}
+    assert {name for name, verdict in verdicts.items() if verdict == "ok"} <= {"disk", "Ollama"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "evidence"),
+    [
+        ({"platforms": ("linux/amd64",)}, "bad", "linux/amd64 and not linux/arm64"),
+        ({"platforms": None}, "unknown", "spark.lock does not know"),
+        ({"image": ""}, "unknown", "no recipe"),
+        ({}, "ok", "has linux/arm64"),
+    ],
+)
+def test_the_platform_of_the_image(tmp_path: Path, changes: dict[str, Any], verdict: str, evidence: str) -> None:
+    found = tree.findings(tree.host(tmp_path, {}, dataclasses.replace(WANTED, **changes)), "image platform")
+    assert found["image platform"].verdict == verdict
+    assert evidence in found["image platform"].evidence
+
+
+@pytest.mark.parametrize(
+    ("changes", "evidence", "fix", "mend"),
+    [
+        (
+            {"/etc/group": "docker:x:999:\n", "/proc/self/status": "Groups:\t1000\n"},
+            "not in the group",
+            "usermod -aG",
+            "docker group",
+        ),
+        ({"/proc/self/status": "Groups:\t1000\n"}, "this login is not", "ssh -O exit spark1", ""),
+        ({"/etc/group": "root:x:0:\n", "/proc/self/status": "Groups:\t1000\n"}, "no group docker", "getent", ""),
+    ],
+)
+def test_why_docker_refuses_a_login(
+    tmp_path: Path, changes: dict[str, str | None], evidence: str, fix: str, mend: str
+) -> None:
+    """A user who is not in the group, one whose login is older than his membership, and a host without the group."""
+    here = tree.host(tmp_path, changes)
+
+    class Closed(type(here.context)):  # type: ignore[misc]
+        def docker(self) -> Any:
+            raise Failed("the Docker socket /var/run/docker.sock refuses ops.")
+
+    here.context.__class__ = Closed
+    found = tree.findings(here, "docker")["docker"]
+    assert evidence in found.evidence
+    assert fix in found.fix
+    assert found.mend == mend
+
+
+def test_earlyoom_without_a_recipe_is_unknown(tmp_path: Path) -> None:
+    one = tree.host(tmp_path, {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0"}, Wanted(name="spark1"))
+    found = tree.findings(one, "earlyoom")["earlyoom"]
+    assert found.verdict == "unknown"
+    assert "12.0 GiB" in found.evidence  # earlyoom's default is a tenth
+
+
+@pytest.mark.parametrize(
+    ("words", "limit"), [([], 10), (["-m", "5,2"], 5), (["-r", "60", "-m3"], 3), (["-m", "?"], None)]
+)
+def test_the_options_of_earlyoom(words: list[str], limit: int | None) -> None:
+    assert earlyoom.threshold_bytes(words, 100) == limit
+
+
+@pytest.mark.parametrize(
+    ("off_s", "verdict"), [(0, "ok"), (-20, "ok"), (45, "warning"), (-45, "warning"), (4000, "bad")]
+)
+def test_the_clock_beside_the_laptop(off_s: float, verdict: str) -> None:
+    found = clock.against(1000.0 + off_s, 1000.0, "ops")
+    assert found.verdict == verdict
+
+
+def test_a_check_that_breaks_is_unknown_and_hides_no_other(tmp_path: Path) -> None:
+    def broken(host: Host) -> list[Finding]:
+        raise RuntimeError("surprise")
+
+    found = examine(tree.host(tmp_path, {}), {"odd": broken, "swap": CHECKS["swap"]})
+    assert [(one.check, one.verdict) for one in found] == [("odd", "unknown"), ("swap", "ok")]
+    assert "surprise" in found[0].evidence
+
+
+def test_whatever_is_bad_names_a_command_or_a_place_and_a_source(tmp_path: Path) -> None:
+    for n, (check, name, changes, verdict, _, _) in enumerate(CASES):
+        found = tree.findings(tree.host(tmp_path / str(n), changes), check)[name]
+        if verdict == "bad":
+            assert found.fix and found.source, found
+        assert "apt upgrade" not in found.fix
+        assert "apt-get upgrade" not in found.fix
+        assert not found.mend or MENDS[found.mend].by_hand("ops") == found.fix
+
+
+def test_no_mend_touches_packages() -> None:
+    words = {word for mend in MENDS.values() for word in mend.argv}
+    assert not words & {"apt", "apt-get", "dpkg", "snap", "reboot", "swapoff"}
+    assert docker.GROUP in MENDS["docker group"].argv

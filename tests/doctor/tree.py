@@ -1,0 +1,72 @@
+"""A host made of files: the pretend Spark's, on which each case changes one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.doctor.checks import CHECKS
+from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.host import Host, Wanted
+from sparkwright.sandbox import system
+from tests.modules.context import RecordingContext
+
+GIB = 2**30
+MEMINFO = "MemTotal: {total} kB\nMemAvailable: {total} kB\nSwapTotal: 16777216 kB\nSwapFree: {swap_free} kB\n"
+RELEASE = 'DGX_NAME="DGX Spark"\nDGX_SWBUILD_VERSION="7.2.3"\nDGX_OTA_VERSION="{}"\n'
+STATUS = "Name:\tpython3\nGroups:\t27 999 1000 \n"
+WANTED = Wanted(
+    name="spark1",
+    recipe="qwen",
+    container="qwen35",
+    image="vllm/vllm-openai:v0.32.0",
+    platforms=("linux/amd64", "linux/arm64"),
+    utilization=0.85,
+    reserve_bytes=4 * GIB,
+    ipc="host",
+    ollama="unload",
+)
+
+FILES: dict[str, str] = {
+    **system.FILES,
+    "/proc/meminfo": MEMINFO.format(total=int(119.7 * GIB) // 1024, swap_free=16777216),
+    "/etc/dgx-release": RELEASE.format("7.3.1"),
+    "/etc/os-release": 'PRETTY_NAME="Ubuntu 24.04.3 LTS"\n',
+    "/etc/group": "root:x:0:\ndocker:x:999:ops\n",
+    "/etc/passwd": "root:x:0:0::/root:/bin/bash\nops:x:1000:1000::/home/ops:/bin/bash\n",
+    "/proc/self/status": STATUS,
+    "/var/lib/systemd/linger/ops": "",
+}
+PROGRAMS: dict[str, str] = {
+    **system.PROGRAMS,
+    "nvidia-smi": "echo 'NVIDIA GB10, 580.95.05'",
+    "getent": 'case "$1 $2" in "hosts spark-sandbox") echo "127.0.1.1 $2" ;; "ahosts hub.test") echo "192.0.2.7 STREAM" ;; '
+    "*) exit 2 ;; esac",
+}
+
+
+def host(folder: Path, changes: Mapping[str, str | None], wanted: Wanted = WANTED, **machine: Any) -> Host:
+    """The healthy host with some files changed. A name without a slash is a program; None takes one away."""
+    files = {**FILES, **{f"/usr/bin/{name}": f"#!/bin/sh\n{script}\n" for name, script in PROGRAMS.items()}}
+    for name, text in changes.items():
+        path = name if name.startswith("/") else f"/usr/bin/{name}"
+        files.pop(path, None)
+        if text is not None:
+            files[path] = text if name.startswith("/") else f"#!/bin/sh\n{text}\n"
+    root, home = folder / "root", folder / "home"
+    home.mkdir(parents=True)
+    for name, text in files.items():
+        path = Path(f"{root}{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if name.startswith("/usr/bin"):
+            path.chmod(0o755)
+    given = {"architecture": "aarch64", "hub_url": "https://hub.test", "ollama_url": "http://127.0.0.1:9", **machine}
+    context = RecordingContext(home, root=str(root), docker_host="unix:///nowhere/docker.sock", sandbox=True, **given)
+    return Host(context, "ops", wanted)
+
+
+def findings(one: Host, check: str) -> dict[str, Finding]:
+    """What one check says, by the names of its findings."""
+    return {finding.check: finding for finding in CHECKS[check](one)}

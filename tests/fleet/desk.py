@@ -1,0 +1,84 @@
+"""A user's folder whose hosts are this machine, each with a home of its own; the commands and the runners are the real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROGRAM = [sys.executable, "-c", "from sparkwright.cli import main; main()"]
+
+
+@dataclass
+class Said:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        rows = [json.loads(line) for line in self.out.splitlines()]
+        return [one for one in rows if one["event"] == kind]
+
+    @property
+    def ran(self) -> list[str]:
+        """The hosts whose tasks ran, in their order."""
+        return list(dict.fromkeys(one["host"] for one in self.events("task_finished")))
+
+    @property
+    def rolled(self) -> dict[str, Any]:
+        return self.events("rolled")[-1]
+
+
+class Desk:
+    """hosts: s1, s2 ... with connection local. A file `broken` in a host's home makes its task of roll.yml fail."""
+
+    def __init__(self, root: Path, hosts: int) -> None:
+        self.root = root
+        for folder in ("hosts", "playbooks", "homes"):
+            (root / folder).mkdir()
+        for n in range(1, hosts + 1):
+            self.host(f"s{n}", f"connection: local\ngroups: [lab]\nenv: {{HOME: {self.home(f's{n}')}}}\n")
+        self.playbook(
+            "roll",
+            "  serial: 1\n  tasks:\n    - command: {argv: [sh, -c, 'test ! -e ~/broken']}\n      changed_when: false",
+        )
+
+    def home(self, host: str) -> Path:
+        folder = self.root / "homes" / host
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def host(self, name: str, text: str) -> None:
+        (self.root / f"hosts/{name}.yml").write_text(text)
+
+    def playbook(self, name: str, text: str) -> None:
+        (self.root / f"playbooks/{name}.yml").write_text(f"- hosts: all\n{text}\n")
+
+    def run(self, *words: str, env: dict[str, str] | None = None) -> Said:
+        done = subprocess.run(
+            [*PROGRAM, *words],
+            cwd=self.root,
+            env={**os.environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """A command that is still at it."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [*PROGRAM, *words], cwd=self.root, stdout=pipe, stderr=pipe, stdin=subprocess.DEVNULL, text=True
+        )
+
+    def roll(self, *words: str) -> Said:
+        return self.run("play", "roll", "--json", *words)

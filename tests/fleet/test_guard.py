@@ -1,0 +1,79 @@
+"""Nobody takes down the last server of a group: decided from who serves at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from sparkwright.rolling.guard import Floor, Guard, floors
+
+LAB = ("s1", "s2", "s3", "s4")
+
+
+class Hosts:
+    """Hosts that answer, and remember who was asked."""
+
+    def __init__(self, serving: str) -> None:
+        self.up = set(serving.split())
+        self.asked: list[str] = []
+
+    def serves(self, names: Sequence[str]) -> set[str]:
+        self.asked += names
+        return self.up & set(names)
+
+
+@pytest.mark.parametrize(
+    ("up", "batch", "least", "go"),
+    [
+        ("s1 s2 s3 s4", "s1", 1, "s1"),
+        ("s1 s2 s3 s4", "s1 s2 s3 s4", 1, "s1 s2 s3"),
+        ("s1 s2 s3 s4", "s1 s2", 3, "s1"),
+        ("s1", "s1", 1, ""),
+        ("s1", "s2", 1, "s2"),
+        ("s1", "s1 s2 s3", 1, "s2 s3"),
+        ("", "s1 s2 s3 s4", 1, "s1 s2 s3 s4"),
+        ("s1 s2", "s1", 2, ""),
+    ],
+)
+def test_so_many_may_go_that_enough_go_on_serving(up: str, batch: str, least: int, go: str) -> None:
+    guard = Guard([Floor("lab", LAB, least)], Hosts(up).serves)
+    allowed, why = guard.may_go(batch.split())
+    assert allowed == go.split()
+    assert ("min_serving" in why) == (allowed != batch.split())
+
+
+def test_a_host_of_two_groups_must_be_spared_by_both() -> None:
+    guard = Guard([Floor("lab", LAB, 1), Floor("pair", ("s1", "s2"), 1)], Hosts("s1 s3 s4").serves)
+    allowed, why = guard.may_go(["s1", "s3"])
+    assert allowed == ["s3"]
+    assert why.startswith("pair must keep 1 serving")
+
+
+def test_a_hundred_others_are_not_asked_when_the_first_ones_serve() -> None:
+    lab = tuple(f"s{n}" for n in range(100))
+    hosts = Hosts(" ".join(lab))
+    assert Guard([Floor("lab", lab, 2)], hosts.serves).may_go(["s0"])[0] == ["s0"]
+    assert len(hosts.asked) < 20
+
+
+def test_what_was_proved_and_went_silent_is_noticed() -> None:
+    hosts = Hosts("s1 s2")
+    guard = Guard([Floor("lab", LAB, 1)], hosts.serves)
+    assert guard.silent(["s1", "s2"]) == []
+    hosts.up.remove("s2")
+    assert guard.silent(["s1", "s2"]) == ["s2"]
+
+
+def test_one_host_of_a_group_is_kept_when_a_run_is_for_several_of_it_and_nothing_is_said() -> None:
+    groups = {"all": LAB, "lab": LAB, "pair": ("s1", "s2")}
+    several = floors(groups, {}, ["s1", "s3"], "all")
+    assert [(one.group, one.min_serving) for one in several] == [("lab", 1)]
+    assert floors(groups, {}, ["s1"], "all") == []
+
+
+def test_what_groups_yml_says_counts_for_a_single_host_too_and_nought_is_nought() -> None:
+    groups = {"all": LAB, "lab": LAB}
+    assert [(one.group, one.min_serving) for one in floors(groups, {"lab": 2}, ["s1"], "all")] == [("lab", 2)]
+    assert floors(groups, {"lab": 0}, list(LAB), "all") == []
+    assert [one.group for one in floors(groups, {"all": 1}, ["s1"], "all")] == ["all"]

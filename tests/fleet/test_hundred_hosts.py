@@ -1,0 +1,49 @@
+"""A hundred hosts: a read-only command over one sshd that all of them are names of."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.desk import Desk
+from tests.remote.conftest import Lab, lab  # noqa: F401
+
+pytestmark = pytest.mark.ssh
+
+HOSTS = 100
+#: one process: the command itself; a child of it may be 20 MB more
+MOST_MB = 200
+
+
+def test_a_read_only_command_answers_for_a_hundred_hosts_and_names_the_missing_one(lab: Lab, tmp_path: Path) -> None:  # noqa: F811
+    """One connection each, at most 16 at a time; the answer is whole, and the memory stays that of a laptop's command."""
+    names = [f"h{n}" for n in range(HOSTS)]
+    lab.write_config(f"Host h*\n  HostName 127.0.0.1\n  Port {lab.sshd.port}\n  User root\n")
+    root = tmp_path / "desk"
+    root.mkdir()
+    desk = Desk(root, 0)
+    for name in names:
+        desk.host(name, f"home: {lab.sshd.home}\n")
+    desk.host("h50", f"home: {lab.sshd.home}\naddress: 127.0.0.1\nport: 1\n")
+    (desk.root / "playbooks/look.yml").write_text(
+        "- hosts: all\n  read_only: true\n  tasks: [{command: {argv: ['true']}, changed_when: false}]\n"
+    )
+    desk.run("play", "look", "--host", "h0")  # ships the runtime
+    said = desk.run("play", "look", "--host", "all", "--json")
+    ends = {one["host"]: one["exit"] for one in said.events("recap")}
+    assert said.code == 3
+    print({one["msg"] for one in said.events("recap")})
+    assert ends == {name: 3 if name == "h50" else 0 for name in names}
+    assert len(said.ran) == HOSTS - 1
+    assert len(said.events("host_finished")) == HOSTS
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024 < MOST_MB
+
+
+def test_many_hosts_end_with_one_line_each(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, 12)
+    desk.playbook("look", "  read_only: true\n  tasks: [{command: {argv: ['true']}, changed_when: false}]")
+    lines = desk.run("play", "look", "--host", "lab").out.splitlines()
+    assert len([line for line in lines if line.startswith("ok ")]) == 12
+    assert lines[-1] == "12 hosts: 12 ok"

@@ -1,0 +1,149 @@
+"""From a look to a state: a table of what was seen, and what it means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Exit
+from sparkwright.health.judge import EXITS, GIB, ORDER, QUESTIONS, Limits, Look, judge
+from sparkwright.health.record import STATES, Container, Gpu, Machine, Server, Speed
+
+NOW_S = 100_000.0
+BOX = Container("qwen35", "abc", "running", 0, "unless-stopped", None, NOW_S - 7200, verified=True)
+SERVER = Server("http://127.0.0.1:8000", 200, "made", 0.06, 0.0, 0.0, 500.0)
+FINE = Look(
+    NOW_S,
+    container=BOX,
+    policy="unless-stopped",
+    answered=True,
+    ready_s=400.0,
+    server=SERVER,
+    machine=Machine(120 * GIB, 11 * GIB, 16 * GIB, GIB, 500 * GIB, 9e5),
+    gpus=(Gpu(47, 38, 2411, 3),),
+)
+SILENT = replace(SERVER, health_status=0, token="", token_s=None, running=None, waiting=None, generated_tokens=None)
+STARVED = Gpu(45, 21, 712, 96)
+
+
+def box(**given: Any) -> Container:
+    return replace(BOX, **given)
+
+
+def server(**given: Any) -> Server:
+    return replace(SERVER, **given)
+
+
+#: what differs from a healthy look, state, cure, what the sentence says
+CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "healthy": ({}, "ok", "", "a token in 0.06 s"),
+    "busy": ({"server": server(token="skipped", token_s=None, running=3.0)}, "ok", "", "it generates"),
+    "a stopped one": (
+        {"container": box(status="exited", exit_code=0), "server": Server()},
+        "down",
+        "person",
+        "by hand",
+    ),
+    "an ended one": ({"container": box(status="exited", exit_code=137), "server": Server()}, "down", "person", "137"),
+    "none": ({"container": box(status="absent"), "server": Server()}, "down", "deploy", "there is no container"),
+    "a dead engine": ({"server": server(health_status=503, token="")}, "down", "restart", "503"),
+    "it answered before": ({"server": SILENT}, "down", "restart", "any more"),
+    "a start": (
+        {"server": SILENT, "answered": False, "container": box(started_s=NOW_S - 60)},
+        "starting",
+        "",
+        "since 60 s",
+    ),
+    "a slow start": (
+        {"server": SILENT, "answered": False, "container": box(started_s=NOW_S - 799)},
+        "starting",
+        "",
+        "allowed: 800 s, the last start took 400 s",
+    ),
+    "too slow a start": (
+        {"server": SILENT, "answered": False, "container": box(started_s=NOW_S - 801)},
+        "down",
+        "restart",
+        "800 s are allowed",
+    ),
+    "a start that was never measured": (
+        {"server": SILENT, "answered": False, "ready_s": None, "container": box(started_s=NOW_S - 899)},
+        "starting",
+        "",
+        "allowed: 900 s",
+    ),
+    "a loop": ({"loop": "it was started again 4 times within 10 minutes"}, "crash-looping", "person", "4 times"),
+    "a broken loop": (
+        {"container": box(status="exited", exit_code=1), "server": Server(), "broken": "it was started again 4 times"},
+        "crash-looping",
+        "person",
+        "stopped for a crash loop",
+    ),
+    "no token, nothing to do": ({"server": server(token="none")}, "wedged", "restart", "no token came within 30 s"),
+    "no token beside others": ({"server": server(token="none", running=2.0)}, "unknown", "", "one look proves nothing"),
+    "frozen": ({"server": server(token="", running=2.0), "frozen_s": 300.0}, "stalled", "restart", "300 s while 2"),
+    "frozen a moment": ({"server": server(running=1.0), "frozen_s": 20.0}, "ok", "", "a token"),
+    "starved": ({"gpus": (STARVED, STARVED)}, "wedged", "power", "AC power"),
+    "starved a moment": ({"gpus": (STARVED, Gpu(47, 60, 2400, 96))}, "ok", "", "a token"),
+    "starved and no token": (
+        {"gpus": (STARVED, STARVED), "server": server(token="none")},
+        "wedged",
+        "power",
+        "no token",
+    ),
+    "spinning at full clock": ({"gpus": (Gpu(50, 21, 2411, 96),) * 2}, "ok", "", "a token"),
+    "slow": ({"speed": Speed(30.0, 47.0, 0.1, "regression", NOW_S)}, "degraded", "person", "30.0 tok/s"),
+    "slow host": ({"speed": Speed(9.0, 47.0, 0.1, "host degraded", NOW_S)}, "degraded", "power", "9.0 tok/s"),
+    "hot": ({"gpus": (Gpu(96, 60, 2411, 90),)}, "degraded", "person", "96 C"),
+    "little memory": (
+        {"machine": replace(FINE.machine, mem_available_bytes=GIB)},
+        "degraded",
+        "person",
+        "1.0 of 120.0",
+    ),
+    "swapping": ({"machine": replace(FINE.machine, swap_used_bytes=15 * GIB)}, "degraded", "person", "swap"),
+    "full disk": ({"machine": replace(FINE.machine, disk_free_bytes=GIB)}, "degraded", "person", "disk"),
+    "drift": ({"drift": ("--max-num-seqs", "model a.safetensors")}, "degraded", "deploy", "--max-num-seqs, model a"),
+    "no policy": ({"container": box(policy="no")}, "degraded", "deploy", "does not survive a reboot"),
+    "an API key": ({"server": server(token="refused")}, "unknown", "person", "API key"),
+    "no Docker, serving": (
+        {"engine_error": "it hangs", "container": Container("qwen35")},
+        "unknown",
+        "person",
+        "it hangs",
+    ),
+    "a deploy": (
+        {"busy": "ops runs deploy", "server": Server(), "container": Container()},
+        "unknown",
+        "",
+        "in progress",
+    ),
+    "nothing deployed": (
+        {"known": False, "server": Server(), "container": Container()},
+        "unknown",
+        "deploy",
+        "ever verified",
+    ),
+}
+
+
+@pytest.mark.parametrize(("differs", "state", "cure", "said"), CASES.values(), ids=CASES.keys())
+def test_a_look_means_one_state(differs: dict[str, Any], state: str, cure: str, said: str) -> None:
+    found = judge(replace(FINE, **differs), Limits())
+    assert (found.state, found.cure) == (state, cure), found
+    assert said in found.why
+
+
+def test_every_state_has_its_place_and_its_exit_code() -> None:
+    assert set(STATES) == set(ORDER) == set(EXITS)
+    assert {state for _, state, _, _ in CASES.values()} == set(STATES)
+    assert EXITS["starting"] == Exit.OK and EXITS["degraded"] == Exit.CHANGES and EXITS["unknown"] == Exit.INCONCLUSIVE
+
+
+def test_nothing_that_was_not_seen_counts_as_good() -> None:
+    found = judge(Look(NOW_S, container=BOX, server=Server("http://127.0.0.1:8000", 200)), Limits())
+    levels = {one.check: one.level for one in found.evidence}
+    assert levels["stall"] == levels["power"] == levels["memory"] == "unknown"
+    assert set(levels) <= set(QUESTIONS)

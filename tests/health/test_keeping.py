@@ -1,0 +1,58 @@
+"""What checks leave on the disk: readable, whole, and bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.health import keeping, record
+from sparkwright.health.record import Evidence, Record, history, latest
+from sparkwright.host.state import StateFolder
+
+
+def one(time_s: float, size: int = 100) -> Record:
+    row = Evidence("disk", "ok", "x" * size)
+    return Record(time_s=time_s, state="ok", seen="ok", since_s=1.0, evidence=(row,), drift=("image",))
+
+
+def test_the_latest_and_the_history_read_back_as_they_were_written(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    for time_s in (1.0, 2.0, 3.0):
+        keeping.write(state, one(time_s))
+    assert latest(tmp_path) == one(3.0)
+    assert history(tmp_path) == [one(1.0), one(2.0), one(3.0)]
+    assert history(tmp_path, since_s=2.5) == [one(3.0)]
+
+
+def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
+    keeping.write(StateFolder(tmp_path), one(1.0))
+    path = tmp_path / record.HISTORY
+    path.write_text(path.read_text() + '{"time_s": 2.0, "sta\nnull\n[1]\n{"time_s": "x"}\n')
+    keeping.write(StateFolder(tmp_path), one(3.0))
+    assert [row.time_s for row in history(tmp_path)] == [1.0, 3.0]
+
+
+def test_what_a_newer_sparkwright_adds_is_left_out(tmp_path: Path) -> None:
+    data = one(1.0).to_json() | {"mood": "fine"}
+    data["gpu"]["fan_rpm"] = 900
+    assert Record.from_json(data) == one(1.0)
+
+
+def test_the_history_never_grows_beyond_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = 2**16
+    monkeypatch.setattr(keeping, "ROTATE_BYTES", bound)
+    state = StateFolder(tmp_path)
+    for time_s in range(60):
+        keeping.write(state, one(float(time_s), size=bound // 8))
+    files = sorted(path.name for path in tmp_path.glob(f"{record.HISTORY}*"))
+    assert files == [record.HISTORY, *(f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1))]
+    assert all(path.stat().st_size <= bound for path in tmp_path.glob(f"{record.HISTORY}*"))
+    times = [row.time_s for row in history(tmp_path)]
+    assert times == sorted(times) and times[-1] == 59 and len(times) > 20
+
+
+def test_no_record_is_told_from_an_empty_one(tmp_path: Path) -> None:
+    assert latest(tmp_path) is None
+    (tmp_path / record.LATEST).write_text("{")
+    assert latest(tmp_path) is None

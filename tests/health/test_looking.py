@@ -1,0 +1,115 @@
+"""One look at a server that answers as it is told: what counts as generating, and what does not."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.health.judge import Limits, Look, judge
+from sparkwright.health.looking import Looker
+from sparkwright.health.remembered import Remembered
+from sparkwright.secret import Secret
+from tests.modules.context import RecordingContext
+
+LIMITS = Limits(token_s=0.3)
+
+
+@dataclass
+class Server:
+    """running: requests. generated: the counter at each look at it, the last for ever. key: it wants. answers: whether tokens come."""
+
+    port: int = 0
+    running: float = 0
+    generated: list[float] = field(default_factory=lambda: [100.0])
+    key: str = ""
+    answers: bool = True
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def metrics(self) -> str:
+        count = self.generated.pop(0) if len(self.generated) > 1 else self.generated[0]
+        return f"vllm:num_requests_running {self.running}\nvllm:generation_tokens_total {count}\n"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    one = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            told = {"/health": "", "/version": '{"version": "0.32.0"}'}
+            self._say(200, told[self.path] if self.path in told else one.metrics())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if one.key and self.headers["Authorization"] != f"Bearer {one.key}":
+                return self._say(401, "{}")
+            if not one.answers:
+                one.over.wait(10)
+                return None
+            message = {"choices": [{"message": {"content": ""}}], "usage": {"completion_tokens": 1}}
+            return self._say(200, json.dumps(message))
+
+        def _say(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *words: object) -> None: ...
+
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    one.port = web.server_port
+    threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
+    yield one
+    one.over.set()
+    web.shutdown()
+    web.server_close()
+
+
+def look(server: Server, home: Path, **given: Any) -> Look:
+    """One look; no Docker is there to say more."""
+    context = RecordingContext(home, docker_host="unix:///nonexistent.sock", **given)
+    spec = {"name": "qwen", "image": "vllm", "ports": [f"127.0.0.1:{server.port}:8000"]}
+    context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
+    return Looker(context, Remembered(), LIMITS, pause=lambda seconds: None).look()
+
+
+def test_an_idle_server_is_asked_for_a_token(server: Server, tmp_path: Path) -> None:
+    found = look(server, tmp_path)
+    assert (found.server.token, found.engine_version) == ("made", "0.32.0")
+
+
+def test_a_server_whose_counter_moves_is_not(server: Server, tmp_path: Path) -> None:
+    server.running, server.generated, server.answers = 3, [100.0, 101.0], False
+    assert look(server, tmp_path).server.token == "skipped"
+
+
+def test_a_long_queue_is_no_fault_when_others_get_their_tokens(server: Server, tmp_path: Path) -> None:
+    server.running, server.generated, server.answers = 3, [100.0, 100.0, 150.0], False
+    found = look(server, tmp_path)
+    assert found.server.token == "skipped"
+    assert {"token": "ok", "stall": "ok"}.items() <= {
+        one.check: one.level for one in judge(found, LIMITS).evidence
+    }.items()
+
+
+def test_no_token_is_no_token(server: Server, tmp_path: Path) -> None:
+    server.answers = False
+    found = look(server, tmp_path)
+    assert found.server.token == "none" and judge(found, LIMITS).state == "wedged"
+
+
+def test_a_server_with_a_key_is_unknown_without_and_fine_with(server: Server, tmp_path: Path) -> None:
+    server.key = "k1"
+    without = look(server, tmp_path)
+    assert without.server.token == "refused" and judge(without, LIMITS).state == "unknown"
+    assert look(server, tmp_path, secrets={"VLLM_API_KEY": Secret("k1")}).server.token == "made"

@@ -1,0 +1,130 @@
+"""Telling a change of state: once, again when it did not arrive, and never with a secret."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.health import notify
+from sparkwright.health.record import Evidence, Record
+from sparkwright.health.remembered import Remembered
+from sparkwright.health.settings import Settings
+
+
+@dataclass
+class Hook:
+    """A webhook on loopback. answers: statuses in turn, the last one for ever. got: what arrived."""
+
+    url: str = ""
+    answers: list[int] = field(default_factory=lambda: [200])
+    got: list[dict[str, Any]] = field(default_factory=list)
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    one = Hook()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            one.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(one.answers.pop(0) if len(one.answers) > 1 else one.answers[0])
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    one.url = f"http://127.0.0.1:{server.server_port}/services/T0/s3cret?key=s3cret"
+    yield one
+    server.shutdown()
+    server.server_close()
+
+
+def record(state: Any, **given: Any) -> Record:
+    bad = Evidence("/health", "bad", "nobody answers")
+    return Record(time_s=1.0, state=state, seen=state, since_s=1.0, why="nobody answers", evidence=(bad,), **given)
+
+
+def tell(found: Record, past: Remembered, settings: Settings) -> tuple[list[str], list[float]]:
+    """What was noted, and the pauses that a real clock would have taken."""
+    notes: list[str] = []
+    pauses: list[float] = []
+    notify.tell(found, past, settings, note=notes.append, pause=pauses.append)
+    return notes, pauses
+
+
+def test_a_change_is_told_once(hook: Hook) -> None:
+    past, settings = Remembered(told="ok"), Settings(host="spark1", webhook=hook.url)
+    for _ in range(3):
+        assert tell(record("down"), past, settings) == ([], [])
+    assert [(one["state"], one["before"], one["host"]) for one in hook.got] == [("down", "ok", "spark1")]
+    assert hook.got[0]["evidence"] == ["/health: nobody answers"]
+
+
+def test_the_first_state_and_a_deploy_are_no_change(hook: Hook) -> None:
+    past, settings = Remembered(), Settings(webhook=hook.url)
+    tell(record("ok"), past, settings)
+    tell(record("unknown", busy="ops runs deploy"), past, settings)
+    tell(record("ok"), past, settings)
+    assert hook.got == []
+
+
+def test_a_webhook_that_fails_is_tried_again_within_bounds_and_at_the_next_check(hook: Hook) -> None:
+    past, settings = Remembered(told="ok"), Settings(webhook=hook.url)
+    hook.answers = [503]
+    notes, pauses = tell(record("down"), past, settings)
+    assert len(hook.got) == notify.TRIES and len(pauses) == notify.TRIES - 1
+    assert "503" in notes[0] and "s3cret" not in notes[0]
+    hook.answers = [429, 200]
+    assert tell(record("down"), past, settings)[0] == []
+    assert past.told == "down"
+
+
+def test_a_webhook_that_says_no_is_not_asked_again_at_once(hook: Hook) -> None:
+    hook.answers = [404]
+    notes, pauses = tell(record("down"), Remembered(told="ok"), Settings(webhook=hook.url))
+    assert (len(hook.got), pauses) == (1, [])
+    assert "404" in notes[0] and "s3cret" not in notes[0]
+
+
+def test_a_webhook_that_is_not_there_is_no_reason_to_fail(hook: Hook) -> None:
+    notes, _ = tell(record("down"), Remembered(told="ok"), Settings(webhook="http://127.0.0.1:1/s3cret"))
+    assert "ConnectionRefusedError" in notes[0] and "s3cret" not in notes[0]
+
+
+def test_a_secret_url_stands_in_a_file_that_only_the_user_reads(hook: Hook, tmp_path: Path) -> None:
+    file = tmp_path / "hook"
+    file.write_text(hook.url + "\n")
+    file.chmod(0o644)
+    settings = Settings(webhook_file=str(file))
+    notes, _ = tell(record("down"), Remembered(told="ok"), settings)
+    assert "chmod 600" in notes[0] and hook.got == []
+    file.chmod(0o600)
+    assert tell(record("down"), Remembered(told="ok"), settings)[0] == []
+    assert len(hook.got) == 1 and "s3cret" not in json.dumps(hook.got)
+
+
+def test_a_command_gets_the_change_without_a_shell(tmp_path: Path) -> None:
+    out = tmp_path / "$(touch pwned) out"
+    program = "import os, sys; open(sys.argv[1], 'w').write(os.environ['SPARKWRIGHT_STATE'] + sys.stdin.read())"
+    settings = Settings(host="spark1", command=(sys.executable, "-c", program, str(out)))
+    past = Remembered(told="ok")
+    assert tell(record("wedged"), past, settings)[0] == []
+    state, _, message = out.read_text().partition("{")
+    assert state == "wedged" and json.loads("{" + message)["host"] == "spark1"
+
+
+def test_a_command_that_fails_is_said_and_run_again() -> None:
+    past = Remembered(told="ok")
+    notes, _ = tell(record("down"), past, Settings(command=("/no/such/program",)))
+    assert "FileNotFoundError" in notes[0]
+    notes, _ = tell(record("down"), past, Settings(command=("false",)))
+    assert "false ended with 1" in notes[0]

@@ -1,0 +1,54 @@
+"""The Prometheus text, judged by Prometheus' own tool."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sparkwright.health import textfile
+from sparkwright.health.record import STATES, Container, Gpu, Machine, Record, Server, Serves, Speed
+
+TOP = Path(__file__).parent.parent.parent
+FULL = Record(
+    time_s=1.8e9,
+    state="degraded",
+    seen="degraded",
+    since_s=1.7e9,
+    container=Container('a"b\\c\nd', "1", "running", 2, "no", None, 1.7e9),
+    server=Server("http://127.0.0.1:8000", 200, "made", 0.06, 1.0, 2.0, 100.0, 12.5, 0.25),
+    speed=Speed(47.0, 48.0, 0.1, "proved", 1.7e9),
+    machine=Machine(120, 11, 16, 1, 500, 9e5),
+    gpu=Gpu(47, 38.2, 2411, 3),
+    serves=Serves("image", "0.32.0", "a/b", "1" * 40, "q", 1.7e9),
+)
+UNKNOWN = Record(time_s=1.8e9, state="unknown", seen="unknown", since_s=1.7e9)
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's package prometheus")
+@pytest.mark.parametrize("record", [FULL, UNKNOWN], ids=["full", "unknown"])
+def test_promtool_has_nothing_to_say(record: Record) -> None:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=textfile.text(record), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_what_is_not_known_has_no_sample() -> None:
+    text = textfile.text(UNKNOWN)
+    assert "gpu_temperature" not in text and "None" not in text
+    assert "sparkwright_gpu_sm_clock_hertz 2411000000.0\n" in textfile.text(FULL)
+
+
+def test_one_state_is_one() -> None:
+    rows = re.findall(r'health_state\{state="([a-z-]+)"\} ([01])\.0', textfile.text(FULL))
+    assert dict(rows) == {state: str(int(state == "degraded")) for state in STATES}
+
+
+def test_every_metric_is_documented() -> None:
+    page = (TOP / "docs/metrics.md").read_text()
+    names = [textfile.PREFIX + one.name for one in (*textfile.METRICS, textfile.STATE, textfile.INFO, textfile.HEALS)]
+    assert [name for name in names if f"`{name}`" not in page] == []

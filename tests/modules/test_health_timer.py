@@ -1,0 +1,80 @@
+"""The clock on a host without systemd: a line of the user's crontab, and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Refused
+from sparkwright.health.record import latest
+from sparkwright.modules.health_timer import HealthTimer
+from tests.modules.context import RecordingContext
+
+#: keeps its table in a file, as cron does
+CRONTAB = """#!/bin/sh
+case "$1" in
+  -l) cat "$TABLE" 2>/dev/null || { echo "no crontab" >&2; exit 1; } ;;
+  -r) rm -f "$TABLE" ;;
+  -) cat > "$TABLE" ;;
+esac
+"""
+MINE = "# mine\n0 1 * * * backup\n"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> RecordingContext:
+    """A host whose init is no systemd. No engine is there, and no server was ever verified."""
+    program = tmp_path / "bin/crontab"
+    program.parent.mkdir()
+    program.write_text(CRONTAB)
+    program.chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "table").write_text(MINE)
+    env = {"PATH": f"{program.parent}:{os.environ['PATH']}", "TABLE": str(tmp_path / "table"), "HOME": str(home)}
+    return RecordingContext(home, root=str(tmp_path / "root"), env=env)
+
+
+def test_it_is_a_line_among_others_and_goes_without_a_trace(host: RecordingContext, tmp_path: Path) -> None:
+    shown = tmp_path / "textfile"
+    shown.mkdir()
+    args = HealthTimer.Args(host="spark1", every_s=600, textfile=str(shown))
+    first = HealthTimer().run(args, host)
+    assert first.changed and first.data["scope"] == "cron"
+    assert (tmp_path / "table").read_text().startswith(MINE + "*/10 * * * * ")
+    found = latest(host.state.path)
+    assert found is not None and (found.state, found.every_s) == ("unknown", 600)  # the first check has run
+    assert (shown / "sparkwright.prom").exists()
+    assert not HealthTimer().run(args, host).changed
+    assert HealthTimer().run(HealthTimer.Args(every_s=300), host).changed
+    assert not (shown / "sparkwright.prom").exists()  # node_exporter would show it for ever
+
+    HealthTimer().run(args, host)
+    assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
+    assert (tmp_path / "table").read_text() == MINE
+    assert [path for path in (*host.state.path.rglob("*"), *shown.iterdir()) if path.is_file()] == []
+    assert not HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
+
+
+def test_in_check_mode_it_only_says_so(host: RecordingContext, tmp_path: Path) -> None:
+    host.check = True
+    assert HealthTimer().run(HealthTimer.Args(), host).changed
+    assert (tmp_path / "table").read_text() == MINE and not host.state.path.exists()
+
+
+def test_roots_systemd_is_not_asked_for_where_there_is_none(host: RecordingContext) -> None:
+    with pytest.raises(Refused, match="no systemd"):
+        HealthTimer().run(HealthTimer.Args(system=True), host)
+
+
+def test_a_folder_that_is_not_there_is_refused(host: RecordingContext, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no folder"):
+        HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path / "none")), host)
+    assert (tmp_path / "table").read_text() == MINE
+
+
+def test_the_sandbox_has_no_clock(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no clock of its own"):
+        HealthTimer().run(HealthTimer.Args(), RecordingContext(tmp_path, root=str(tmp_path), sandbox=True))

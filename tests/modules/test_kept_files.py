@@ -1,0 +1,60 @@
+"""The older revision's files are there again after a failure, byte for byte, and nothing of the newer one is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.host.models import kept_files
+
+OLD, NEW = "a" * 40, "b" * 40
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    for name, text in {"config.json": "old", "sub/shard": "old", "same": "same"}.items():
+        write(tmp_path / name, text)
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    """As a transfer does: beside it, then in its place in one step."""
+    path.parent.mkdir(exist_ok=True)
+    beside = path.with_suffix(".come")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_was_replaced_comes_back_and_what_was_added_goes(model: Path) -> None:
+    before = content(model)
+    kept_files.keep(model, ["config.json", "sub/shard", "added"], OLD)
+    assert kept_files.commit_of(model) == OLD
+    for name in ("config.json", "sub/shard", "added"):
+        write(model / name, "new")
+    assert kept_files.put_back(model) == 3
+    assert content(model) == before
+
+
+def test_a_third_revision_does_not_take_the_place_of_the_verified_one(model: Path) -> None:
+    before = content(model)
+    kept_files.keep(model, ["config.json", "added"], OLD)
+    write(model / "config.json", "new")
+    write(model / "added", "new")
+    kept_files.keep(model, ["config.json", "sub/shard", "added"], NEW)
+    for name in ("config.json", "sub/shard", "added"):
+        write(model / name, "newest")
+    kept_files.put_back(model)
+    assert content(model) == before
+
+
+def test_nothing_is_kept_once_another_revision_is_verified(model: Path) -> None:
+    kept_files.keep(model, ["config.json"], OLD)
+    write(model / "config.json", "new")
+    kept_files.forget(model)
+    assert (kept_files.commit_of(model), kept_files.put_back(model)) == ("", 0)
+    assert (model / "config.json").read_text() == "new"

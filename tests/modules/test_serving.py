@@ -1,0 +1,90 @@
+"""A host serves when its container runs and gives a token; nothing less counts, and no answer is an error."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.modules.serving import Serving
+from tests.measure.exact_server import Schedule, serving
+from tests.modules.context import RecordingContext
+
+
+@contextmanager
+def engine(container: dict[str, Any] | None) -> Iterator[str]:
+    """As much of a Docker Engine as is asked: its version, and the one container there is."""
+
+    class Api(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            version = {"ApiVersion": "1.43", "MinAPIVersion": "1.24"}
+            named = self.path.endswith("/containers/qwen35/json")
+            found = version if self.path.endswith("/version") else container if named else None
+            body = json.dumps(found or {"message": "no such container"}).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"tcp://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def look(home: Path, url: str, *, running: bool = True, named: str = "", verified: str = "abc") -> dict[str, Any]:
+    bindings = {"8000/tcp": [{"HostIp": "", "HostPort": url.rpartition(":")[2]}]} if url else {}
+    container = {"Id": "abc", "State": {"Running": running}, "HostConfig": {"PortBindings": bindings}}
+    with engine(container) as docker_host:
+        context = RecordingContext(home, docker_host=docker_host)
+        if verified:
+            context.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": verified})
+        result = Serving().run(Serving.Args(name=named, timeout_s=1), context)
+    assert not result.failed
+    return result.data
+
+
+@pytest.mark.parametrize(("schedule", "serves"), [({}, True), ({"silent": True}, False), ({"status": 500}, False)])
+def test_only_a_token_counts(tmp_path: Path, schedule: dict[str, Any], serves: bool) -> None:
+    with serving(Schedule(**schedule)) as server:
+        assert look(tmp_path, server.url)["serving"] is serves
+
+
+def test_a_server_that_was_never_verified_serves_too_and_is_told_apart(tmp_path: Path) -> None:
+    with serving(Schedule()) as server:
+        assert look(tmp_path, server.url, named="qwen35", verified="")["verified"] is False
+        assert look(tmp_path, server.url)["verified"] is True
+        assert look(tmp_path, server.url, verified="other")["verified"] is False
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        ({"running": False}, "does not run"),
+        ({"verified": "", "named": "none"}, "there is no container none"),
+        ({"verified": ""}, "nothing was ever deployed"),
+        ({}, "publishes no port"),
+    ],
+)
+def test_what_is_missing_is_said(tmp_path: Path, about: dict[str, Any], why: str) -> None:
+    found = look(tmp_path, "", **about)
+    assert (found["serving"], why in found["why"]) == (False, True), found
+
+
+def test_an_engine_that_does_not_answer_is_no_error(tmp_path: Path) -> None:
+    context = RecordingContext(tmp_path, docker_host=f"unix://{tmp_path}/none.sock")
+    found = Serving().run(Serving.Args(name="qwen35"), context)
+    assert (found.failed, found.data["serving"]) == (False, False)

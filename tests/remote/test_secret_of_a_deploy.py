@@ -1,0 +1,93 @@
+"""A gated model, deployed over a real sshd: the token opens it, and turns up nowhere.
+
+The host's engine, Ollama and hub are the sandbox's; the way there, the runner and every child of it are the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sparkwright.sandbox import control
+from tests.remote.conftest import Lab
+from tests.remote.sshd import free_port
+from tests.watching import Watch, files_with
+
+pytestmark = pytest.mark.ssh
+
+TOP = Path(__file__).parent.parent.parent
+COMMAND = "from sparkwright.cli import main; main()"
+
+
+@pytest.fixture
+def project(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's folder: one host behind the sshd, which serves a gated model."""
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    folder = Path(tempfile.mkdtemp(prefix="gated-"))  # short: a unix socket's path has a limit
+    for name in ("recipes", "playbooks", "templates"):
+        shutil.copytree(TOP / name, folder / name)
+    for book in (folder / "playbooks").rglob("*.yml"):
+        book.write_text(re.sub(r"( smoke_test:\n)( +)", r"\1\2tokens: 24\n\2", book.read_text()))
+    found, port = control.up(folder / ".sandbox"), free_port()
+    (folder / ".sandbox/serve_port").write_text(str(port))
+    host = {"address": "127.0.0.1", "port": lab.sshd.port, "recipe": "llama-3.1-8b", "serve_port": port, "env": found}
+    (folder / "hosts").mkdir()
+    (folder / "hosts/spark1.yml").write_text(yaml.safe_dump(host))
+    yield folder
+    control.down(folder / ".sandbox")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def deploy(project: Path, source: dict[str, object], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    groups = {"all": {"secrets": {"HF_TOKEN": source}, "vars": {"ollama": "unload", "reserve_gib": 4}}}
+    (project / "hosts/groups.yml").write_text(yaml.safe_dump(groups))
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND, "deploy", "--host", "spark1", "--json"],
+        cwd=project,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_without_a_token_it_says_where_to_accept_the_licence_and_how_to_give_one(project: Path) -> None:
+    said = deploy(project, {"env": "HF_TOKEN"}, {})
+    assert said.returncode in (1, 5)
+    words = json.loads(said.stdout.splitlines()[-1])["msg"]
+    assert "meta-llama/Llama-3.1-8B-Instruct is gated. Accept its licence at " in words
+    assert "`secrets`" in words
+
+
+@pytest.mark.parametrize("source", ["env", "file", "command"])
+def test_the_token_opens_the_model_and_is_in_no_process_file_event_or_log(lab: Lab, project: Path, source: str) -> None:
+    token = "hf_" + secrets.token_hex(20)
+    with tempfile.TemporaryDirectory() as own:
+        (Path(own) / "token").write_text(token + "\n")
+        given = {"env": "HF_TOKEN", "file": f"{own}/token", "command": ["cat", f"{own}/token"]}
+        with Watch(token) as watch:
+            said = deploy(project, {source: given[source]}, {"HF_TOKEN": token} if source == "env" else {})
+    assert said.returncode == 0, said.stdout[-2000:] + said.stderr
+    assert watch.met("sparkwright.host.models.fetching") and watch.met("sshd:")
+    laptop = {line for line, where in watch.told if where == "environment"}
+    allowed = (
+        (COMMAND, "ssh -F", "ssh -G", "ssh-keygen -F") if source == "env" else ()
+    )  # what the user's own shell gives to its children
+    assert not [line for line in laptop if not any(words in line for words in allowed)]
+    assert not [line for line, where in watch.told if where == "command line"]
+    assert token not in said.stdout + said.stderr
+    assert files_with(token, lab.folder, project) == []

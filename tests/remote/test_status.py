@@ -1,0 +1,124 @@
+"""`status` and `report` of several hosts over ssh: one connection each, and who is away keeps nobody waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.health.record import HISTORY, Container, Record, Speed
+from sparkwright.host.state import StateFolder
+from tests.remote.conftest import Lab
+from tests.remote.sshd import Sshd, free_port
+
+pytestmark = pytest.mark.ssh
+
+NOW_S = time.time()
+RECORD = Record(
+    *(NOW_S, "ok", "ok", NOW_S - 900),
+    every_s=600.0,
+    container=Container("qwen35", "c" * 64, "running", started_s=NOW_S - 7200),
+    speed=Speed(51.0, 52.0, measured_s=NOW_S),
+)
+
+
+@pytest.fixture
+def project(lab: Lab, tmp_path: Path) -> Path:
+    """Two hosts that check themselves, and one that is away."""
+    two = lab.another("two")
+    folder = tmp_path / "project"
+    (folder / "hosts").mkdir(parents=True)
+    (folder / "playbooks").mkdir()
+    ports = {"spark1": lab.sshd.port, "spark2": two.port, "spark3": free_port()}
+    for name, port in ports.items():
+        (folder / f"hosts/{name}.yml").write_text(f"address: 127.0.0.1\nport: {port}\n")
+    for sshd, state in ((lab.sshd, "ok"), (two, "degraded")):
+        checked(sshd, replace(RECORD, state=state, why="slow" if state != "ok" else "fine"))  # type: ignore[arg-type]
+    return folder
+
+
+def checked(sshd: Sshd, record: Record) -> None:
+    """What the clock's checks of ten minutes left there."""
+    state = StateFolder.of(sshd.home)
+    state.write("health", record.to_json())
+    rows = [replace(record, time_s=record.time_s - 600 * n) for n in range(20, -1, -1)]
+    (state.path / HISTORY).write_text("".join(json.dumps(one.to_json()) + "\n" for one in rows))
+
+
+def run(project: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
+    program = "from sparkwright.cli import main; main()"
+    said = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        cwd=project,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return said.returncode, [json.loads(line) for line in said.stdout.splitlines()]
+
+
+def connections(lab: Lab) -> list[int]:
+    return [(one.folder / "log").read_text().count("Accepted publickey") for one in lab.started]
+
+
+def test_each_host_is_asked_over_one_connection_and_an_absent_one_is_a_row(lab: Lab, project: Path) -> None:
+    code, rows = run(project, "status", "--json")
+    assert {row["host"]: row["state"] for row in rows} == {
+        "spark1": "ok",
+        "spark2": "degraded",
+        "spark3": "unreachable",
+    }
+    assert code == 3  # unreachable is worse than degraded
+    assert connections(lab) == [1, 1]
+    assert rows[0]["tok_per_s"] == 51.0
+    assert 7000 < rows[0]["up_s"] < 8000
+    assert "refuses connections" in rows[2]["why"]
+
+    code, rows = run(project, "report", "--since", "3h", "--json")
+    assert code == 3
+    found = {row["host"]: row for row in rows}
+    assert 15 <= found["spark1"]["checks"] <= 18  # three hours of a check every ten minutes
+    assert {span["state"] for span in found["spark2"]["spans"]} == {"degraded"}
+    assert "refuses connections" in found["spark3"]["error"]
+    assert connections(lab) == [2, 2]
+
+
+def test_watching_keeps_its_connections_and_finds_a_host_that_comes_back(lab: Lab, project: Path) -> None:
+    run(project, "status", "--host", "spark1,spark2", "--json")  # ships the runtime
+    before = connections(lab)
+    lab.started[1].stop()
+    words = ["status", "--host", "spark1,spark2", "--watch", "--every", "0.05", "--json"]
+    program = "from sparkwright.cli import main; main()"
+    with subprocess.Popen([sys.executable, "-c", program, *words], cwd=project, stdout=subprocess.PIPE) as watch:
+        assert watch.stdout is not None
+        states = [json.loads(watch.stdout.readline())["state"] for _ in range(4)]
+        assert states == ["ok", "unreachable"] * 2
+        lab.started[1].start()
+        deadline_s = time.monotonic() + 60
+        while states[-1] != "degraded" and time.monotonic() < deadline_s:
+            states.append(json.loads(watch.stdout.readline())["state"])
+        watch.send_signal(signal.SIGINT)
+        watch.stdout.read()
+        assert watch.wait(timeout=20) == 0
+    assert states[-1] == "degraded"
+    assert connections(lab)[0] == before[0] + 1
+
+
+def test_a_deploy_is_imported_by_none_of_them(lab: Lab, project: Path) -> None:
+    """A short answer must stay short: what a plan needs is not loaded for it."""
+    run(project, "status", "--host", "spark1", "--json")
+    lib = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/lib"))
+    (lib / "sparkwright/runner/play.py").write_text("raise SystemExit('a plan is run')\n")
+    (lib / "docker/__init__.py").write_text("raise SystemExit('docker is loaded')\n")
+    code, rows = run(project, "status", "--host", "spark1", "--json")
+    assert (code, rows[0]["state"]) == (0, "ok")
