@@ -59,3 +59,8 @@ def test_an_arm_is_marked_as_the_labs_and_has_the_servers_name(base: Recipe) -> 
     (arm,) = arms.sweep(base, arms.BUDGET, (8192,))
     box = arms.named(arm, "production").recipe.file.container
     assert (box.name, box.labels[LABEL]) == ("production", "8192")
+
+
+def test_whoever_uses_the_server_does_not_reach_an_arm(base: Recipe) -> None:
+    (arm,) = arms.sweep(base, arms.BUDGET, (8192,))
+    assert arms.named(arm, "production").recipe.file.container.ports == ["127.0.0.1:8000:8000"]

@@ -17,6 +17,8 @@ from sparkwright.results.models import SCHEMA, Results
 
 FOLDER = "results"
 STATE = "experiment.json"
+#: settings longer than this are named, not shown
+SHORT = 60
 
 
 @dataclass
@@ -172,11 +174,16 @@ class Collector:
                 "the engine's log shows no difference between the arms, and does not show every flag that differs"
             )
         else:
-            names = ", ".join(
-                f"{name} {a} / {b}" if len(f"{a}{b}") < 60 else name for name, (a, b) in data["differs"].items()
-            )
-            self.notes.append(f"by the engine's own log the arms differ in: {names}")
+            arm = data.get("arm") or "b"
+            told = [_difference(name, first, second, arm) for name, (first, second) in data["differs"].items()]
+            self.notes.append(f"by the engine's own log the arms differ in: {'; '.join(told)}")
 
     def _serving(self, event: Event) -> str | None:
         """Whose settings these are: the module's key says it."""
         return event["data"].get("arm") or ("server" if event.get("register") == "config_server" else None)
+
+
+def _difference(name: str, other: str | None, value: str | None, arm: str) -> str:
+    """A setting that is not the same; one of many parts by its name only."""
+    short = len(f"{other}{value}") < SHORT
+    return f"{name} ({value} in arm {arm}, {other} in the other)" if short else name

@@ -177,7 +177,7 @@ class _Bench:
         changed = lab_arms.changed_flags(*experiment.arms[:2]) if experiment.compares else []
         if experiment.compares and len(known) == 2:
             verdict = judged(known[experiment.arms[0].name], known[experiment.arms[1].name], changed)
-            self.collector.judged(verdict)
+            self.collector.judged({**verdict, "arm": experiment.arms[1].name})
             left = replace(left, turns=()) if verdict["same"] else left
         if not left.turns:
             return [{"name": "Gather facts", "facts": None}], {}

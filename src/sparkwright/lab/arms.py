@@ -16,6 +16,7 @@ from sparkwright.recipe.serving import Serving, serving
 CHUNKED, PREFIX, BUDGET = "enable-chunked-prefill", "enable-prefix-caching", "max-num-batched-tokens"
 #: with chunked prefill off a step takes a whole prompt: more than this is a start that takes memory and minutes for nothing
 UNCHUNKED_LENGTH = 32768
+LOOPBACK = "127.0.0.1"
 #: the flag by its plain name, as people say it
 SPOKEN = {"chunked-prefill": CHUNKED}
 
@@ -126,9 +127,13 @@ def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any]) -> Arm
 
 
 def named(arm: Arm, container: str) -> Arm:
-    """The arm under the name of the host's own server, so that a run that is cut off never leaves two of them."""
+    """The arm under the name of the host's own server, so that a run that is cut off never leaves two of them.
+
+    It listens on the loopback only: who used the server is refused meanwhile, and not measured.
+    """
     file = arm.recipe.file
-    box = file.container.model_copy(update={"name": container})
+    ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]
+    box = file.container.model_copy(update={"name": container, "ports": ports})
     return replace(arm, recipe=replace(arm.recipe, file=file.model_copy(update={"container": box})))
 
 

@@ -243,18 +243,19 @@ def _turn(
         "when": conditions,
         "block": steps,
     }
-    if not experiment.compares:
-        found["rescue"] = [
-            {
-                "name": "Keep what there is to know of the failure",
-                "incident": {"name": "{{ container.name }}", "why": "{{ failed_result.msg }}"},
-                "ignore_errors": True,
-            },
-            {
-                "name": f"Leave arm {turn.arm} out",
-                "bench_failed": {"arm": turn.arm, "why": "{{ failed_result.msg }}"},
-            },
-        ]
+    found["rescue"] = [
+        {
+            "name": "Keep what there is to know of the failure",
+            "incident": {"name": "{{ container.name }}", "why": "{{ failed_result.msg }}"},
+            "ignore_errors": True,
+        },
+        {
+            "name": f"Leave arm {turn.arm} out",
+            "bench_failed": {"arm": turn.arm, "why": "{{ failed_result.msg }}"},
+        },
+    ]
+    if experiment.compares:
+        found["rescue"].append({"name": "End here", "fail": {"msg": "{{ failed_result.msg }}"}})
     return found
 
 

@@ -249,6 +249,8 @@ def derived(wanted: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
     if wanted.kind in ("hol1", "itl", "hol2"):
         found["long_prompt_tokens"] = _median([one.prompt_tokens for one in of("long")])
         found["long_ttft_ms"] = _ms(_median([one.ttft_s for one in of("long") if one.ttft_s]))
+    if wanted.kind in ("hol1", "itl"):
+        found["chunks_meanwhile"] = _median([_meanwhile(one, long) for one in of("decoding") for long in of("long")])
     if wanted.kind == "hol2":
         alone = _mean([one.ttft_s for one in of("short alone") if one.ttft_s])
         behind = _mean([one.ttft_s for one in of("short") if one.ttft_s])
@@ -257,6 +259,12 @@ def derived(wanted: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
         found["long_e2el_ms"] = _ms(_mean([one.e2el_s for one in of("long") if one.e2el_s]))
         found["short_ttft_ratio"] = round(behind / alone, 3) if alone and behind else None
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _meanwhile(one: stream.Stream, long: stream.Stream) -> int:
+    """How many chunks a stream got while a long prompt was computed: cut into steps, about one a step."""
+    begin_s = long.sent_s - one.sent_s
+    return sum(begin_s < at_s <= begin_s + (long.ttft_s or 0) for at_s, _ in one.points)
 
 
 def _pair(name: str, values: list[float]) -> dict[str, float | None]:

@@ -32,6 +32,7 @@ DERIVED: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",
     "decode_tok_per_s": "decode tok/s",
     "long_ttft_ms": "long prompt's TTFT ms",
+    "chunks_meanwhile": "chunks of a stream meanwhile",
     "long_e2el_ms": "long prompt's whole time ms",
     "short_alone_ttft_mean_ms": "shorts alone, mean TTFT ms",
     "short_ttft_mean_ms": "shorts behind it, mean TTFT ms",

@@ -1,0 +1,41 @@
+"""The lab over a real sshd, on a real Docker Engine: arms come and go, the laptop's connection may drop, the server is put back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bed.conftest import Lab
+
+pytestmark = pytest.mark.bed
+
+WORDS = ("bench.ab", "--host", "spark1", "--flag", "chunked-prefill", "--loads", "serve", "--requests", "2")
+SMALL = ("--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6", "--json")
+
+
+def server(lab: Lab) -> str:
+    return lab.on("spark1", "docker inspect -f '{{.Id}} {{.State.Running}} {{.HostConfig.RestartPolicy.Name}}' qwen35")
+
+
+def test_a_lab_outlives_the_laptops_connection_and_puts_the_server_back(bare: Lab) -> None:
+    assert bare.run("deploy", "--host", "spark1", "--json").code == 0
+    before = server(bare)
+    laptop = bare.start(*WORDS, *SMALL)
+    assert laptop.stdout is not None
+    for line in laptop.stdout:
+        if '"event": "task_started"' in line and '"name": "Measure a' in line:
+            bare.on("spark1", "sudo pkill -KILL -u ops -f 'sshd: ops'")
+            break
+    laptop.communicate(timeout=60)
+    assert laptop.returncode == 3
+    bare.run("attach", "--host", "spark1", "--json")
+    said = bare.run(*WORDS, *SMALL)
+    assert said.code == 0, said.out + said.err
+    assert '"name": "Start the arm"' not in said.out
+    found = json.loads((bare.root / "results/ab-spark1/results.json").read_text())
+    assert [cell["arm"] for cell in found["cells"]] == ["a", "b", "b", "a"]
+    assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
+    assert (found["sandbox"], found["host"]) == (False, "spark1")
+    assert server(bare) == before
+    assert bare.on("spark1", "docker ps -a --format '{{.Names}}'").split() == ["qwen35"]
