@@ -20,8 +20,8 @@ from sparkwright.secret import Secret
 
 CONFIG = "config.json"
 CONFIG_RETRIES = 2
-RANGES = 24
-RANGE_BYTES = 3 * 2**20  # held in memory while they come, two or three times over: 24 x 3 MiB keep it below 300 MB
+RANGES = 20
+RANGE_BYTES = 3 * 2**20  # held in memory while they come, two or three times over: 20 x 3 MiB keep it below 300 MB
 CHUNK_BYTES = 2**20
 LARGE_BYTES = 5 * RANGE_BYTES  # huggingface_hub gives smaller files to a plain request, whatever the mode
 MODES = ("hf_transfer", "plain", "xet")

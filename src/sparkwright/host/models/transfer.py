@@ -31,8 +31,6 @@ from sparkwright.host.pace import Pace, left, rate_text
 from sparkwright.modules.base import Context
 
 POLL_S = 0.25
-#: a range's memory goes back to the host when it is written: a third less at the peak, which the GPU shares
-FRUGAL = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(2**18), "MALLOC_TRIM_THRESHOLD_": str(2**21)}
 WORTH_BYTES = 64 * 2**20  # a try that kept this much more than the last was not in vain
 
 #: what comes after a mode that hangs
@@ -149,7 +147,7 @@ class Transfer:
             "retries": self.patience.hub_retries,
         }
         top = str(Path(sparkwright.__file__).parents[1])
-        env = {**self.context.machine.env, "PYTHONPATH": top, "HF_HUB_DISABLE_TELEMETRY": "1", **FRUGAL}
+        env = {**self.context.machine.env, "PYTHONPATH": top, "HF_HUB_DISABLE_TELEMETRY": "1", "MALLOC_ARENA_MAX": "2"}
         child = subprocess.Popen(
             [sys.executable, "-m", "sparkwright.host.models.fetching"],
             stdin=subprocess.PIPE,
