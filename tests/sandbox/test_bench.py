@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sparkwright.sandbox import control
-from tests.sandbox.conftest import Desk
+from tests.sandbox.conftest import Desk, fresh_desk
 
 SMALL = ("--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
 
@@ -30,11 +30,13 @@ def unfinished(desk: Desk, name: str) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "finished": False}))
 
 
-@pytest.fixture
-def served(desk: Desk) -> Iterator[tuple[Desk, str]]:
-    """A desk whose sandbox serves, and the Id of what serves."""
-    assert desk.deploy().code == 0
-    yield desk, desk.serving()
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Desk, str]]:
+    """A desk whose sandbox serves, and the Id of what serves: each test leaves it as it was."""
+    with pytest.MonkeyPatch.context() as patch, fresh_desk() as one:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        assert one.deploy().code == 0
+        yield one, one.serving()
 
 
 def test_what_runs_is_measured_as_it_is(served: tuple[Desk, str]) -> None:
@@ -62,10 +64,10 @@ def test_what_runs_is_measured_as_it_is(served: tuple[Desk, str]) -> None:
 
 def test_a_flag_that_does_nothing_is_found_out_before_anything_is_measured(served: tuple[Desk, str]) -> None:
     desk, server = served
-    said = desk.run("bench.ab", "--host", "sandbox", "--flag", "enable-chunked-prefill", *SMALL)
+    said = desk.run("bench.ab", "--host", "sandbox", "--flag", "enable-chunked-prefill", "--name", "nothing", *SMALL)
     assert said.code == 0, said.out + said.err
     assert "the flag does nothing" in said.out
-    assert results(desk, "ab-sandbox")["cells"] == []
+    assert results(desk, "nothing")["cells"] == []
     assert desk.serving() == server
     assert desk.containers() == ["qwen35 running"]
     assert desk.deploy().recap["changed"] == 0
@@ -113,9 +115,9 @@ def test_a_sweep_leaves_out_what_the_engine_would_refuse_and_never_measures_a_ce
 def test_an_arm_that_dies_is_left_out_and_the_server_comes_back(served: tuple[Desk, str]) -> None:
     desk, server = served
     control.fault(desk.sandbox, "oom")
-    said = desk.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "8192", *SMALL)
+    said = desk.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "8192", "--name", "dies", *SMALL)
     assert said.code == 1, said.out + said.err
-    assert "41.30 of 119.70 GiB were free" in results(desk, "sweep-sandbox")["arms"][0]["failed"]
+    assert "41.30 of 119.70 GiB were free" in results(desk, "dies")["arms"][0]["failed"]
     control.fault(desk.sandbox, None)
     assert desk.containers() == ["qwen35 running"]
     assert desk.serving() == server
@@ -123,7 +125,7 @@ def test_an_arm_that_dies_is_left_out_and_the_server_comes_back(served: tuple[De
 
 def test_a_lab_that_was_cut_off_is_finished_by_the_same_command(served: tuple[Desk, str]) -> None:
     desk, server = served
-    words = ("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "4096,8192", *SMALL)
+    words = ("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "4096,8192", "--name", "cut", *SMALL)
     program = [sys.executable, "-c", "from sparkwright.cli import main; main()", *words, "--json"]
     laptop = subprocess.Popen(program, cwd=desk.root, stdout=subprocess.PIPE, text=True)
     assert laptop.stdout is not None
@@ -137,7 +139,7 @@ def test_a_lab_that_was_cut_off_is_finished_by_the_same_command(served: tuple[De
     assert said.code == 0, said.out + said.err
     started = [one["name"] for one in said.events() if one["event"] == "task_started"]
     assert [name for name in started if name.startswith("Measure")] == ["Measure 8192: 2 requests, 2 at a time"]
-    assert [cell["arm"] for cell in results(desk, "sweep-sandbox")["cells"]] == ["4096", "8192"]
+    assert [cell["arm"] for cell in results(desk, "cut")["cells"]] == ["4096", "8192"]
     assert desk.serving() == server
     assert desk.containers() == ["qwen35 running"]
 

@@ -16,6 +16,8 @@ from sparkwright.measure.stream import Stream
 
 #: a gap longer than this many usual ones is a stall
 STALL = 5.0
+#: a median gap below this share of the mean one: chunks came together, by a busy client or a busy server
+PIECES = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def of(streams: Sequence[Stream]) -> Figures:
     spoke = [one for one in streams if one.points]
     gaps = [gap for one in spoke for gap in one.gaps_s]
     itl = Spread.of(gaps)
-    limit_s = STALL * itl.p50 if itl else math.inf
+    limit_s = STALL * _usual_s(itl) if itl else math.inf
     stalls = [gap for gap in gaps if gap > limit_s]
     began_s = min((one.sent_s for one in spoke), default=0.0)
     wall_s = max((one.sent_s + one.points[-1][0] for one in spoke), default=0.0) - began_s
@@ -118,6 +120,11 @@ def of(streams: Sequence[Stream]) -> Figures:
         stream_tok_per_s=statistics.median(rates) if rates else None,
         approximate=any(one.approximate for one in spoke),
     )
+
+
+def _usual_s(itl: Spread) -> float:
+    """The median gap; the mean where several chunks come at once, so that half of the gaps are none."""
+    return itl.p50 if itl.p50 >= itl.mean * PIECES else itl.mean
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
