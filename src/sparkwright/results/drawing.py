@@ -10,6 +10,7 @@ from sparkwright.results.charts import Chart
 
 #: Okabe and Ito's colours for all kinds of sight
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STROKES = ("-", "--", "-.", ":")
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 LEAST_MS = 1.0  # of a gap that is shown: what came in one piece has none
 SIZE_INCHES = (7.2, 3.6)
@@ -45,9 +46,9 @@ def svg(chart: Chart) -> str:
         if chart.kind != "bars":
             _scales(axes, chart)
         if not chart.log_y:
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
         if len(chart.lines) > 1:
-            axes.legend(frameon=False, fontsize=9)
+            axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return _inlined(out.getvalue(), chart)
@@ -56,7 +57,12 @@ def svg(chart: Chart) -> str:
 def _lines(axes: Any, chart: Chart) -> None:
     for n, line in enumerate(chart.lines):
         xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
-        axes.plot(xs, ys, color=COLOURS[n % len(COLOURS)], marker=MARKS[n % len(MARKS)], markersize=5, label=line.name)
+        look = {
+            "color": COLOURS[n % len(COLOURS)],
+            "marker": MARKS[n % len(MARKS)],
+            "linestyle": STROKES[n % len(STROKES)],
+        }
+        axes.plot(xs, ys, **look, markersize=5, label=line.name)
 
 
 def _dots(axes: Any, chart: Chart) -> None:
