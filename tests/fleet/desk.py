@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,10 @@ class Desk:
     def playbook(self, name: str, text: str) -> None:
         (self.root / f"playbooks/{name}.yml").write_text(f"- hosts: all\n{text}\n")
 
-    def run(self, *words: str, env: dict[str, str] | None = None) -> Said:
+    def run(self, *words: str, env: dict[str, str] | None = None, under: Sequence[str] = ()) -> Said:
+        """What a command says. under: a program that runs it."""
         done = subprocess.run(
-            [*PROGRAM, *words],
+            [*under, *PROGRAM, *words],
             cwd=self.root,
             env={**os.environ, **(env or {})},
             capture_output=True,

@@ -21,12 +21,11 @@ from tests.remote.sshd import Sshd, free_port
 
 pytestmark = pytest.mark.ssh
 
-NOW_S = time.time()
 RECORD = Record(
-    *(NOW_S, "ok", "ok", NOW_S - 900),
+    *(0.0, "ok", "ok", 0.0),
     every_s=600.0,
-    container=Container("qwen35", "c" * 64, "running", started_s=NOW_S - 7200),
-    speed=Speed(51.0, 52.0, measured_s=NOW_S),
+    container=Container("qwen35", "c" * 64, "running"),
+    speed=Speed(51.0, 52.0),
 )
 
 
@@ -46,8 +45,11 @@ def project(lab: Lab, tmp_path: Path) -> Path:
 
 
 def checked(sshd: Sshd, record: Record) -> None:
-    """What the clock's checks of ten minutes left there."""
-    state = StateFolder.of(sshd.home)
+    """What the clock's checks of ten minutes left there, the last one just now."""
+    state, now_s = StateFolder.of(sshd.home), time.time()
+    container = replace(record.container, started_s=now_s - 7200)
+    speed = replace(record.speed, measured_s=now_s)
+    record = replace(record, time_s=now_s, since_s=now_s - 900, container=container, speed=speed)
     state.write("health", record.to_json())
     rows = [replace(record, time_s=record.time_s - 600 * n) for n in range(20, -1, -1)]
     (state.path / HISTORY).write_text("".join(json.dumps(one.to_json()) + "\n" for one in rows))
