@@ -287,7 +287,7 @@ def user_of(host: Host) -> str:
 
 def new_run_id() -> str:
     """An id for a run, sortable by time."""
-    return time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(2)
+    return time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(4)
 
 
 def _words(text: str) -> tuple[str, ...]:
