@@ -121,6 +121,16 @@ def test_flags_come_and_go(flag: str, value: Any, version: str | None, severity:
     assert found({flag: value}, DENSE, version).get("unknown-flag") == severity
 
 
+@pytest.mark.parametrize("listed", [(), ("max-num-seqs", "max-model-len")], ids=["by-table", "by-its-own-list"])
+def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(listed: tuple[str, ...]) -> None:
+    asked = rules.Asked({"max-num-seqss": 8})
+    said = rules.check(asked, classify(DENSE), versions.parse("0.32.0"), listed)
+    (one,) = (finding for finding in said if finding.rule == "unknown-flag")
+    assert [(way.text, way.changes) for way in one.ways_out] == [
+        ("write max-num-seqs", {"max-num-seqss": None, "max-num-seqs": 8})
+    ]
+
+
 def test_the_engines_own_list_decides_and_the_table_explains() -> None:
     asked = rules.Asked({"calculate-kv-scales": True, "brand-new": 1})
     listed = {"brand-new", "max-num-seqs"}

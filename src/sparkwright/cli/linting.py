@@ -11,7 +11,7 @@ import yaml
 
 from sparkwright import lockfile, recipe
 from sparkwright.cli.project import Project
-from sparkwright.engine import versions
+from sparkwright.engine import flags, versions
 from sparkwright.engine.expectation import RULE as EXPECTED
 from sparkwright.engine.rules import RULES, Finding, Rule
 from sparkwright.errors import Refused
@@ -99,7 +99,7 @@ def where(wanted: Recipe, finding: Finding) -> str:
     written = next((name for name in wanted.file.vllm if name.replace("_", "-") == finding.flag), None)
     if written:
         return wanted.source.where("vllm", written)
-    place = {"": ("image",), "enable-chunked-prefill": ("expect", "chunked_prefill")}.get(finding.flag, ("vllm",))
+    place = {"": ("image",), flags.CHUNKED_PREFILL: ("expect", "chunked_prefill")}.get(finding.flag, ("vllm",))
     return wanted.source.where(*place)
 
 

@@ -6,6 +6,7 @@ reports that read every tag's parser; "near" where the release may be off by one
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
@@ -100,6 +101,7 @@ class Existence:
     why: str = ""
     instead: str = ""
     source: str = ""
+    near: str = ""
 
 
 def existence(flag: str, version: Version | None, listed: Collection[str] = ()) -> Existence:
@@ -121,7 +123,8 @@ def _by_list(name: str, row: Row | None, listed: Collection[str]) -> Existence:
         return Existence(True, "the engine lists it")
     if meant:
         return Existence(False, f"it could mean {', '.join(meant)}", meant[0])
-    return Existence(False, f"the engine does not list it{_history(row)}", *_instead(name, row))
+    near = "" if row else _near(name, listed)
+    return Existence(False, f"the engine does not list it{_history(row)}", *_instead(name, row), near=near)
 
 
 def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
@@ -152,7 +155,7 @@ def _by_anchors(name: str, version: Version | None) -> Existence | None:
     if not older and not newer:
         why = f"no release from {known_flags.OLDER} to {known_flags.NEWER} has it"
         known = version is not None and not before and at_least(version, AFTER) is False
-        return Existence(False if known else None, why)
+        return Existence(False if known else None, why, near=_near(name, known_flags.KNOWN[known_flags.NEWER]))
     if before:
         return None
     if older and newer:
@@ -167,6 +170,11 @@ def _history(row: Row | None) -> str:
     if row is None:
         return ""
     return f", it was removed in {row.removed}" if row.removed else f", it came with {row.since}" if row.since else ""
+
+
+def _near(name: str, listed: Collection[str]) -> str:
+    """The option that was probably meant; empty when none is that close."""
+    return next(iter(difflib.get_close_matches(name, listed, n=1, cutoff=0.85)), "")
 
 
 def _instead(name: str, row: Row | None) -> tuple[str, str]:

@@ -18,6 +18,9 @@ MODEL = "model"
 SERVED_NAME = "served-model-name"
 MEMORY_UTILIZATION = "gpu-memory-utilization"
 MAX_MODEL_LEN = "max-model-len"
+CHUNKED_PREFILL = "enable-chunked-prefill"
+PREFIX_CACHING = "enable-prefix-caching"
+BATCHED_TOKENS = "max-num-batched-tokens"
 PORT = "port"
 
 #: vLLM's own defaults where a recipe says nothing: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284).

@@ -13,7 +13,7 @@ from sparkwright.modules.clear_arm import LABEL
 from sparkwright.recipe import Recipe
 from sparkwright.recipe.serving import Serving, serving
 
-CHUNKED, PREFIX, BUDGET = "enable-chunked-prefill", "enable-prefix-caching", "max-num-batched-tokens"
+CHUNKED, PREFIX, BUDGET = flags.CHUNKED_PREFILL, flags.PREFIX_CACHING, flags.BATCHED_TOKENS
 #: with chunked prefill off a step takes a whole prompt: more than this is a start that takes memory and minutes for nothing
 UNCHUNKED_LENGTH = 32768
 LOOPBACK = "127.0.0.1"

@@ -7,11 +7,11 @@ says nothing. A slow server on such a host is the host's fault.
 from __future__ import annotations
 
 import statistics
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any
+
+from sparkwright.measure.background import Background
 
 FIELDS = ("clocks.sm", "power.draw", "temperature.gpu", "utilization.gpu")
 QUERY = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
@@ -76,24 +76,13 @@ class State:
         }
 
 
-@dataclass
-class Sampler:
+class Sampler(Background):
     """query: what nvidia-smi prints for QUERY, "" when it can't. Samples while the `with` block runs."""
 
-    query: Callable[[], str]
-    samples: list[Sample] = field(default_factory=list)
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def __enter__(self) -> Sampler:
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+    def __init__(self, query: Callable[[], str]) -> None:
+        super().__init__()
+        self.query = query
+        self.samples: list[Sample] = []
 
     def forget(self) -> None:
         """What was sampled before the decoding began does not count."""
@@ -104,12 +93,12 @@ class Sampler:
         """Medians over the samples."""
         return summed(list(self.samples))
 
-    def _sample(self) -> None:
-        while not self._stop.is_set():
-            found = parse(self.query())
-            if found is not None:
-                self.samples.append(found)
-            self._stop.wait(EVERY_S)
+    def sample(self) -> None:
+        """One look, and the wait for the next."""
+        found = parse(self.query())
+        if found is not None:
+            self.samples.append(found)
+        self.pause(EVERY_S)
 
 
 def parse(printed: str) -> Sample | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from dataclasses import dataclass, field
-from types import TracebackType
+from collections.abc import Iterable
 
+from sparkwright.measure.background import Background
 from sparkwright.measure.figures import percentile
 
 SLEEP_S = 0.005
@@ -16,23 +15,12 @@ OF_GAP = 0.25
 OF_DECODING = 0.1
 
 
-@dataclass
-class Lag:
+class Lag(Background):
     """Sampled while the `with` block runs."""
 
-    samples_s: list[float] = field(default_factory=list)
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def __enter__(self) -> Lag:
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+    def __init__(self, samples_s: Iterable[float] = ()) -> None:
+        super().__init__()
+        self.samples_s = list(samples_s)
 
     @property
     def p99_s(self) -> float:
@@ -52,8 +40,8 @@ class Lag:
         """Whether even a rate over this time would be."""
         return decoding_s is not None and self.p99_s > OF_DECODING * decoding_s
 
-    def _sample(self) -> None:
-        while not self._stop.is_set():
-            before_s = time.perf_counter()
-            time.sleep(SLEEP_S)
-            self.samples_s.append(time.perf_counter() - before_s - SLEEP_S)
+    def sample(self) -> None:
+        """One short sleep."""
+        before_s = time.perf_counter()
+        time.sleep(SLEEP_S)
+        self.samples_s.append(time.perf_counter() - before_s - SLEEP_S)

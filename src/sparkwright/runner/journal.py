@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import shutil
 import time
@@ -24,6 +25,8 @@ from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.plan.events import Event, decode, encode, event
 
 KEPT_RUNS = 50
+#: however many there are, a run this young stays: it may be at work, or be read by the laptop that asked for it
+KEPT_S = 3600
 POLL_S = 0.02
 ALIVE_EVERY_S = 2.0
 #: what is on the disk, with all that stands before it, before the next act begins; between the end of a task and the start of
@@ -49,11 +52,7 @@ class Journal:
         folder.mkdir(parents=True)
         write_atomically(folder / "plan.json", json.dumps(plan).encode(), mode=0o600)
         (folder / "events.jsonl").touch(mode=0o600)
-        for n, old in enumerate(state.runs()):
-            if n >= KEPT_RUNS:
-                shutil.rmtree(old, ignore_errors=True)
-            elif old != folder and not lives(old):
-                (old / "ballast").unlink(missing_ok=True)  # of one that was cut off
+        _tidy(state, folder)
         return cls(folder, tuple(secret for secret in secrets if secret))
 
     def open(self) -> None:
@@ -135,7 +134,7 @@ def lives(folder: Path) -> bool:
         with (folder / "alive").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime < 10
+        return _age_s(folder) < 10
     except BlockingIOError:
         return True
     return False
@@ -158,6 +157,25 @@ def recap_of(folder: Path) -> Event | None:
         return None
     last = decode(lines[-1]) if lines else {"event": ""}
     return last if last["event"] == "recap" else None
+
+
+def _tidy(state: StateFolder, ours: Path) -> None:
+    """Drop the runs beyond KEPT_RUNS, and the ballast of those that were cut off."""
+    for n, old in enumerate(state.runs()):
+        if old == ours or lives(old):
+            continue
+        if n >= KEPT_RUNS and _age_s(old) > KEPT_S:
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            (old / "ballast").unlink(missing_ok=True)
+
+
+def _age_s(folder: Path) -> float:
+    """Seconds since a run's folder was last touched; endless when another run has tidied it away."""
+    try:
+        return time.time() - folder.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
 
 
 def _complete_lines(file: IO[bytes]) -> Iterator[bytes]:

@@ -41,6 +41,8 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
             if told.instead and not told.instead.startswith("nothing")
             else "leave it out"
         )
+        if told.near:
+            text, change = f"write {told.near}", {written: None, told.near: said}
         yield Finding(
             severity,
             "unknown-flag",

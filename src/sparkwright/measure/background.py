@@ -1,0 +1,38 @@
+"""Something watched beside a measurement: a thread that samples for as long as the `with` block runs."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+
+class Background(ABC):
+    """Samples while the `with` block runs; its end waits for the last sample."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    @abstractmethod
+    def sample(self) -> None:
+        """Take one sample."""
+
+    def pause(self, seconds: float) -> None:
+        """Wait between two samples; the end of the block ends the wait."""
+        self._stop.wait(seconds)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.sample()

@@ -1,0 +1,60 @@
+"""What stays of the runs: enough to read, never one that is at work or that somebody is still reading."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from sparkwright.host.state import StateFolder
+from sparkwright.plan.events import event
+from sparkwright.runner import journal
+from sparkwright.runner.journal import KEPT_RUNS, KEPT_S, Journal
+
+
+def begin(state: StateFolder, name: str, *, ago_s: float = 0) -> Journal:
+    book = Journal.begin(state, name, {"host": "spark1"}, ())
+    aged = time.time() - ago_s
+    for path in (book.folder / "plan.json", book.folder):
+        os.utime(path, (aged, aged))
+    return book
+
+
+def test_old_runs_go_when_there_are_many_and_young_ones_stay(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    for n in range(KEPT_RUNS + 3):
+        begin(state, f"old-{n}", ago_s=KEPT_S * 2 + 100 - n)
+    young = [begin(state, f"young-{n}").folder for n in range(3)]
+    names = {folder.name for folder in state.runs()}
+    assert all(folder.exists() for folder in young)
+    assert len(names) == KEPT_RUNS
+    assert "old-0" not in names and f"old-{KEPT_RUNS + 2}" in names
+
+
+def test_more_runs_in_an_hour_than_are_kept_are_all_still_readable(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    begun = [begin(state, f"run-{n}") for n in range(KEPT_RUNS + 10)]
+    for book in begun:
+        book.open()
+        book.write(event("recap", host="spark1"))
+    assert [list(journal.follow(book.folder))[-1]["event"] for book in begun] == ["recap"] * len(begun)
+
+
+def test_a_run_at_work_stays_however_old_it_is(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    long = begin(state, "long")
+    long.open()
+    aged = time.time() - KEPT_S * 3
+    for path in (long.folder / "plan.json", long.folder):
+        os.utime(path, (aged, aged))
+    for n in range(KEPT_RUNS + 3):
+        begin(state, f"run-{n}", ago_s=KEPT_S + 100)
+    assert long.folder.exists()
+    assert (long.folder / "ballast").exists()
+
+
+def test_a_run_that_another_tidies_away_meanwhile_does_not_live(tmp_path: Path) -> None:
+    book = begin(StateFolder(tmp_path), "gone")
+    shutil.rmtree(book.folder)
+    assert not journal.lives(book.folder)
