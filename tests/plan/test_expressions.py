@@ -67,3 +67,24 @@ def test_names_are_found_where_they_stand() -> None:
 
 def test_a_quoted_word_reaches_the_shell_whole() -> None:
     assert expressions.render("{{ word | quote }}", {"word": "a b; rm -rf $HOME"}) == "'a b; rm -rf $HOME'"
+
+
+def test_a_plain_path_means_what_jinja_makes_of_it() -> None:
+    """Paths are walked without Jinja: a key that is also a dict's own attribute, a missing one and a literal must not differ."""
+    names = {"lock": {"items": [1], "image": {"digest": "sha256:1"}, "none": None}, "here": "x"}
+    for text in (
+        "{{ lock.image.digest }}",
+        "{{ lock.image }}",
+        "{{lock.none}}",
+        "{{ here }}",
+        "{{ true }}",
+        "{{ none }}",
+    ):
+        assert expressions.render(text, names) == expressions.evaluate(text[2:-2].strip(), names)
+    assert callable(expressions.render("{{ lock.items }}", names))
+    with pytest.raises(UnknownName, match="digst"):
+        expressions.render("{{ lock.image.digst }}", names)
+    with pytest.raises(UnknownName, match="lok"):
+        expressions.render("{{ lok.image }}", names)
+    assert expressions.names_in("{{ lock.image.digest }}") == {"lock"}
+    assert expressions.names_in("{{ true }}") == set()

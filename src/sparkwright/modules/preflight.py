@@ -60,8 +60,9 @@ class Preflight(Module["Preflight.Args"]):
 
 
 def _engine(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    known = context.facts.get("docker") or {}
     try:
-        version = context.docker().api.version()["Version"]
+        version = known.get("version") or context.docker().api.version()["Version"]
     except SparkwrightError as error:
         yield Finding("docker", "bad", error.message, error.fix)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Protocol
 
@@ -12,6 +13,9 @@ from sparkwright.secret import Secret
 #: what a command will ask of a host: a short question, a plan, a plan with tasks that speak to its Docker Engine. It decides
 #: what the runner there imports while the laptop still plans, and nothing else.
 Need = Literal["light", "plan", "engine"]
+#: how long the planning thread may keep the interpreter while a connection's thread wants it: with Python's own 5 ms each of
+#: the handshake's many short steps waits that long
+SWITCH_S = 0.0005
 
 
 class Link(Protocol):
@@ -32,6 +36,7 @@ def open_link(host: Host, need: Need = "engine") -> Link:
     if host.connection == "ssh":
         from sparkwright.remote import ssh_config
 
+        sys.setswitchinterval(SWITCH_S)
         ssh_config.begin(host)  # a process of its own, while this one imports
         from sparkwright.remote.ssh import SshLink
 

@@ -47,7 +47,9 @@ class SshLink:
 
     def __init__(self, host: Host, need: str = "engine") -> None:
         self._host = host
-        self._need = need
+        self._start = bootstrap.start(
+            runtime.content_hash(), need
+        )  # here: its many small reads would starve in a thread
         self._closed = False
         self._connection: Future[Connection] = Future()
         self._notes: list[str] = []
@@ -86,7 +88,7 @@ class SshLink:
         try:
             connection = _open(ssh_config.resolve(self._host), self._host.name, self._notes.append)
             if connection.transport is not None:
-                self._waiting = self._exec(connection.transport, self._start())
+                self._waiting = self._exec(connection.transport, self._start)
             self._connection.set_result(connection)
             if self._closed:
                 connection.close()
@@ -94,9 +96,6 @@ class SshLink:
             self._connection.set_exception(error)
         except Exception as error:
             self._connection.set_exception(self._lost(f"{type(error).__name__}: {error}"))
-
-    def _start(self) -> str:
-        return bootstrap.start(runtime.content_hash(), self._need)
 
     def _transport(self) -> paramiko.Transport:
         try:
@@ -112,7 +111,7 @@ class SshLink:
         self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_ship: bool
     ) -> Iterator[Event]:
         channel, self._waiting = self._waiting, None
-        channel = channel or self._exec(transport, self._start())
+        channel = channel or self._exec(transport, self._start)
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
         said = b""
         try:

@@ -7,13 +7,20 @@ locks for ever.
 Ends with 75 when the runtime was made for another Python or processor than this host has now.
 """
 
+import gc
 import importlib
 import os
 import platform
 import sys
 from pathlib import Path
 
-AHEAD = {"plan": ("sparkwright.runner.play",), "engine": ("docker", "sparkwright.runner.play")}
+gc.set_threshold(100_000)  # what an import makes is no garbage
+#: of a deploy that finds nothing to do
+MODULES = ("facts", "preflight", "container", "docker_image", "hf_model", "lint", "template", "verify_health")
+AHEAD = {
+    "plan": ("sparkwright.runner.play",),
+    "engine": ("docker", "sparkwright.runner.play", *(f"sparkwright.modules.{name}" for name in MODULES)),
+}
 
 tag = Path(sys.argv[1]).read_text().strip()
 if tag != f"{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}":

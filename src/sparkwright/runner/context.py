@@ -38,10 +38,26 @@ class Engine:
 
             url = self.machine.docker_host or "unix:///var/run/docker.sock"
             try:
-                self._client = docker.DockerClient(base_url=url, timeout=self.timeout_s, version="auto")
+                self._client = docker.DockerClient(base_url=url, timeout=self.timeout_s, version=self._spoken(url))
             except DockerException as error:
                 raise _refusal(url, error) from None
         return self._client
+
+    def _spoken(self, url: str) -> str:
+        """The newest API version that the engine speaks. "auto" would ask /version, which runs containerd and runc: 23 ms."""
+        import docker
+        from docker.constants import DEFAULT_DOCKER_API_VERSION
+        from docker.errors import DockerException
+        from requests.exceptions import RequestException
+
+        asking = docker.APIClient(base_url=url, timeout=self.timeout_s, version=DEFAULT_DOCKER_API_VERSION)
+        try:
+            said = asking.get(f"{asking.base_url}/_ping")
+        except RequestException as error:
+            raise DockerException(f"Error while fetching server API version: {error}") from None
+        finally:
+            asking.close()
+        return said.headers.get("Api-Version") or "auto"
 
 
 @dataclass
