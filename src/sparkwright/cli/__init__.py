@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import sys
 
-gc.set_threshold(
-    100_000
-)  # what an import makes is no garbage: looking for it every 700 objects is a tenth of a short command
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of every installed package
 
 from sparkwright.cli import quick
 
-quick.collect_seldom()
-with quick.without_mock():
+with quick.importing():
     from invoke.collection import Collection
     from invoke.program import Program
 

@@ -12,18 +12,15 @@ from typing import Any
 NAME = "unittest.mock"
 
 
-def collect_seldom() -> None:
-    """What an import makes is no garbage: looking for some after every 700 objects is another tenth."""
-    gc.set_threshold(100_000)
-
-
 @contextmanager
-def without_mock() -> Iterator[None]:
-    """While the block imports Invoke, `unittest.mock` is a name that is looked up when it is called.
+def importing() -> Iterator[None]:
+    """For the block that imports Invoke.
 
-    Only its MockContext needs it, and it brings asyncio along, a tenth of a short command. Whoever makes a MockContext still
-    gets a real Mock.
+    `unittest.mock`, which only Invoke's MockContext needs, brings asyncio along: a tenth of a short command. It becomes a name
+    that is looked up when it is called. And what an import makes is no garbage: looking for some after every 700 objects is
+    another tenth.
     """
+    gc.set_threshold(100_000)
     if NAME in sys.modules:
         yield
         return
