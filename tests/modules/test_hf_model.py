@@ -12,8 +12,10 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.models.patience import Patience
+from sparkwright.host.records import good_states
 from sparkwright.modules.hf_model import HfModel
 from sparkwright.modules.lock_model import LockModel
+from sparkwright.modules.model_back import ModelBack
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.web import Server
 from sparkwright.secret import Secret
@@ -87,6 +89,38 @@ def test_a_wrong_byte_of_the_right_size_is_found_and_only_that_file_fetched(cont
     result = fetch(context)
     assert result.data["fetched"] == [SHARD]
     assert path.read_bytes() != data
+
+
+def test_a_file_that_the_new_revision_has_not_goes_and_one_that_somebody_laid_there_stays(
+    context: RecordingContext,
+) -> None:
+    fetch(context)
+    folder = context.machine.home / "m"
+    (folder / "notes.txt").write_text("mine")
+    entry = pinned(context)
+    fewer = [file for file in entry["files"] if file["path"] != "README.md"]
+    context.check = True
+    assert [one.field for one in fetch(context, commit="b" * 40, files=fewer).diff] == ["README.md"]
+    assert (folder / "README.md").exists()
+    context.check = False
+    done = fetch(context, commit="b" * 40, files=fewer)
+    assert (done.changed, done.data["fetched"]) == (True, [])
+    assert not (folder / "README.md").exists()
+    assert (folder / "notes.txt").exists()
+    assert not fetch(context, commit="b" * 40, files=fewer).changed
+
+
+def test_a_dropped_file_of_the_verified_revision_comes_back_with_it(context: RecordingContext) -> None:
+    fetch(context)
+    entry, folder = pinned(context), context.machine.home / "m"
+    good_states.remember(context.state, {"model": {"id": MODEL, "commit": entry["commit"], "dir": "~/m"}})
+    fewer = [file for file in entry["files"] if file["path"] != "README.md"]
+    assert fetch(context, commit="b" * 40, files=fewer).changed
+    assert not (folder / "README.md").exists()
+    assert ModelBack().run(ModelBack.Args(), context).changed
+    assert (folder / "README.md").exists()
+    assert not ModelBack().run(ModelBack.Args(), context).changed
+    assert not fetch(context, **entry).changed
 
 
 def test_a_truncated_file_is_found_even_with_its_old_time(context: RecordingContext) -> None:

@@ -25,14 +25,15 @@ CACHE_WORTH_SAYING_BYTES = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """missing: paths that are not there or not right."""
+    """missing: paths that are not there or not right. dropped: those of the revision before that this one has not."""
 
     missing: list[str]
+    dropped: list[str]
     manifest: Manifest
 
 
 class HfModel(StateModule["HfModel.Args", Found]):
-    """The model's folder holds exactly the locked files, each proved by its hash.
+    """The model's folder holds the locked files, each proved by its hash, and none of an older revision.
 
     Files that were proved before cost a stat each. A file that is missing, truncated or wrong is named and fetched, alone,
     beside the old one; when the hashes of all are right they take their places together, so a server never reads a part.
@@ -73,12 +74,13 @@ class HfModel(StateModule["HfModel.Args", Found]):
     def read(self, args: Args, context: Context) -> Found:
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
         missing = manifest.prove(args.files, heard=_told(context, sizes(args.files)))
-        if not missing:
+        dropped = _dropped(manifest, args)
+        if not missing and not dropped:
             _refuse_lost_shards(manifest, args)
             manifest.about = _about(args)
             if not context.check:
                 manifest.save()
-        return Found(missing, manifest)
+        return Found(missing, dropped, manifest)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         wanted = {file["path"]: file["size_bytes"] for file in args.files}
@@ -86,7 +88,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
         return [
             Change(path, _as_found(here / path, wanted[path]), f"{wanted[path]} bytes", "not as the lock has it")
             for path in found.missing
-        ]
+        ] + [Change(path, "there", None, "this revision has no such file") for path in found.dropped]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         size = sizes(args.files)
@@ -96,7 +98,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
             "commit": args.commit,
             "size_bytes": size,
             "fetched": [],
-            "msg": "" if found.missing else whole,
+            "msg": "" if found.missing or found.dropped else whole,
         }
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -105,12 +107,15 @@ class HfModel(StateModule["HfModel.Args", Found]):
         size = sizes(files)
         _make_room(folder, size, context)
         hub.remove_leftovers(folder)
-        _keep_verified(args, sorted(missing), folder, context)
+        _keep_verified(args, sorted([*missing, *found.dropped]), folder, context)
         found.manifest.about = found.manifest.about or {"id": args.id, "commit": args.commit}
         cached_before = context.machine.meminfo().get("Cached", 0)
         with _source(args, context) as source:
             transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, self._patience)
-            mode = transfer.run(_first_mode(args))
+            mode = transfer.run(_first_mode(args)) if files else ""
+        for path in found.dropped:
+            (folder / path).unlink(missing_ok=True)
+            found.manifest.rows.pop(path, None)
         try:
             _refuse_lost_shards(found.manifest, args)
             found.manifest.about = _about(args)
@@ -120,9 +125,21 @@ class HfModel(StateModule["HfModel.Args", Found]):
         if grown > CACHE_WORTH_SAYING_BYTES:
             context.note(f"the page cache grew by {grown / 1e9:.1f} GB; it counts as used memory until it is let go.")
         msg = f"{len(files)} files fetched, {size / 1e9:.2f} GB; all hashes right"
-        if args.from_:
+        if args.from_ and files:
             msg += f"; from {args.from_}"
+        if found.dropped:
+            msg += f"; {len(found.dropped)} of the revision before removed"
         return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": grown, "msg": msg}
+
+
+def _dropped(manifest: Manifest, args: HfModel.Args) -> list[str]:
+    """What was put there for another revision and is not part of this one. Files that somebody else laid there are his."""
+    if manifest.about.get("id") != args.id:
+        return []
+    wanted = {file["path"] for file in args.files}
+    return [
+        path for path in manifest.about.get("paths", ()) if path not in wanted and (manifest.folder / path).exists()
+    ]
 
 
 def _keep_verified(args: HfModel.Args, paths: list[str], folder: Path, context: Context) -> None:

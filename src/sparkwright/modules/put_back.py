@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sparkwright.host.containers import containers
@@ -64,7 +63,7 @@ class PutBack(StateModule["PutBack.Args", Found]):
 
     def read(self, args: Args, context: Context) -> Found:
         client, good = context.docker(), good_states.last(context.state)
-        folder = _model_folder(context)
+        folder = kept_files.served_folder(context)
         return Found(
             containers.inspect(client, args.name) or {},
             containers.inspect(client, args.name + containers.PREVIOUS) or {},
@@ -113,7 +112,7 @@ class PutBack(StateModule["PutBack.Args", Found]):
         if found.previous and found.current:
             footprint.before_stop(context, found.current)
             containers.remove(client, args.name, 10)
-        folder = _model_folder(context)
+        folder = kept_files.served_folder(context)
         if found.kept_model and folder:
             context.note(
                 f"{kept_files.put_back(folder)} files of the model are those of {found.kept_model[:12]} again."
@@ -121,9 +120,3 @@ class PutBack(StateModule["PutBack.Args", Found]):
         if found.previous:
             client.api.rename(kept, args.name)
         return {}
-
-
-def _model_folder(context: Context) -> Path | None:
-    """Where the model of the last good state stands."""
-    folder = (good_states.last(context.state).get("model") or {}).get("dir")
-    return context.machine.expand(folder) if folder else None

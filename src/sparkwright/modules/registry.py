@@ -42,6 +42,7 @@ NAMES: tuple[str, ...] = (
     "memory",
     "memory_back",
     "mend",
+    "model_back",
     "models",
     "ollama_ps",
     "ollama_reload",

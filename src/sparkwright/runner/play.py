@@ -111,10 +111,11 @@ class PlayRun:
             return None
         failed_before = self.counts["failed"]
         failure = self._steps(block.tasks, stoppable=stoppable)
+        if failure is not None:
+            self.registered["failed_result"] = failure.registered()
         if failure is not None and block.rescue:
             self.counts["rescued"] += self.counts["failed"] - failed_before
             self.counts["failed"] = failed_before
-            self.registered["failed_result"] = failure.registered()
             failure = self._steps(block.rescue, stoppable=False)
         return self._steps(block.always, stoppable=False) or failure
 

@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from sparkwright.host.records import good_states
 from sparkwright.host.state import write_atomically
+from sparkwright.modules.base import Context
 
 FOLDER = ".before"
 ABOUT = ".about.json"
@@ -61,6 +63,12 @@ def put_back(folder: Path) -> int:
 def forget(folder: Path) -> None:
     """The other revision is proved: the kept one may go."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
+
+
+def served_folder(context: Context) -> Path | None:
+    """Where the model of the last good state stands; None before there is one."""
+    folder = (good_states.last(context.state).get("model") or {}).get("dir")
+    return context.machine.expand(folder) if folder else None
 
 
 def _about(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""The `model_back` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.host.models import kept_files
+from sparkwright.modules.base import Change, Context, StateModule
+
+
+class ModelBack(StateModule["ModelBack.Args", str]):
+    """The model's folder holds again what the verified server was started with, when another revision took its place.
+
+    For a run that fails between fetching a revision and swapping the servers: the old server runs on with the old weights in
+    its memory, and were it to start again it must find them in its folder too.
+
+    Returns: commit (of the files that have their places again; empty when nothing had been replaced).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        pass
+
+    def read(self, args: Args, context: Context) -> str:
+        folder = kept_files.served_folder(context)
+        return kept_files.commit_of(folder) if folder else ""
+
+    def differences(self, args: Args, found: str) -> list[Change]:
+        return [Change("model files", None, found[:12])] if found else []
+
+    def describe(self, args: Args, found: str) -> dict[str, Any]:
+        return {"commit": found, "msg": "" if found else "nothing was replaced"}
+
+    def act(self, args: Args, found: str, changes: list[Change], context: Context) -> dict[str, Any]:
+        folder = kept_files.served_folder(context)
+        changed = kept_files.put_back(folder) if folder else 0
+        return {"msg": f"{changed} files of the model are those of {found[:12]} again"}
