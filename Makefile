@@ -5,6 +5,8 @@
 
 PYTHON ?= python3
 BIN = .venv/bin
+# most tests wait for something most of the time, on two cores too
+WORKERS ?= 4
 
 .PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench clean
 
@@ -23,7 +25,7 @@ demo: .venv/.installed
 	$(BIN)/invoke deploy --host sandbox
 
 test: .venv/.installed-test lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 test-engine: .venv/.installed-test
 	$(BIN)/pytest -m engine -v --tb=short -p no:xdist tests/real_engine

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from sparkwright.modules import registry
-from sparkwright.remote import runtime
+from sparkwright.remote import bootstrap, runtime
 
 
 def unpacked(folder: Path) -> Path:
@@ -37,9 +40,39 @@ def test_the_laptops_side_stays_on_the_laptop(tmp_path: Path) -> None:
     )
 
 
-def test_the_same_sources_have_the_same_name_and_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_sources_have_the_same_name_and_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     first = runtime.archive(python, platform.machine())
-    data = first.read_bytes()
-    first.unlink()
-    assert runtime.archive(python, platform.machine()).read_bytes() == data
+    again = tmp_path / "sparkwright/runtime"
+    again.mkdir(parents=True)
+    for wheels in first.parent.glob("wheels-*"):
+        (again / wheels.name).symlink_to(wheels)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    second = runtime.archive(python, platform.machine())
+    assert second.parent == again
+    assert (second.name, second.read_bytes()) == (first.name, first.read_bytes())
+
+
+def test_a_runtime_that_somebody_else_brought_meanwhile_stays_and_one_for_another_python_is_replaced(
+    tmp_path: Path,
+) -> None:
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    archive = runtime.archive(python, platform.machine()).read_bytes()
+    command = bootstrap.unpack("abc", sys.executable)
+    there = tmp_path / ".local/share/sparkwright/runtime/abc"
+
+    def ship() -> bytes:
+        env = {**os.environ, "HOME": str(tmp_path)}
+        return subprocess.run(["sh", "-c", command], input=archive, env=env, stdout=subprocess.PIPE, check=True).stdout
+
+    assert ship() == b"shipped\n"
+    (there / "in-use").touch()
+    assert ship() == b"shipped\n"
+    assert (there / "in-use").exists(), "a run reads from it"
+    assert [path.name for path in there.parent.iterdir()] == ["abc"]
+    (there / "tag").write_text("3.9-x86_64\n")
+    assert ship() == b"shipped\n"
+    assert not (there / "in-use").exists()
+    assert (there / "tag").read_text() == f"{python}-{platform.machine()}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 
@@ -30,8 +31,9 @@ COLUMNS = ("HOST", "STATE", "RECIPE", "IMAGE", "VLLM", "MODEL", "TOK/S", "UP", "
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print the table once."""
-    console = Console(highlight=False, width=shutil.get_terminal_size(WIDE).columns)
+    """Print the table once; whole where no terminal limits it."""
+    width = shutil.get_terminal_size(WIDE).columns if sys.stdout.isatty() else WIDE[0]
+    console = Console(highlight=False, width=width)
     console.print(table(rows))
 
 

@@ -22,11 +22,13 @@ _START = (
     'echo \'{"event": "no_python"}\''
 )
 
-#: $1: the hash. $2: the Python. Standard input: the archive. Three older runtimes stay for runs that still use them.
+#: $1: the hash. $2: the Python. Standard input: the archive. Three older runtimes stay for runs that still use them. When
+#: somebody else has brought the same one meanwhile, his stays: a run may be reading from it.
 _UNPACK = (
     f'umask 077; d="{FOLDER}"; mkdir -p "$d" && t=$(mktemp -d "$d/.new.XXXXXX") && tar -xzf - -C "$t" && '
     'printf %s "$2" > "$t/python" && "$2" -I -m compileall -q "$t/lib" >/dev/null; '
-    'rm -rf "$d/$1"; mv "$t" "$d/$1" && '
+    's() { cat "$1/tag" "$1/python" 2>/dev/null; }; '
+    'if [ "$(s "$d/$1")" = "$(s "$t")" ]; then rm -rf "$t"; else rm -rf "$d/$1"; mv -T "$t" "$d/$1" || rm -rf "$t"; fi; '
     'ls -1dt "$d"/*/ | tail -n +5 | while read -r o; do [ -e "$o/in-use" ] || rm -rf "$o"; done; '
     '[ -f "$d/$1/tag" ] && echo shipped'
 )
