@@ -43,7 +43,12 @@ class Said:
 
 
 #: fewer tokens and shorter waits than a real server deserves
-HASTE = {"smoke_test": "tokens: 24", "verify_health": "timeout_s: 3", "ollama_unload": "timeout_s: 2"}
+HASTE = {
+    "smoke_test": "tokens: 24",
+    "verify_health": "timeout_s: 3",
+    "ollama_unload": "timeout_s: 2",
+    "hf_model": "tries: 3",
+}
 
 
 class Desk:

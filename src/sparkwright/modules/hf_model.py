@@ -64,12 +64,13 @@ class HfModel(StateModule["HfModel.Args", Found]):
         dir: str = arg("the folder; ~ is the user's home")
         transfer: Literal["auto", "hf_transfer", "plain", "xet"] = arg("how files are fetched", default="auto")
         stall_seconds: float = arg("no byte for so long: kill the transfer and go on otherwise, seconds", default=60.0)
+        tries: int = arg("so many tries in a row that bring nothing end it; the pauses between grow", default=6)
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
         from_: str = arg("a host that has the model, to copy it from; empty: the hub", default="")
         neighbour: list[str] = arg("where that host hands it out; filled in by the command", default_factory=list)
 
     def __init__(self, patience: Patience | None = None) -> None:
-        self._patience = patience or Patience()
+        self._patience = patience
 
     def read(self, args: Args, context: Context) -> Found:
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
@@ -111,7 +112,8 @@ class HfModel(StateModule["HfModel.Args", Found]):
         found.manifest.about = found.manifest.about or {"id": args.id, "commit": args.commit}
         cached_before = context.machine.meminfo().get("Cached", 0)
         with _source(args, context) as source:
-            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, self._patience)
+            patience = self._patience or Patience(tries=args.tries)
+            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, patience)
             mode = transfer.run(_first_mode(args)) if files else ""
         for path in found.dropped:
             (folder / path).unlink(missing_ok=True)
