@@ -72,7 +72,7 @@ class Looker:
             inspected = containers.inspect(self.context.docker(), name)
             if inspected is None:
                 return {}, replace(found, container=Container(name, status="absent"))
-            box = _told(inspected, str(self.good.get("container_id", "")))
+            box = container_of(inspected, str(self.good.get("container_id", "")))
             loop = crash_loop.look(inspected, self.context) if box.exit_code or box.status != "exited" else ""
             drift = self._drift(inspected)
         except SparkwrightError as error:
@@ -209,7 +209,8 @@ def start_of(box: Container) -> str:
     return f"{box.id}@{box.started_s}@{box.restarts}" if box.id else ""
 
 
-def _told(inspected: dict[str, Any], verified_id: str) -> Container:
+def container_of(inspected: dict[str, Any], verified_id: str) -> Container:
+    """What a record holds of an inspected container. verified_id: of the last good state's."""
     state = inspected["State"]
     started = containers.started_at(inspected).replace(tzinfo=UTC).timestamp()
     return Container(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import Any
 
 from sparkwright.engine import endpoints
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judge import Limits
-from sparkwright.health.looking import Looker
+from sparkwright.health.looking import Looker, container_of
 from sparkwright.health.record import Container, Record, Server
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import http_probe
@@ -60,20 +59,7 @@ def _container(context: RunContext, name: str, verified_id: str) -> tuple[Contai
         return Container(name), "", f"the Docker Engine does not answer: {type(error).__name__}"
     if inspected is None:
         return Container(name, status="absent"), "", ""
-    return _told(name, inspected, verified_id), containers.url_of(inspected), ""
-
-
-def _told(name: str, inspected: dict[str, Any], verified_id: str) -> Container:
-    state = inspected["State"]
-    return Container(
-        name=name,
-        id=inspected["Id"],
-        status=state["Status"],
-        restarts=int(inspected.get("RestartCount", 0)),
-        exit_code=None if state["Status"] == "running" else state.get("ExitCode"),
-        started_s=containers.started_at(inspected).replace(tzinfo=UTC).timestamp(),
-        verified=inspected["Id"] == verified_id,
-    )
+    return container_of(inspected, verified_id), containers.url_of(inspected), ""
 
 
 def _judged(box: Container, server: Server, error: str, now_s: float, expected_s: float) -> tuple[str, str]:
