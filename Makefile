@@ -25,7 +25,8 @@ demo: .venv/.installed
 	$(BIN)/invoke deploy --host sandbox
 
 test: .venv/.installed-test lint
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m 'not engine and not alone'
+	$(BIN)/pytest -m alone
 
 test-engine: .venv/.installed-test
 	$(BIN)/pytest -m engine -v --tb=short -p no:xdist tests/real_engine

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -13,11 +15,19 @@ from pathlib import Path
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
+FIRST_PORT, PORTS, WORKERS = 23000, 1000, 9
+
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on, nor on the one after it; below those that Linux gives to whoever connects, and never one that
+    a test beside this one may be given."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
+    while True:
+        port = FIRST_PORT + worker * PORTS + random.randrange(PORTS - 1)
+        with socket.socket() as probe, socket.socket() as beside, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            beside.bind(("127.0.0.1", port + 1))
+            return port
 
 
 @dataclass

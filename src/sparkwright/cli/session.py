@@ -118,7 +118,7 @@ def look(
 
     check: it only looks. exclusive: it holds the host's lock, as a deploy does. become: as root.
     """
-    task = Task(id=module, name=module, module=module, args=args, become=become)
+    task = Task(id=module, name=module.replace("_", " "), module=module, args=args, become=become)
     plan = Plan(
         run_id=new_run_id(), host=member.host.name, play="Look", steps=(task,), check=check, exclusive=exclusive
     )

@@ -12,13 +12,17 @@ from sparkwright.host.ollama import ollama_models
 from sparkwright.host.ollama.ollama_models import Held, Seen
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
+GIB = 2**30
+BACK = 0.9
+
 
 class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
     """Ollama holds no model in the memory that CPU and GPU share. Ollama itself stays up; no Ollama at all is fine.
 
     Every Ollama of the host is asked: the service (where its unit says), containers, a user's own process, OLLAMA_HOST. Each
     model is asked to go, the list is polled until it is empty, and who is still there is asked again: an unload can be lost
-    while a model loads. Memory is believed only when the `memory` module has seen it.
+    while a model loads. Then it waits until what they held is available again, for a list is empty before the memory is; what
+    does not come back is said, and whether the engine fits is for the `memory` module to say.
 
     Returns: unloaded (names), models (what `ollama_reload` needs to bring them back). Fails when a model is in use and stays
     (it names it), or when Ollama does not answer.
@@ -30,6 +34,7 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
             "unload; stop unloads too (`ollama_stop` then stops Ollama); leave touches nothing", default="unload"
         )
         timeout_s: float = arg("how long a busy model may take to end its request, seconds", default=60.0)
+        memory_s: float = arg("how long the memory may take to come back once the list is empty, seconds", default=5.0)
 
     def read(self, args: Args, context: Context) -> Seen:
         if args.mode == "leave":
@@ -58,12 +63,24 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
         return {"unloaded": names, "models": models, "msg": msg}
 
     def act(self, args: Args, found: Seen, changes: list[Change], context: Context) -> dict[str, Any]:
+        before = context.machine.meminfo()["MemAvailable"]
         left = ollama_models.unload(context, timeout_s=args.timeout_s)
         if left.held:
             raise kept(left.held)
         if left.hanging:
             raise stuck(left)
+        _wait_for_memory(before, sum(one.model.size_bytes for one in found.held), args.memory_s, context)
         return {}
+
+
+def _wait_for_memory(before: int, held: int, timeout_s: float, context: Context) -> None:
+    """Until nine tenths of what was held are available; sizes are Ollama's own estimates."""
+    deadline_s = time.monotonic() + timeout_s
+    while (back := context.machine.meminfo()["MemAvailable"] - before) < BACK * held:
+        if time.monotonic() > deadline_s:
+            context.note(f"Ollama held {held / GIB:.1f} GiB; {max(0, back) / GIB:.1f} of it came back so far.")
+            return
+        time.sleep(ollama_models.POLL_S)
 
 
 def kept(held: tuple[Held, ...]) -> Failed:
