@@ -1,0 +1,56 @@
+"""The clock of a host without systemd, by Debian's own cron: it really fires, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sparkwright.health.record import latest
+from sparkwright.modules.health_timer import HealthTimer
+from tests.modules.context import RecordingContext
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("cron") or Path("/run/systemd/system").is_dir(),
+    reason="needs root, Debian's cron and no systemd",
+)
+#: cron looks once a minute
+FIRES_S = 90
+
+
+@contextmanager
+def crontab(text: str) -> Iterator[None]:
+    """The user's table holds this meanwhile, and a cron goes by it."""
+    before = subprocess.run(["crontab", "-l"], capture_output=True, check=False)
+    subprocess.run(["crontab", "-"], input=text.encode(), check=True)
+    daemon = subprocess.Popen(["cron", "-f"], stderr=subprocess.DEVNULL)  # it ends when another one is at work already
+    try:
+        yield
+    finally:
+        daemon.terminate()
+        daemon.wait()
+        subprocess.run(["crontab", "-"] if before.stdout else ["crontab", "-r"], input=before.stdout, check=True)
+
+
+def test_cron_checks_without_a_laptop_and_goes_without_a_trace(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    host = RecordingContext(home, root=str(tmp_path / "root"), env={"PATH": os.environ["PATH"], "HOME": str(home)})
+    mine = f"HOME={home}\n"
+    with crontab(mine):
+        first = HealthTimer().run(HealthTimer.Args(host="spark1", every_s=60), host)
+        assert first.changed and first.data["scope"] == "cron"
+        began = latest(host.state.path)
+        deadline_s = time.monotonic() + FIRES_S
+        while (now := latest(host.state.path)) == began:
+            assert time.monotonic() < deadline_s, "cron never started it"
+            time.sleep(0.2)
+        assert now is not None and began is not None and now.time_s > began.time_s
+        assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
+        assert subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=True).stdout == mine
