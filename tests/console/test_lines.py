@@ -94,3 +94,14 @@ def test_json_holds_one_object_a_line_and_ends_with_the_recap() -> None:
     lines.close()
     kinds = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
     assert kinds == ["task_finished", "recap"]
+
+
+def test_many_tasks_skipped_in_a_row_are_one_line_and_a_few_have_one_each() -> None:
+    skips = [finished(status="skipped", name=f"step {n}", msg="its condition does not hold") for n in range(5)]
+    shown = screen(*skips, finished(), *skips[:2], event("recap", host="spark1", seconds=1, msg="", **COUNTS))
+    assert shown[:4] == [
+        "skipped  5 tasks: step 0 ... step 4",
+        "ok       Pull the image",
+        "skipped  step 0",
+        "skipped  step 1",
+    ]

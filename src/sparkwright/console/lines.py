@@ -12,6 +12,9 @@ from sparkwright.plan.events import KNOWN_AFTER, Event
 
 PROGRESS_EVERY_S = 5.0
 WIDTH_STATUS = 8
+SKIPPED_EACH = 3
+#: events that leave a row of skipped tasks as it is
+SAYS_NOTHING = ("task_started", "recap", "rolled")
 
 
 class Lines:
@@ -23,6 +26,7 @@ class Lines:
         self._progress_at: dict[str, float] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._told: set[str] = set()
+        self._skipped: dict[str, list[str]] = {}
         self._width = 0
         self._many = False
         self._recaps: list[Event] = []
@@ -36,9 +40,13 @@ class Lines:
     def on(self, event: Event) -> None:
         handle = getattr(self, f"_on_{event['event']}", None)
         if handle is not None:
+            if event["event"] not in SAYS_NOTHING and not _is_skip(event):
+                self._tell_skipped(event["host"])
             handle(event)
 
     def close(self) -> None:
+        for host in list(self._skipped):
+            self._tell_skipped(host)
         if self._recaps:
             self.write("", "")
             for recap in sorted(self._recaps, key=lambda one: str(one["host"])):
@@ -92,9 +100,12 @@ class Lines:
 
     def _on_task_finished(self, event: Event) -> None:
         self._progress_at.pop(event["host"], None)
+        if _is_skip(event):
+            self._skipped.setdefault(event["host"], []).append(event["name"])
+            return
         took = f"  ({words.duration(event['seconds'])})" if event["seconds"] >= 2 else ""
         said = f"  {event['msg']}" if event["msg"] and event["status"] != "skipped" else ""
-        word = "later" if event["status"] == "skipped" and event["msg"].startswith(KNOWN_AFTER) else event["status"]
+        word = "later" if event["status"] == "skipped" else event["status"]
         self.write(word, self._line(word, event["host"], f"{event['name']}{took}{said}"))
         if event["status"] in ("failed", "ignored"):
             for style, text in explained(event, " " * (WIDTH_STATUS + 1)):
@@ -104,6 +115,14 @@ class Lines:
 
     def _on_recap(self, event: Event) -> None:
         self._recaps.append(event)
+
+    def _tell_skipped(self, host: str) -> None:
+        """Those skipped in a row: a line each, or one for many, which nobody would read one by one."""
+        names = self._skipped.pop(host, [])
+        if len(names) > SKIPPED_EACH:
+            names = [f"{len(names)} tasks: {names[0]} ... {names[-1]}"]
+        for name in names:
+            self.write("skipped", self._line("skipped", host, name))
 
     # -- lines ---------------------------------------------------------------------------------------------------
 
@@ -126,6 +145,13 @@ class Lines:
         self.write(style, f"{recap['host']:<{self._width}} : {counts}{more}  in {words.duration(recap['seconds'])}")
         if recap.get("msg"):
             self.write("fix", f"  {recap['msg']}")
+
+
+def _is_skip(event: Event) -> bool:
+    """Skipped for good: not one whose turn can only be known later."""
+    return (
+        event["event"] == "task_finished" and event["status"] == "skipped" and not event["msg"].startswith(KNOWN_AFTER)
+    )
 
 
 def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
