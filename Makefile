@@ -25,7 +25,7 @@ demo: .venv/.installed
 	$(BIN)/invoke deploy --host sandbox
 
 test: .venv/.installed-test lint
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m 'not engine and not alone'
+	$(BIN)/pytest -n $(WORKERS) -m 'not engine and not alone'
 	$(BIN)/pytest -m alone
 
 test-engine: .venv/.installed-test

@@ -5,26 +5,39 @@ Those that judge times to the millisecond (marked `alone`) come after, one by on
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
-#: long, and each test with a sandbox of its own: they are handed out one by one, other files as a whole
-ONE_BY_ONE = ("tests/sandbox/test_deploy.py", "tests/sandbox/test_faults.py", "tests/sandbox/test_restart.py")
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
 #: a client that is kept waiting by others would say "inconclusive", and be right
 ALONE = ("tests/measure/", "tests/modules/test_smoke_test.py")
-#: one Docker Engine, one pretend Spark of each name: never two at once
-SHARED = ("bed", "docker")
+#: one Docker Engine, one pretend Spark of each name: never two of these at once
+DOCKER = ("tests/bed/", "tests/registry/")
+#: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole
+ONE_BY_ONE = ("tests/sandbox/test_deploy.py", "tests/sandbox/test_faults.py", "tests/sandbox/test_restart.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.nodeid.startswith(ALONE):
-            item.add_marker(pytest.mark.alone)
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.nodeid.startswith(ALONE):
+        item.add_marker(pytest.mark.alone)
 
 
-def _group(item: pytest.Item) -> str:
-    if any(item.get_closest_marker(name) for name in SHARED):
+def group(nodeid: str) -> str:
+    """What runs on one worker, in its order. (xdist's own groups, by mark, do nothing under pytest 9.)"""
+    if nodeid.startswith(DOCKER):
         return "docker"
-    file = item.nodeid.partition("::")[0]
-    return item.nodeid if file in ONE_BY_ONE else file
+    return nodeid if nodeid.startswith(ONE_BY_ONE) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Grouped(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return Grouped(config, log)
