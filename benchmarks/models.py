@@ -136,9 +136,12 @@ class Bench:
             yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
             process.kill()
 
-    def say_peak(self) -> None:
-        print(f"{'  peak memory of runner and transfer (USS), MB':<58} {self.peak_bytes / 1e6:8.0f}", flush=True)
+    def memory(self, url: str, *modes: str) -> None:
+        """Runs of their own: to look at a process's memory again and again slows it down."""
         self.peak_bytes = 0
+        for mode in modes:
+            self.run(self.fresh("ours"), url, mode, watched=True)
+        print(f"{'  peak memory of runner and transfer (USS), MB':<58} {self.peak_bytes / 1e6:8.0f}", flush=True)
 
     def make(self, sizes: list[int]) -> list[dict[str, Any]]:
         """Random files of these sizes, with what the lock would say of them."""
@@ -170,19 +173,21 @@ class Bench:
         seconds, found = self.run(self.fresh("ours"), url, mode)
         return Ours(seconds, seconds - found["s"] + found["came_s"])
 
-    def run(self, home: Path, url: str, mode: str) -> tuple[float, dict[str, Any]]:
-        """One hf_model in a process as the runner is; the memory of it and its children is watched."""
+    def run(self, home: Path, url: str, mode: str, *, watched: bool = False) -> tuple[float, dict[str, Any]]:
+        """One hf_model in a process as the runner is. watched: so is the memory of it and its children."""
         env = {**os.environ, "PYTHONPATH": str(TOP / "src")}
         words = [sys.executable, "-c", OURS, str(home), url, mode, str(self.folder / "rows.json")]
         began_s = time.perf_counter()
         process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
         ended = threading.Event()
         watcher = threading.Thread(target=self.watch, args=(process.pid, ended))
-        watcher.start()
+        if watched:
+            watcher.start()
         out, _ = process.communicate()
         seconds = time.perf_counter() - began_s
         ended.set()
-        watcher.join()
+        if watched:
+            watcher.join()
         return seconds, dict(json.loads(out))
 
     def watch(self, pid: int, ended: threading.Event) -> None:
@@ -198,6 +203,7 @@ class Bench:
         target = self.folder / name
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
+        os.sync()  # the run before has written as much: what of it still waits for the disk is not this one's
         return target
 
     def compared(self, what: str, size: int, ours: Callable[[], Ours], theirs: Callable[[], float]) -> None:
@@ -232,7 +238,7 @@ def one_file(bench: Bench, size: int) -> None:
                 lambda m=mode: bench.ours(url, m),
                 lambda m=mode: bench.bare(url, rows, m == "hf_transfer"),
             )
-    bench.say_peak()
+        bench.memory(url, "hf_transfer", "plain")
 
 
 def throttled(bench: Bench, size: int) -> None:
@@ -247,8 +253,8 @@ def throttled(bench: Bench, size: int) -> None:
                 lambda m=mode: bench.ours(url, m),
                 lambda: bench.bare(url, rows, False),
             )
+        bench.memory(url, "hf_transfer")
     bench.rounds = rounds
-    bench.say_peak()
 
 
 def four_files(bench: Bench, size: int) -> None:
@@ -258,7 +264,7 @@ def four_files(bench: Bench, size: int) -> None:
         bench.compared(
             "plain, four files", size, lambda: bench.ours(url, "plain"), lambda: bench.bare(url, rows, False)
         )
-    bench.say_peak()
+        bench.memory(url, "plain")
 
 
 def hashing(bench: Bench, size: int) -> None:
