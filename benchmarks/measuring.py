@@ -21,10 +21,11 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 TOP = Path(__file__).parent.parent
 sys.path[:0] = [str(TOP), str(TOP / "src")]
@@ -77,7 +78,8 @@ def main() -> None:
 def present() -> list[Client]:
     """Ours, and the others that are here."""
     found: list[Client] = [libraries.ours()]
-    ways = (libraries.vllm, *(functools.partial(command_lines.installed, name) for name in command_lines.PINNED))
+    ways: list[Callable[[], Client]] = [libraries.vllm]
+    ways += [functools.partial(command_lines.installed, name) for name in command_lines.PINNED]
     for way in ways:
         try:
             found.append(way())
@@ -201,8 +203,11 @@ def p50(ordered: Sequence[float]) -> float:
 
 def middle(rows: Sequence[Row]) -> Row:
     """Medians; where a run has none, none."""
-    columns = {name: [getattr(one, name) for one in rows] for name in Row.__dataclass_fields__}
-    return Row(**{name: None if None in some else statistics.median(some) for name, some in columns.items()})
+    middles: dict[str, Any] = {}
+    for name in Row.__dataclass_fields__:
+        column = [getattr(one, name) for one in rows]
+        middles[name] = None if None in column else statistics.median(column)
+    return Row(**middles)
 
 
 def line(name: str, count: int, one: Row) -> str:
