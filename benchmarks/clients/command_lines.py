@@ -52,13 +52,13 @@ class CommandLine:
 
 
 def installed(name: str) -> CommandLine:
-    """A program, installed if need be. Raises Absent."""
+    """A program; where it is not there both are installed, in one go: they share what they need. Raises Absent."""
     if not (VENV / "bin" / name).exists():
-        print(f"installing {name} into {VENV}: some gigabytes, once", flush=True)
+        wanted = [f"{one}=={version}" for one, version in PINNED.items()]
+        print(f"installing {' '.join(wanted)} into {VENV}: some gigabytes, once", flush=True)
         if not (VENV / "bin/pip").exists():
             venv.create(VENV, with_pip=True)
-        done = subprocess.run([str(VENV / "bin/pip"), "install", "--quiet", f"{name}=={PINNED[name]}"], check=False)
-        if done.returncode:
+        if subprocess.run([str(VENV / "bin/pip"), "install", "--quiet", *wanted], check=False).returncode:
             raise Absent(f"pip can't install {name} {PINNED[name]}")
     return {"guidellm": GUIDELLM, "aiperf": AIPERF}[name]
 
