@@ -3,6 +3,10 @@
      cc -O2 -o exact_server exact_server.c
      ./exact_server FIRST_US GAP_US CHUNKS TOKENS_A_CHUNK STALL_AT STALL_US        prints its port; GET /record is what it did
 
+   A stream ends at the request's max_tokens or max_completion_tokens, at the latest after CHUNKS. Like vLLM's it names the
+   role right before the first token, ends with a chunk of nothing but usage, and has usage in every chunk only for who asked
+   for continuous_usage_stats. GET /v1/models and /health are there for clients that look first.
+
    One thread, epoll, CLOCK_MONOTONIC (what Python's perf_counter reads): a stream costs it a few microseconds a chunk, so that
    what is measured against it is the client. */
 
@@ -21,7 +25,7 @@
 enum { STREAMS = 1024, CHUNKS = 4096, REQUEST_BYTES = 1 << 16 };
 
 typedef struct {
-    int fd, length, sent, streaming, waiting;
+    int fd, length, sent, streaming, waiting, counts, chunks;
     double received_s, due_s;
     char request[REQUEST_BYTES];
 } Stream;
@@ -54,29 +58,43 @@ static void chunk(int fd, const char *event) {
 static void begin(Stream *one) {
     static const char head[] = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     send_all(one->fd, head, sizeof head - 1);
-    chunk(one->fd, "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}],"
-                   "\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":0}}\n\n");
+    const char *limit = strstr(one->request, "_tokens\":");
+    int asked = limit ? (atoi(limit + 9) + per_chunk - 1) / per_chunk : chunks;
+    one->chunks = asked > 0 && asked < chunks ? asked : chunks;
+    one->counts = strstr(one->request, "continuous_usage_stats") != NULL;
     one->sent = one->waiting = 0, one->streaming = 1, one->due_s = one->received_s + first_us * 1e-6;
     one->length = recorded++;                                          /* from here on: where it is recorded */
     received_s[one->length] = one->received_s;
     sent_s[one->length] = calloc(CHUNKS, sizeof(double));
 }
 
+static void event(Stream *one, const char *choices, int tokens) {
+    static const char head[] = "data: {\"id\":\"chatcmpl-9f8684af220d046d\",\"object\":\"chat.completion.chunk\","
+                               "\"created\":1795219194,\"model\":\"m\",\"choices\":";
+    char text[600], usage[100] = "";
+    if (one->counts || !strcmp(choices, "[]"))
+        snprintf(usage, sizeof usage, ",\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":%d,\"total_tokens\":%d}", tokens, 9 + tokens);
+    snprintf(text, sizeof text, "%s%s%s}\n\n", head, choices, usage);
+    chunk(one->fd, text);
+}
+
 static void next(Stream *one) {
-    char event[512];
-    int tokens = ++one->sent * per_chunk;
-    snprintf(event, sizeof event,
-             "data: {\"id\":\"chatcmpl-9f8684af220d046d\",\"object\":\"chat.completion.chunk\",\"created\":1795219194,\"model\":\"m\","
-             "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word \"},\"logprobs\":null,\"finish_reason\":null}],"
-             "\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":%d}}\n\n", tokens);
+    int tokens = ++one->sent * per_chunk, last = one->sent == one->chunks;
     sent_s[one->length][one->sent - 1] = now_s();
-    chunk(one->fd, event);
+    if (one->sent == 1)
+        event(one, "[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]", 0);
+    event(one, last ? "[{\"index\":0,\"delta\":{\"content\":\"word \"},\"logprobs\":null,\"finish_reason\":\"length\"}]"
+                    : "[{\"index\":0,\"delta\":{\"content\":\"word \"},\"logprobs\":null,\"finish_reason\":null}]", tokens);
     one->due_s += gap_us * 1e-6 + (one->sent == stall_at ? stall_us * 1e-6 : 0);
-    if (one->sent == chunks) {
-        chunk(one->fd, "data: [DONE]\n\n");
-        send_all(one->fd, "0\r\n\r\n", 5);
-        one->streaming = one->length = 0;
-    }
+    if (!last) return;
+    event(one, "[]", tokens);
+    chunk(one->fd, "data: [DONE]\n\n");
+    send_all(one->fd, "0\r\n\r\n", 5);
+    one->streaming = one->length = 0;
+}
+
+static void answer(int fd, const char *status, const char *body) {
+    dprintf(fd, "HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %zu\r\n\r\n%s", status, strlen(body), body);
 }
 
 static void tell(int fd) {
@@ -106,8 +124,12 @@ static int readable(Stream *one) {
     char *end = strstr(one->request, "\r\n\r\n"), *size = strcasestr(one->request, "content-length:");
     if (!end || one->length < end + 4 - one->request + (size && size < end ? atoi(size + 15) : 0)) return 1;
     one->received_s = at_s, one->length = 0;
-    if (one->request[0] == 'P') one->waiting = 1;
-    else tell(one->fd);
+    if (!strncmp(one->request, "POST /v1/chat/completions ", 26)) one->waiting = 1;
+    else if (!strncmp(one->request, "GET /record ", 12)) tell(one->fd);
+    else if (!strncmp(one->request, "GET /health ", 12)) answer(one->fd, "200 OK", "{}");
+    else if (!strncmp(one->request, "GET /v1/models ", 15))
+        answer(one->fd, "200 OK", "{\"object\":\"list\",\"data\":[{\"id\":\"m\",\"object\":\"model\",\"owned_by\":\"exact\"}]}");
+    else answer(one->fd, "404 Not Found", "{}");
     return 1;
 }
 
@@ -121,8 +143,8 @@ int main(int given, char **words) {
     bind(listener, (struct sockaddr *)&where, size), listen(listener, 1024);
     getsockname(listener, (struct sockaddr *)&where, &size);
     printf("%d\n", ntohs(where.sin_port)), fflush(stdout);
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL}, events[256];
-    epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event);
+    struct epoll_event arrival = {.events = EPOLLIN, .data.ptr = NULL}, events[256];
+    epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &arrival);
     for (;;) {
         double due_s = 1e18, at_s = now_s();
         Stream *waits = NULL;
@@ -140,8 +162,8 @@ int main(int given, char **words) {
                 one = calloc(1, sizeof(Stream));
                 one->fd = accept(listener, NULL, NULL);
                 setsockopt(one->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-                event.data.ptr = streams[count++] = one;
-                epoll_ctl(epoll, EPOLL_CTL_ADD, one->fd, &event);
+                arrival.data.ptr = streams[count++] = one;
+                epoll_ctl(epoll, EPOLL_CTL_ADD, one->fd, &arrival);
             } else if (readable(one) <= 0) {
                 one->streaming = 0;
                 close(one->fd);

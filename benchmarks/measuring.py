@@ -1,56 +1,98 @@
-"""How true the streaming client is, against a server whose own record is the truth, and what it costs.
+"""How true the streaming client is, against a server whose own record is the truth, and what it costs, beside other clients.
 
-    make bench-measuring                (or: .venv/bin/python benchmarks/measuring.py)
+    make bench-measuring                (or: .venv/bin/python benchmarks/measuring.py [STREAMS ...])
 
-It needs a C compiler. The server is a process of its own; medians of 3. Other clients are measured too where they are
-installed: httpx, aiohttp (as vLLM's benchmark uses it). guidellm and aiperf want a tokenizer and gigabytes:
-docs/benchmarks.md has their figures.
+It needs a C compiler. The peers are vLLM's own request function, where a Python has it (`make test-engine`, or
+ENGINE_PYTHON), and guidellm and aiperf, installed into .bench/clients once (7 GB; CLIENTS_VENV names another venv that has them).
+Server and client are processes of their own; the clients take turns, so that they meet the same machine; medians of RUNS.
 """
 
 from __future__ import annotations
 
-import asyncio
+import atexit
 import functools
-import importlib.util
 import itertools
 import json
 import os
+import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+TOP = Path(__file__).parent.parent
+sys.path[:0] = [str(TOP), str(TOP / "src")]
+
+from benchmarks.clients import TOKENS, Absent, Said, command_lines, libraries
 from sparkwright.engine import endpoints
-from sparkwright.measure import figures, load, stream
+from sparkwright.measure import figures, smoke, stream
 
-TOKENS = 128
 RATE = 50
+FIRST_S = 0.2
+IDEAL_S = FIRST_S + (TOKENS - 1) / RATE
 RUNS = 3
+STREAMS = (8, 64, 256)
+#: less than this share of a program's start is what its start varies by, and says nothing of its requests
+START_SCATTER = 0.1
 
-#: times of one stream: (time to the first token, gaps between its chunks)
+Client = libraries.Library | command_lines.CommandLine
+#: times of one stream: (time to the first token, gaps between its chunks), seconds
 Times = tuple[float, list[float]]
 
 
-@dataclass
-class Measured:
-    """What a client says of some streams, and the processor time it took, seconds."""
+@dataclass(frozen=True)
+class Row:
+    """A client against the server's record: errors in ms, signed. said, served: of the ideal aggregate.
 
-    times: list[Times]
-    tokens: int
-    wall_s: float
-    cpu_s: float
+    served is by the server's own clock, until it had sent the last token. None: the client can't say, or it can't be told.
+    """
+
+    ttft_ms: float
+    gap_ms: float | None
+    said: float
+    served: float
+    cpu_us: float | None
+    start_s: float
+
+
+def main() -> None:
+    """Print the tables."""
+    streams = [int(word) for word in sys.argv[1:]] or list(STREAMS)
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {RATE} tok/s a stream, medians of {RUNS}")
+    clients = present()
+    with tempfile.TemporaryDirectory(prefix="me-") as folder:
+        many_streams(clients, streams, Path(folder))
+        stall(clients, Path(folder))
+    rates()
+    gate()
+    print(f"load {os.getloadavg()[0]:.1f} at the end")
+
+
+def present() -> list[Client]:
+    """Ours, and the others that are here."""
+    found: list[Client] = [libraries.ours()]
+    ways: list[Callable[[], Client]] = [libraries.vllm]
+    ways += [functools.partial(command_lines.installed, name) for name in command_lines.PINNED]
+    for way in ways:
+        try:
+            found.append(way())
+        except Absent as error:
+            print(f"left out: {error}")
+    return found
 
 
 @functools.cache
 def program() -> str:
     """The exact server, compiled: one in Python would be measured more than its clients."""
     path = Path(tempfile.mkdtemp(prefix="exact-")) / "exact_server"
+    atexit.register(shutil.rmtree, path.parent)
     subprocess.run(["cc", "-O2", "-o", str(path), str(Path(__file__).parent / "exact_server.c")], check=True)
     return str(path)
 
@@ -58,8 +100,8 @@ def program() -> str:
 @contextmanager
 def server(
     *,
-    first_s: float = 0.2,
-    gap_s: float,
+    first_s: float = FIRST_S,
+    gap_s: float = 1 / RATE,
     per_chunk: int = 1,
     chunks: int = TOKENS,
     stall_at: int = 0,
@@ -78,151 +120,142 @@ def server(
         process.wait()
 
 
-def record(url: str) -> list[Times]:
+@dataclass(frozen=True)
+class Truth:
+    """The server's own record. wall_s: from the first request to the last token."""
+
+    times: list[Times]
+    wall_s: float
+
+    @property
+    def gaps_s(self) -> list[float]:
+        """Of all streams, ascending."""
+        return sorted(gap for _, gaps in self.times for gap in gaps)
+
+
+def record(url: str) -> Truth:
     """The server's own times of each stream."""
     with urllib.request.urlopen(f"{url}/record") as answer:
         found = json.loads(answer.read())
-    return [(sent[0][0] - received_s, [b[0] - a[0] for a, b in itertools.pairwise(sent)]) for received_s, sent in found]
+    times = [
+        (sent[0][0] - received_s, [b[0] - a[0] for a, b in itertools.pairwise(sent)]) for received_s, sent in found
+    ]
+    return Truth(times, max(sent[-1][0] for _, sent in found) - min(received_s for received_s, _ in found))
 
 
-def ours(url: str, streams: int) -> Measured:
-    """sparkwright's client."""
-    requests = [load.Request(body(n)) for n in range(streams)]
-    cpu_s = time.process_time()
-    found = [one.stream for one in load.run(url, requests) if one.stream]
-    cpu_s = time.process_time() - cpu_s
-    summed = figures.of(found)
-    return Measured([(one.points[0][0], one.gaps_s) for one in found], summed.tokens, summed.wall_s, cpu_s)
+def many_streams(clients: Sequence[Client], counts: Sequence[int], folder: Path) -> None:
+    """The table of streams, and how the peers stand to ours."""
+    print(f"{'client':>9} {'streams':>7} {'TTFT p50':>12} {'gap p50':>12} {'of ideal':>9} {'server':>7}", end="")
+    print(f" {'CPU a token':>12} {'start, CPU':>11}")
+    for count in counts:
+        starts = {client.name: start_s(client, count, folder) for client in clients}
+        rows: dict[str, list[Row]] = {client.name: [] for client in clients}
+        for _ in range(RUNS):
+            for client in clients:
+                rows[client.name].append(row(client, count, starts[client.name], folder))
+        found = {name: middle(some) for name, some in rows.items()}
+        for name, one in found.items():
+            print(line(name, count, one), flush=True)
+        for name in list(found)[1:]:
+            print(ratios(name, found[name], found["ours"]), flush=True)
 
 
-def body(n: int) -> dict[str, Any]:
-    """The request of a stream."""
-    return endpoints.measured_stream("m", f"{n} hello", TOKENS)
+def start_s(client: Client, streams: int, folder: Path) -> float | None:
+    """The processor time of a program's start; a library's is known from each of its runs."""
+    if isinstance(client, libraries.Library):
+        return None
+    with server() as url:
+        return client.start_cpu_s(url, streams, folder)
 
 
-def with_httpx(url: str, streams: int) -> Measured:
-    """A common way to do it: one AsyncClient, a task a stream."""
-    import httpx
-
-    async def one(client: httpx.AsyncClient, n: int) -> list[float]:
-        at_s = [time.perf_counter()]
-        async with client.stream("POST", url + endpoints.CHAT, json=body(n)) as answer:
-            async for line in answer.aiter_lines():
-                now_s = time.perf_counter()
-                if line.startswith("data:") and spoke(line[5:]):
-                    at_s.append(now_s)
-        return at_s
-
-    async def all_of_them() -> list[list[float]]:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=600, limits=limits) as client:
-            return list(await asyncio.gather(*(one(client, n) for n in range(streams))))
-
-    return measured(all_of_them)
-
-
-def with_aiohttp(url: str, streams: int) -> Measured:
-    """As the request function of `vllm bench serve` does it: one session, a task a stream."""
-    import aiohttp
-
-    async def one(session: aiohttp.ClientSession, n: int) -> list[float]:
-        at_s = [time.perf_counter()]
-        async with session.post(url + endpoints.CHAT, json=body(n)) as answer:
-            async for line in answer.content:
-                now_s = time.perf_counter()
-                if line.startswith(b"data:") and spoke(line[5:].decode()):
-                    at_s.append(now_s)
-        return at_s
-
-    async def all_of_them() -> list[list[float]]:
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector) as session:
-            return list(await asyncio.gather(*(one(session, n) for n in range(streams))))
-
-    return measured(all_of_them)
-
-
-def measured(act: Callable[[], Any]) -> Measured:
-    """Times and costs of an asyncio client."""
-    cpu_s = time.process_time()
-    found = asyncio.run(act())
-    cpu_s = time.process_time() - cpu_s
-    times = [(one[1] - one[0], [b - a for a, b in itertools.pairwise(one)]) for one in found]
-    wall_s = max(one[-1] for one in found) - min(one[0] for one in found)
-    return Measured(times, sum(len(one) - 1 for one in found), wall_s, cpu_s)
-
-
-def spoke(data: str) -> bool:
-    """Whether a chunk holds text."""
-    if data.strip() == "[DONE]":
-        return False
-    choices = json.loads(data).get("choices")
-    return bool(choices and endpoints.delta_counts(choices[0]["delta"]))
-
-
-CLIENTS: dict[str, Callable[[str, int], Measured]] = {"ours": ours}
-CLIENTS |= {"aiohttp": with_aiohttp} if importlib.util.find_spec("aiohttp") else {}
-CLIENTS |= {"httpx": with_httpx} if importlib.util.find_spec("httpx") else {}
-
-
-def row(client: str, streams: int) -> dict[str, float]:
+def row(client: Client, streams: int, started_s: float | None, folder: Path) -> Row:
     """One run of a client against a fresh server."""
-    with server(gap_s=1 / RATE) as url:
-        found = CLIENTS[client](url, streams)
+    with server() as url:
+        said = client.run(url, streams, folder)
         truth = record(url)
-    ideal_s = 0.2 + (TOKENS - 1) / RATE
-    gaps, true_gaps = (sorted(gap for _, gaps in times for gap in gaps) for times in (found.times, truth))
-    return {
-        "ttft_p50_error_ms": 1000 * abs(p50(found.times) - p50(truth)),
-        "gap_p50_error_ms": 1000 * abs(figures.percentile(gaps, 50) - figures.percentile(true_gaps, 50)),
-        "of_ideal": found.tokens / found.wall_s / (streams * TOKENS / ideal_s),
-        "server_of_ideal": ideal_s / (max(sum(gaps, first) for first, gaps in truth)),
-        "cpu_us_a_token": 1e6 * found.cpu_s / found.tokens,
-    }
-
-
-def p50(times: list[Times]) -> float:
-    """The median time to the first token."""
-    return statistics.median(first for first, _ in times)
-
-
-def many_streams() -> None:
-    """The table of streams."""
-    print(
-        f"{'client':>8} {'streams':>7} {'TTFT p50 error':>15} {'gap p50 error':>14} {'of ideal':>9} {'CPU a token':>12}"
+    if len(said.ttft_s) != streams or len(truth.times) != streams:
+        sys.exit(f"{client.name} says {len(said.ttft_s)} streams, the server {len(truth.times)}, asked were {streams}")
+    ideal = streams * TOKENS / IDEAL_S
+    start, cpu_s = costs(said, started_s)
+    return Row(
+        ttft_ms=1000 * (statistics.median(said.ttft_s) - statistics.median(first for first, _ in truth.times)),
+        gap_ms=1000 * (p50(said.gaps_s) - p50(truth.gaps_s)) if said.gaps_s else None,
+        said=said.tok_per_s / ideal,
+        served=streams * TOKENS / truth.wall_s / ideal,
+        cpu_us=1e6 * cpu_s / (streams * TOKENS) if cpu_s is not None else None,
+        start_s=start,
     )
-    for client in CLIENTS:
-        for streams in (8, 64, 256):
-            rows = [row(client, streams) for _ in range(RUNS)]
-            mid = {name: statistics.median(one[name] for one in rows) for name in rows[0]}
-            print(
-                f"{client:>8} {streams:>7} {mid['ttft_p50_error_ms']:>12.2f} ms {mid['gap_p50_error_ms']:>11.3f} ms"
-                f" {mid['of_ideal']:>8.1%} {mid['cpu_us_a_token']:>9.0f} us",
-                flush=True,
-            )
+
+
+def costs(said: Said, started_s: float | None) -> tuple[float, float | None]:
+    """Processor time of start and requests, seconds; that of requests is None below what a program's start varies by."""
+    if said.request_cpu_s is not None:
+        return said.cpu_s - said.request_cpu_s, said.request_cpu_s
+    assert started_s is not None
+    more_s = said.cpu_s - started_s
+    return started_s, more_s if more_s > START_SCATTER * started_s else None
+
+
+def p50(ordered: Sequence[float]) -> float:
+    """The median of ascending times."""
+    return figures.percentile(ordered, 50)
+
+
+def middle(rows: Sequence[Row]) -> Row:
+    """Medians; where a run has none, none."""
+    middles: dict[str, Any] = {}
+    for name in Row.__dataclass_fields__:
+        column = [getattr(one, name) for one in rows]
+        middles[name] = None if None in column else statistics.median(column)
+    return Row(**middles)
+
+
+def line(name: str, count: int, one: Row) -> str:
+    """A row of the table."""
+    gap = f"{one.gap_ms:>+9.3f} ms" if one.gap_ms is not None else f"{'none':>12}"
+    cpu = f"{one.cpu_us:>9.0f} us" if one.cpu_us is not None else f"{'?':>12}"
+    shares = f"{one.said:>9.1%} {one.served:>7.1%}"
+    return f"{name:>9} {count:>7} {one.ttft_ms:>+9.2f} ms {gap} {shares} {cpu} {one.start_s:>9.1f} s"
+
+
+def ratios(name: str, peer: Row, ours: Row) -> str:
+    """How far a peer is behind ours."""
+    ttft = f"TTFT error {abs(peer.ttft_ms) / max(abs(ours.ttft_ms), 0.001):.0f}x"
+    cpu = f"CPU a token {peer.cpu_us / ours.cpu_us:.1f}x" if peer.cpu_us and ours.cpu_us else "CPU a token ?"
+    return f"{name:>9} / ours: {ttft}, {cpu}, aggregate {peer.said / ours.said:.2f}x"
+
+
+def stall(clients: Sequence[Client], folder: Path) -> None:
+    """What each client reports of a stall in every stream."""
+    for client in clients:
+        with server(chunks=60, stall_at=30, stall_s=1.0) as url:
+            said, truth = client.run(url, 8, folder), record(url)
+        print(
+            f"a stall of {truth.gaps_s[-1]:.3f} s in each of 8 streams: {client.name:>9} says largest"
+            f" {said.largest_s:.3f} s, p99 of ITL {said.itl_p99_s:.3f} s",
+            flush=True,
+        )
 
 
 def rates() -> None:
-    """The decode rate with several tokens a chunk, and a stall."""
+    """The decode rate with several tokens a chunk."""
     for per_chunk in (1, 3, 8):
-        with server(gap_s=per_chunk / RATE, per_chunk=per_chunk, chunks=TOKENS // per_chunk) as url:
-            found = stream.run(url, body(0))
-            _first, gaps = record(url)[0]
-        true = (found.tokens - per_chunk) / sum(gaps)
+        with server(gap_s=per_chunk / RATE, per_chunk=per_chunk) as url:
+            found = stream.run(url, endpoints.measured_stream("m", "hello", TOKENS))
+            (_first, gaps) = record(url).times[0]
+        true = (found.points[-1][1] - per_chunk) / sum(gaps)
         assert found.tok_per_s is not None
         print(f"{per_chunk} tokens a chunk: {found.tok_per_s:.3f} tok/s, error {abs(found.tok_per_s / true - 1):.3%}")
-    with server(gap_s=0.02, chunks=60, stall_at=30, stall_s=1.0) as url:
-        summed = figures.of([stream.run(url, body(0))])
-    print(
-        f"a 1 s stall (and the usual 20 ms): largest gap {summed.largest_gap_s * 1000:.1f} ms, stalls {summed.stalls}"
-    )
 
 
-def main() -> None:
-    """Print the tables."""
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {RATE} tok/s a stream")
-    many_streams()
-    rates()
+def gate() -> None:
+    """How long the throughput test takes on the server it is meant for."""
+    with server(gap_s=1 / 47) as url:
+        baseline = smoke.Baseline(dict.fromkeys(smoke.PROMPTS, 47.0), deviation=0.0, runs=5)
+        started_s = time.perf_counter()
+        found = smoke.measure(url, "m", bounds=smoke.Bounds(expected=47), baseline=baseline)
+        took_s = time.perf_counter() - started_s
+    print(f"smoke test of 47 tok/s: {found.verdict}, {found.tok_per_s:.2f} tok/s, {took_s:.1f} s")
 
 
 if __name__ == "__main__":
