@@ -5,6 +5,7 @@ Those that judge times to the millisecond (marked `alone`) come after, one by on
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,16 @@ ONE_BY_ONE = ("tests/sandbox/test_deploy.py", "tests/sandbox/test_faults.py", "t
 def pytest_itemcollected(item: pytest.Item) -> None:
     if item.nodeid.startswith(ALONE):
         item.add_marker(pytest.mark.alone)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The whole fault matrix takes minutes: `make test-faults` asks for it."""
+    if os.environ.get("SPARKWRIGHT_FAULTS") == "all":
+        return
+    left_out = [item for item in items if item.get_closest_marker("whole")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("whole")]
 
 
 def group(nodeid: str) -> str:

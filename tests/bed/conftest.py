@@ -17,6 +17,11 @@ import pytest
 
 TOP = Path(__file__).parent.parent.parent
 BED = TOP / ".bed"
+#: the stand-in engine loads nothing for seconds
+AT_ONCE = "SPARKWRIGHT_SANDBOX_SPEED: instant"
+
+#: fewer tokens than a real server deserves; the stand-in for Ollama holds no memory that could come back
+HASTE = {"smoke_test": "tokens: 24", "ollama_unload": "memory_s: 0.1"}
 
 
 @dataclass
@@ -90,8 +95,11 @@ def lab(bed: Path, tmp_path: Path) -> Iterator[Lab]:
     shutil.copytree(bed / "project", tmp_path / "project", dirs_exist_ok=True)
     (tmp_path / "project/spark.lock").unlink(missing_ok=True)
     one = Lab(tmp_path / "project", bed / "bin")
-    for book in (one.root / "playbooks").rglob("*.yml"):  # fewer tokens than a real server deserves
-        book.write_text(re.sub(r"( smoke_test:\n)( +)", r"\1\2tokens: 24\n\2", book.read_text()))
+    for book in (one.root / "playbooks").rglob("*.yml"):
+        for module, shorter in HASTE.items():
+            book.write_text(re.sub(rf"( {module}:\n)( +)", rf"\1\2{shorter}\n\2", book.read_text()))
+    recipe = one.root / "recipes/bed.yml"
+    recipe.write_text(recipe.read_text().replace("container:\n", f"container:\n  env: {{{AT_ONCE}}}\n"))
     yield one
 
 

@@ -3,22 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
-
-import pytest
-
-WHOLE = "SPARKWRIGHT_FAULTS"
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The whole matrix takes minutes: `make test-faults` asks for it."""
-    if os.environ.get(WHOLE) == "all":
-        return
-    left_out = [item for item in items if item.get_closest_marker("whole")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("whole")]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -26,16 +26,24 @@ FIRES_S = 90
 
 @contextmanager
 def crontab(text: str) -> Iterator[None]:
-    """The user's table holds this meanwhile, and a cron goes by it."""
+    """The user's table holds this meanwhile."""
     before = subprocess.run(["crontab", "-l"], capture_output=True, check=False)
     subprocess.run(["crontab", "-"], input=text.encode(), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["crontab", "-"] if before.stdout else ["crontab", "-r"], input=before.stdout, check=True)
+
+
+@contextmanager
+def cron() -> Iterator[None]:
+    """Debian's daemon. It tells a changed table by its time in seconds, so it starts when the table stands."""
     daemon = subprocess.Popen(["cron", "-f"], stderr=subprocess.DEVNULL)  # it ends when another one is at work already
     try:
         yield
     finally:
         daemon.terminate()
         daemon.wait()
-        subprocess.run(["crontab", "-"] if before.stdout else ["crontab", "-r"], input=before.stdout, check=True)
 
 
 def test_cron_checks_without_a_laptop_and_goes_without_a_trace(tmp_path: Path) -> None:
@@ -48,9 +56,10 @@ def test_cron_checks_without_a_laptop_and_goes_without_a_trace(tmp_path: Path) -
         assert first.changed and first.data["scope"] == "cron"
         began = latest(host.state.path)
         deadline_s = time.monotonic() + FIRES_S
-        while (now := latest(host.state.path)) == began:
-            assert time.monotonic() < deadline_s, "cron never started it"
-            time.sleep(0.2)
+        with cron():
+            while (now := latest(host.state.path)) == began:
+                assert time.monotonic() < deadline_s, "cron never started it"
+                time.sleep(0.2)
         assert now is not None and began is not None and now.time_s > began.time_s
         assert HealthTimer().run(HealthTimer.Args(state="absent"), host).changed
         assert subprocess.run(["crontab", "-l"], capture_output=True, text=True, check=True).stdout == mine
