@@ -99,10 +99,10 @@ from pathlib import Path
 from sparkwright.modules.hf_model import HfModel
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
-from sparkwright.host.models.staging import Staging
+from sparkwright.host.models.transfer import Transfer
 from sparkwright.runner.context import RunContext
-came, right = [], Staging.right
-Staging.right = lambda self, file: (came.append(time.perf_counter()), right(self, file))[1]
+came, prove = [], Transfer._prove
+Transfer._prove = lambda self, file: (came.append(time.perf_counter()), prove(self, file))[1]
 home, url, mode, files = Path(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(Path(sys.argv[4]).read_text())
 context = RunContext(machine=Machine(home=home, hub_url=url), state=StateFolder.of(home), run_id="bench", emit=lambda one: None)
 began = time.perf_counter()

@@ -31,6 +31,7 @@ from sparkwright.host.pace import Pace, left, rate_text
 from sparkwright.modules.base import Context
 
 POLL_S = 0.25
+PROOF_NICE = 15
 WORTH_BYTES = 64 * 2**20  # a try that kept this much more than the last was not in vain
 
 #: what comes after a mode that hangs
@@ -71,7 +72,7 @@ class Transfer:
 
     def run(self, mode: str) -> str:
         """Fetch until all is here and proved. Returns the mode that ended it. Raises Failed."""
-        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="proof") as pool:
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="proof", initializer=_step_back) as pool:
             self._pool = pool
             self._take_over()
             tries, kept = 0, self._kept(mode)
@@ -291,3 +292,8 @@ def _blocks(path: Path) -> int:
 def sizes(files: Iterable[Mapping[str, Any]]) -> int:
     """The bytes of files together."""
     return sum(int(file["size_bytes"]) for file in files)
+
+
+def _step_back() -> None:
+    """This thread yields to the transfer, and to the server that still serves: a proof has time until the last byte is here."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PROOF_NICE)
