@@ -47,9 +47,8 @@ class SshLink:
 
     def __init__(self, host: Host, need: str = "engine") -> None:
         self._host = host
-        self._start = bootstrap.start(
-            runtime.content_hash(), need
-        )  # here: its many small reads would starve in a thread
+        # in this thread: the hash's many small reads would starve in the connecting one
+        self._start = bootstrap.start(runtime.content_hash(), need)
         self._closed = False
         self._connection: Future[Connection] = Future()
         self._notes: list[str] = []
