@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
+from sparkwright.host.models import kept_files
 from sparkwright.host.models.patience import Patience
 from sparkwright.host.records import good_states
 from sparkwright.modules.hf_model import HfModel
 from sparkwright.modules.lock_model import LockModel
-from sparkwright.modules.model_back import ModelBack
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.web import Server
 from sparkwright.secret import Secret
@@ -117,9 +117,9 @@ def test_a_dropped_file_of_the_verified_revision_comes_back_with_it(context: Rec
     fewer = [file for file in entry["files"] if file["path"] != "README.md"]
     assert fetch(context, commit="b" * 40, files=fewer).changed
     assert not (folder / "README.md").exists()
-    assert ModelBack().run(ModelBack.Args(), context).changed
+    assert kept_files.put_back(folder) == 1
     assert (folder / "README.md").exists()
-    assert not ModelBack().run(ModelBack.Args(), context).changed
+    assert not kept_files.commit_of(folder)
     assert not fetch(context, **entry).changed
 
 

@@ -287,6 +287,27 @@ def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_
     assert [one["field"] for one in rows[0]["changed"]] == ["model revision"]
 
 
+def test_a_new_revision_whose_run_was_killed_keeps_its_files_when_the_next_one_fails_early(desk: Desk) -> None:
+    assert desk.deploy().code == 0
+    shard = desk.sandbox / "home/models/qwen35-35b-hf/model-00001-of-00014.safetensors"
+    old = shard.read_bytes()
+    desk.run("sandbox.fault", "moved-model")
+    assert desk.run("lock", "--host", "sandbox", "--update", "--yes").code == 0
+    books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
+    desk.before("Measure its throughput", "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
+    assert desk.deploy().code == 1
+    for path, text in books.items():
+        path.write_text(text)
+    desk.before("Leave the docker run command on the host, for a person", "{name: Break, fail: {msg: broken}}")
+    assert "broken" in desk.deploy().recap["msg"]
+    assert shard.read_bytes() != old, "the server that runs was started with these"
+    for path, text in books.items():
+        path.write_text(text)
+    assert desk.deploy().code == 0
+    assert shard.read_bytes() != old
+    assert not (shard.parent / ".before").exists()
+
+
 def test_a_loop_of_restarts_is_broken_once_and_reported(desk: Desk) -> None:
     assert desk.deploy().code == 0
     (desk.root / "playbooks/look.yml").write_text(
