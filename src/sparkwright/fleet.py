@@ -22,6 +22,9 @@ from sparkwright.secret import Secret
 
 FORKS = 16
 GOOD = (Exit.OK, Exit.CHANGES)
+#: how a look ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody
+#: else's run at work there, and has its turn
+SETTLED = (Exit.OK, Exit.REFUSED)
 #: the module whose success means that a host serves
 PROOF = "verify_health"
 
@@ -97,11 +100,17 @@ class Fleet:
         return [member for member in self.members if member.failed]
 
     def play(
-        self, play: PlaySource, hosts: Sequence[Host], plan_for: Callable[[Member], Plan], roll: Roll | None = None
+        self,
+        play: PlaySource,
+        hosts: Sequence[Host],
+        plan_for: Callable[[Member], Plan],
+        roll: Roll | None = None,
+        look_for: Callable[[Member], Plan] | None = None,
     ) -> None:
         """Run a play, batch after batch. What ends it before its end is in `stopped`; then no other play begins either.
 
-        roll: how fast, and who must go on serving; without it as the play itself says.
+        roll: how fast, and who must go on serving; without it as the play itself says. look_for: a host's plan in check mode, for
+        a roll that looks first.
         """
         roll = roll or Roll(Pace(serial=tuple(play.serial), max_fail_percentage=play.max_fail_percentage))
         names = {host.name for host in hosts}
@@ -110,6 +119,8 @@ class Fleet:
             return
         rolls = roll.pace.rolls(len(waiting))
         self._say(event("play_started", play=play.name, hosts=list(waiting), host=""))
+        if look_for is not None and roll.looks and len(waiting) > 1:
+            waiting = self._looked(waiting, look_for, roll, rolls=rolls)
         proved: list[str] = []
         while waiting and not self.stopped:
             go, self.stopped = roll.next(list(waiting), proved)
@@ -179,22 +190,51 @@ class Fleet:
         """Hand an event to the subscribers at the end, before the recaps."""
         self._last.append(one)
 
-    def request(self, member: Member, header: dict[str, Any], *, counted: bool = True) -> list[Event]:
+    def request(
+        self, member: Member, header: dict[str, Any], *, counted: bool = True, shown: bool = True
+    ) -> list[Event]:
         """One request on a member's link: its events go to the subscribers, and are returned.
 
-        counted: whether its recap counts for the host's; a question on the side does not.
+        counted: whether its recap counts for the host's; a question on the side does not. shown: False keeps all of it back.
         """
         seen = []
         for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
             one = {**one, "host": member.host.name}
             seen.append(one)
-            if counted or one["event"] != "recap":
+            if shown and (counted or one["event"] != "recap"):
                 self._note(member, one)
         return seen
 
     def _run(self, member: Member, plan: Plan) -> None:
         member.run_id = plan.run_id
         self.request(member, {"verb": "run", "plan": plan.to_json()})
+
+    def _looked(
+        self, waiting: dict[str, Member], look_for: Callable[[Member], Plan], roll: Roll, *, rolls: bool
+    ) -> dict[str, Member]:
+        """Look at everyone at once. Returns those that are to be worked on: who has nothing to do is through, and who would be
+        refused has failed, before anybody is touched.
+        """
+        self._say(event("looking", host="", hosts=list(waiting)))
+        settled: dict[str, Member] = {}
+
+        def look(member: Member) -> None:
+            seen = self.request(member, {"verb": "run", "plan": look_for(member).to_json()}, shown=False)
+            if seen and seen[-1]["event"] == "recap" and seen[-1]["exit"] in SETTLED:
+                for one in seen:
+                    self._note(member, one)
+
+        def then(member: Member) -> None:
+            if member.recap is not before[member.host.name]:
+                settled[member.host.name] = member
+                self._finished(member)
+
+        before = {name: member.recap for name, member in waiting.items()}
+        self.each(list(waiting.values()), look, then)
+        failed = {name: str((one.recap or {}).get("msg", "")) for name, one in settled.items() if one.failed}
+        self.stopped = roll.pace.stops_before(list(failed), list(waiting), rolls=rolls)
+        roll.looked([name for name in settled if name not in failed], failed)
+        return {name: member for name, member in waiting.items() if name not in settled}
 
     def _finished(self, member: Member) -> None:
         recap = {key: value for key, value in (member.recap or {}).items() if key not in ("event", "time")}

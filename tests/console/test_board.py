@@ -100,7 +100,7 @@ def test_a_failure_brings_what_is_known_of_it_and_a_host_nobody_reached_is_there
     lost = event("recap", host="s22", **{**COUNTS, "exit": 3, "seconds": 0, "msg": "s22: unreachable: silent."})
     shown = lines(failed, finished("s1", 1, msg="no. Do this."), finished("s1", 1), lost)
     assert shown[:4] == [
-        "failed       s1    1m01s  no. Do this.",
+        "failed       s1    1m01s  no.",
         "             → Do this.",
         "             | x",
         "             at playbooks/a.yml:3",

@@ -119,6 +119,7 @@ class Trip:
         return Roll(
             self._paces[n],
             everyone=everyone if self.record is not None else 0,
+            looks=_takes_down(play) and not play.acts_in_check,
             guard=self._guard(play),
             record=self.record,
             save=self._save,
@@ -174,7 +175,7 @@ class Trip:
     # -- what it is made of --------------------------------------------------------------------------------------
 
     def _guard(self, play: playbook.Play) -> Guard | None:
-        if not any(play.has_task(module) for module in TAKE_DOWN):
+        if not _takes_down(play):
             return None
         inventory = self._chosen.inventory
         chosen = self.record.hosts if self.record else [host.name for host in self._chosen.hosts]
@@ -244,6 +245,10 @@ class _Looks:
         except SparkwrightError:
             return False
         return any(one["event"] == "serving" and one["serving"] for one in found)
+
+
+def _takes_down(play: playbook.Play) -> bool:
+    return any(play.has_task(module) for module in TAKE_DOWN)
 
 
 def _digest(text: str) -> str:

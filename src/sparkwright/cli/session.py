@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sparkwright import lockfile, playbook, recipe
@@ -200,20 +201,24 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
 
     neighbours = Neighbours(inventory)
 
-    def plan_for(member: Member) -> Plan:
+    def plan_for(member: Member, options: playbook.Options = given) -> Plan:
         run_id = new_run_id()
         member.secrets = inventory.secrets(member.host)
         names = _names(project, fleet, member, pins[locks[member.host.name]], play, run_id)
         if play.uses({"container"}):
             shown.serves(_served(member.host, names))
         plan = playbook.compile(
-            play, member.host, names, given, run_id=run_id, project=project.root, registered=member.registered
+            play, member.host, names, options, run_id=run_id, project=project.root, registered=member.registered
         )
         return neighbours.fill(fleet, member, plan)
 
+    def look_for(member: Member) -> Plan:
+        return plan_for(member, replace(given, check=True))
+
     here = {host.name for host in inventory.match(play.hosts)}
+    hosts = [member.host for member in fleet.members if member.host.name in here]
     try:
-        fleet.play(play, [member.host for member in fleet.members if member.host.name in here], plan_for, roll)
+        fleet.play(play, hosts, plan_for, roll, look_for)
     finally:
         neighbours.close()
     for member in fleet.members:

@@ -123,7 +123,8 @@ class Board:
         row.verdict += ", put back" if code is Exit.FAILED and row.put_back else ""
         row.took_s, row.progress = float(event["seconds"]), ""
         row.counts = " ".join(f"{name}={event[name]}" for name in ("ok", "changed", "failed", "skipped") if event[name])
-        row.stage = event.get("msg") or row.proof or row.counts
+        fix = row.failure["fix"] if row.failure else ""  # the failure is explained with it
+        row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
 
 
 def _rank(row: Row) -> int:

@@ -31,6 +31,8 @@ class HostLines:
         self.board.on(event)
         if kind == "play_started":
             self.write("title", f"PLAY [{event['play']}] {words.names(event['hosts'])}")
+        elif kind == "looking":
+            self.write("muted", rolled.looking(event))
         elif kind == "batch_started":
             self.write("title", rolled.batch(event))
         elif kind == "run_started" and event.get("sandbox"):

@@ -61,6 +61,9 @@ class Lines:
     def _on_play_started(self, event: Event) -> None:
         self.write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
 
+    def _on_looking(self, event: Event) -> None:
+        self.write("muted", rolled.looking(event))
+
     def _on_batch_started(self, event: Event) -> None:
         self.write("title", rolled.batch(event))
 

@@ -15,6 +15,11 @@ ROWS = (
 )
 
 
+def looking(event: Event) -> str:
+    """What is said while everybody is looked at."""
+    return f"looking at {len(event['hosts'])} hosts, before one of them is touched"
+
+
 def batch(event: Event) -> str:
     """The title of a batch."""
     kind = "canary" if event["canary"] else f"batch {event['n']}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,15 @@ class Play:
 
     def has_task(self, module: str) -> bool:
         """Whether any task of this play, in blocks too, runs this module."""
-        return _has_key([*self.file.tasks, *self.file.handlers], module)
+        return any(module in step for step in self._steps())
+
+    @property
+    def acts_in_check(self) -> bool:
+        """Whether a task of it acts in check mode too (`check_mode: false`)."""
+        return any(step.get("check_mode") is False for step in self._steps())
+
+    def _steps(self) -> Iterator[Mapping[str, Any]]:
+        return _all_steps([*self.file.tasks, *self.file.handlers])
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,9 @@ def _names(value: Any, key: str = "") -> set[str]:
         return set()
 
 
-def _has_key(steps: Iterable[Mapping[str, Any]], key: str) -> bool:
-    inner = ("block", "rescue", "always")
-    return any(key in step or any(_has_key(step.get(part) or (), key) for part in inner) for step in steps)
+def _all_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Tasks and blocks, and what stands in the blocks."""
+    for step in steps:
+        yield step
+        for part in ("block", "rescue", "always"):
+            yield from _all_steps(step.get(part) or ())

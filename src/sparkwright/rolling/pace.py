@@ -58,6 +58,15 @@ class Pace:
             return f"{names} {are}: {len(failed)} of {len(batch)}, more than {limit:g}%"
         return ""
 
+    def stops_before(self, failed: Sequence[str], everyone: Sequence[str], *, rolls: bool) -> str:
+        """Why nothing is begun when a look at everyone found some that can't be done: the same limit, of all of them."""
+        limit = self.max_fail_percentage
+        if limit is None:
+            limit = 0 if rolls else 100
+        if 100 * len(failed) <= limit * len(everyone):
+            return ""
+        return f"{', '.join(failed)} can't be done, so no host was touched"
+
 
 def sizes(text: str) -> tuple[Size, ...]:
     """`--serial` as it is typed: 1, 25% or 1,25%. Raises Refused for what is no size."""

@@ -16,10 +16,12 @@ class Roll:
 
     guard: who must go on serving. record, save: what is written down, and how. prints: what a host was made from.
     finishes: the hosts that are through after this play; None: all of them. batch: how many batches are over.
+    looks: whether everyone is looked at before the first batch.
     """
 
     pace: Pace
     everyone: int = 0
+    looks: bool = False
     guard: Guard | None = None
     record: Record | None = None
     save: Callable[[Record], None] = lambda record: None
@@ -54,6 +56,10 @@ class Roll:
     def ended(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
         """A batch is over. failed: why, by host."""
         self.batch += 1
+        self.looked(done, failed)
+
+    def looked(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
+        """These were found to need nothing more, or to be refused, before anybody was touched."""
         if self.record is None:
             return
         through = [name for name in done if self.finishes is None or name in self.finishes]

@@ -1,0 +1,80 @@
+"""A run that takes servers down looks at everybody before it touches anybody; real commands, real runners on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.desk import Desk
+
+BOOK = """  serial: 1
+  tasks:
+    - mend: {name: none, user: me}
+      when: host.name in refused
+    - fail: {msg: broken}
+      when: host.name in failing
+    - directory: {path: ~/made}
+    - stopped: {name: none, stop_timeout_s: 1}
+      when: false
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    one = Desk(tmp_path, 4)
+    one.playbook("roll", BOOK)
+    (one.root / "hosts/groups.yml").write_text("all: {vars: {refused: [], failing: []}}\n")
+    return one
+
+
+def made(desk: Desk) -> list[str]:
+    """The hosts that were touched."""
+    return sorted(path.parent.name for path in (desk.root / "homes").glob("*/made"))
+
+
+def say(desk: Desk, **names: list[str]) -> None:
+    (desk.root / "hosts/groups.yml").write_text(f"all: {{vars: { ({'refused': [], 'failing': []} | names) }}}\n")
+
+
+def test_who_has_nothing_to_do_is_through_without_a_turn(desk: Desk) -> None:
+    for name in ("s1", "s2", "s4"):
+        (desk.home(name) / "made").mkdir()
+    first = desk.roll("--host", "lab")
+    assert (first.code, made(desk)) == (0, ["s1", "s2", "s3", "s4"])
+    assert [one["hosts"] for one in first.events("batch_started")] == [["s3"]]
+    assert first.ran[-1] == "s3", "after the others were looked at"
+    assert {one["host"]: one["changed"] for one in first.events("recap")} == {"s1": 0, "s2": 0, "s3": 1, "s4": 0}
+    second = desk.roll("--host", "lab")
+    assert (second.code, second.rolled["done"]) == (0, ["s1", "s2", "s3", "s4"])
+    assert {one["check"] for one in second.events("run_started")} == {True}
+
+
+def test_a_host_that_would_be_refused_is_known_before_one_is_touched(desk: Desk) -> None:
+    say(desk, refused=["s3"])
+    said = desk.roll("--host", "lab")
+    assert (said.code, made(desk)) == (5, [])
+    assert (said.rolled["failed"], said.rolled["not_begun"]) == (["s3"], ["s1", "s2", "s4"])
+    assert said.rolled["why"] == "s3 can't be done, so no host was touched"
+    say(desk)
+    assert desk.roll("--resume").code == 0
+    assert made(desk) == ["s1", "s2", "s3", "s4"]
+
+
+def test_a_share_of_refusals_may_be_allowed(desk: Desk) -> None:
+    say(desk, refused=["s3"])
+    said = desk.roll("--host", "lab", "--max-fail-percentage", "25")
+    assert (said.code, made(desk)) == (5, ["s1", "s2", "s4"])
+
+
+def test_what_fails_otherwise_has_its_turn_and_stops_the_run_there(desk: Desk) -> None:
+    say(desk, failing=["s2"])
+    said = desk.roll("--host", "lab")
+    assert (said.code, made(desk)) == (1, ["s1"])
+    assert (said.rolled["done"], said.rolled["failed"], said.rolled["not_begun"]) == (["s1"], ["s2"], ["s3", "s4"])
+
+
+def test_a_play_with_a_task_that_acts_in_check_mode_is_not_tried_on_everybody(desk: Desk) -> None:
+    desk.playbook("roll", BOOK + "    - command: {argv: [touch, acted]}\n      check_mode: false\n")
+    said = desk.roll("--host", "lab")
+    assert (said.code, said.events("looking"), len(said.events("batch_started"))) == (0, [], 4)
