@@ -6,10 +6,11 @@ import getpass
 import platform
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkwright import lockfile, playbook, recipe
 from sparkwright.cli.hosts import Chosen, choose
@@ -26,8 +27,13 @@ from sparkwright.plan import expressions
 from sparkwright.plan.model import Plan, Task
 from sparkwright.rolling.roll import Roll
 
+if TYPE_CHECKING:
+    from sparkwright.recipe.serving import Serving
+
 #: how long --wait waits: longer than any deploy takes
 WAIT_S = 4 * 3600.0
+#: one plan after the other: threads that plan side by side share one interpreter, and the first would be done with the last
+PLANNING = threading.Lock()
 
 
 def options(**given: Any) -> playbook.Options:
@@ -207,9 +213,10 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
         names = _names(project, fleet, member, pins[locks[member.host.name]], play, run_id)
         if play.uses({"container"}):
             shown.serves(_served(member.host, names))
-        plan = playbook.compile(
-            play, member.host, names, options, run_id=run_id, project=project.root, registered=member.registered
-        )
+        with PLANNING:
+            plan = playbook.compile(
+                play, member.host, names, options, run_id=run_id, project=project.root, registered=member.registered
+            )
         return neighbours.fill(fleet, member, plan)
 
     def look_for(member: Member) -> Plan:
@@ -233,26 +240,27 @@ def _names(
     """The names a host's plan may use. Only a play that asks for the recipe or the lock needs them."""
     if not play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}):
         return recipe.scope(member.host, user_of(member.host), None, {})
-    wanted = recipe.load(project.root, _recipe_of(member.host))
-    known = _entries(pins.lock, wanted)
-    if play.has_task("lint"):
-        _refuse_errors(wanted, known)
+    with PLANNING:
+        wanted = recipe.load(project.root, _recipe_of(member.host))
+        known = _entries(pins.lock, wanted)
+        served = _linted(wanted, known) if play.has_task("lint") else None
     pinned = pins.complete(fleet, member, wanted, run_id) if play.uses(recipe.PINNED_NAMES) else {}
-    if play.has_task("lint"):
-        note = _refuse_errors(wanted, pinned)
-        if note:
-            fleet.tell(member, f"chunked prefill: {note}.")
-    return recipe.scope(member.host, user_of(member.host), wanted, pinned)
+    with PLANNING:
+        if served is not None and pinned != known:
+            served = _linted(wanted, pinned)
+        if served is not None and served.note:
+            fleet.tell(member, f"chunked prefill: {served.note}.")
+        return recipe.scope(member.host, user_of(member.host), wanted, pinned, served)
 
 
-def _refuse_errors(wanted: recipe.Recipe, known: Mapping[str, Any]) -> str:
-    """Lint a recipe with what the lock knows, and return the note about its chunked prefill. Raises Refused for an error."""
+def _linted(wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
+    """A recipe with what the lock knows, linted. Raises Refused for an error."""
     from sparkwright.cli import linting  # and with it all that is known of the engine: many a play needs nothing of it
     from sparkwright.recipe.serving import serving
 
     served = serving(wanted, known)
     linting.refuse_errors(wanted, served)
-    return served.note
+    return served
 
 
 def _served(host: Host, names: Mapping[str, Any]) -> Served:

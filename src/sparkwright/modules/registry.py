@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -79,6 +80,7 @@ WITHOUT_ENGINE = frozenset(
 )
 
 
+@functools.cache
 def load(name: str) -> type[Module[Any]]:
     """The module's class: `docker_image` is `DockerImage` in docker_image.py. Raises KeyError for an unknown name."""
     if name not in NAMES:

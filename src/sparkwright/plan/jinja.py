@@ -41,7 +41,10 @@ _ENV = _environment()
 
 def names_in(text: str) -> frozenset[str]:
     """The names a template string asks for. Raises TemplateError on bad syntax."""
-    return frozenset(meta.find_undeclared_variables(_ENV.parse(text)))
+    parsed = _ENV.parse(text)
+    if all(isinstance(node, nodes.Output) for node in parsed.body):  # nothing in it can give a name a value of its own
+        return frozenset(name.name for name in parsed.find_all(nodes.Name))
+    return frozenset(meta.find_undeclared_variables(parsed))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ and registered results. The runner evaluates them when the task's turn comes. No
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 SCHEMA = 1
@@ -87,8 +87,13 @@ class Plan:
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
-        return asdict(self)
+        """Plain JSON, which shares what is plain already with the plan; `from_json` is its inverse."""
+        data = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {
+            **data,
+            "steps": [_data(step) for step in self.steps],
+            "handlers": [_data(one) for one in self.handlers],
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
@@ -115,6 +120,13 @@ def tasks_of(steps: tuple[Step, ...]) -> list[Task]:
         else:
             found += tasks_of(step.tasks) + tasks_of(step.rescue) + tasks_of(step.always)
     return found
+
+
+def _data(step: Step) -> dict[str, Any]:
+    data = {one.name: getattr(step, one.name) for one in fields(step)}
+    if isinstance(step, Block):
+        data |= {part: [_data(inner) for inner in data[part]] for part in ("tasks", "rescue", "always")}
+    return data
 
 
 def _step(data: dict[str, Any]) -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +60,11 @@ class Play:
 
     def uses(self, names: Iterable[str]) -> bool:
         """Whether any expression of this play asks for one of these names."""
-        return not set(names).isdisjoint(_names(self.file.model_dump()))
+        return not self._asked_for.isdisjoint(names)
+
+    @functools.cached_property
+    def _asked_for(self) -> set[str]:
+        return _names(self.file.model_dump())
 
     def has_task(self, module: str) -> bool:
         """Whether any task of this play, in blocks too, runs this module."""

@@ -30,8 +30,13 @@ RECIPE_NAMES = ("recipe", "engine", "base_url", "served_name", "port", "memory_u
 PINNED_NAMES = ("lock", "container", "pinned_model", "serve")
 
 
-def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """Names and values. user: who logs in there. pinned: the lock's entries, {"image": ..., "model": ...}."""
+def scope(
+    host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any], served: Serving | None = None
+) -> dict[str, Any]:
+    """Names and values. user: who logs in there. pinned: the lock's entries, {"image": ..., "model": ...}.
+
+    served: what `serving` gives for these, when the caller has it already.
+    """
     home = home_of(host, user)
     about = {"name": host.name, "address": host.address, "user": user, "port": host.port, "groups": list(host.groups)}
     about = {**about, "home": home, "connection": host.connection, "model_from": host.model_from or ""}
@@ -40,9 +45,10 @@ def scope(host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any
     if recipe is None:
         return names
     port = serve_port(host, recipe)
-    from sparkwright.recipe.serving import serving
+    if served is None:
+        from sparkwright.recipe.serving import serving
 
-    served = serving(recipe, pinned)
+        served = serving(recipe, pinned)
     command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
     container = container_spec(recipe, host, home, pinned.get("image"), command).to_json()
     about = recipe.to_json()
