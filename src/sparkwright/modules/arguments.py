@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, Union
 
 from sparkwright.errors import Refused
+
+#: looked up once: every task of every host asks
+_HINTS: dict[type[Any], dict[str, Any]] = {}
 
 
 def build(
@@ -30,18 +32,13 @@ def build(
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in values:
             raise Refused(f"{module} needs the argument `{name}` ({field.metadata.get('doc', '')}).")
-    hints = _hints(args_type)
+    hints = _HINTS.get(args_type) or _HINTS.setdefault(args_type, typing.get_type_hints(args_type))
     known = {
         fields[n].name: _fit(v, hints[fields[n].name], f"{module}.{n}")
         for n, v in values.items()
         if n not in open_names
     }
     return None if open_names else args_type(**known)
-
-
-@functools.cache
-def _hints(args_type: Any) -> dict[str, Any]:
-    return typing.get_type_hints(args_type)
 
 
 def spelled(field: str) -> str:

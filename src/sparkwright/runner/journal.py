@@ -14,6 +14,7 @@ import fcntl
 import json
 import math
 import os
+import select
 import shutil
 import time
 from collections.abc import Iterator
@@ -37,10 +38,14 @@ BALLAST_BYTES = 2**20
 
 @dataclass
 class Journal:
-    """Writes one run's folder. secrets: values that must never be written; they become dots wherever they turn up."""
+    """Writes one run's folder. secrets: values that must never be written; they become dots wherever they turn up.
+
+    bell: the writing end of a pipe, rung at every event for who follows from the start; None: nobody does.
+    """
 
     folder: Path
     secrets: tuple[str, ...] = ()
+    bell: int | None = None
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
     _torn: bool = False
@@ -84,6 +89,12 @@ class Journal:
                 os.fdatasync(self._file.fileno())
         if one["event"] == "recap":
             (self.folder / "ballast").unlink(missing_ok=True)
+        self._ring()
+
+    def _ring(self) -> None:
+        if self.bell is not None:
+            with contextlib.suppress(OSError):  # it is full of rings already, or the follower has gone with the laptop
+                os.write(self.bell, b".")
 
     @property
     def _file(self) -> IO[bytes]:
@@ -104,10 +115,11 @@ class Journal:
         return (self.folder / "stop").exists()
 
 
-def follow(folder: Path) -> Iterator[Event]:
+def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
     """The events of a run from its first, until its recap; `alive` every 2 s of silence.
 
-    A runner that died without a recap gets one that says so.
+    A runner that died without a recap gets one that says so. bell: the reading end of the journal's; without it the file is
+    looked at every POLL_S.
     """
     quiet_since = time.monotonic()
     with (folder / "events.jsonl").open("rb") as file:
@@ -125,7 +137,10 @@ def follow(folder: Path) -> Iterator[Event]:
             if time.monotonic() - quiet_since > ALIVE_EVERY_S:
                 quiet_since = time.monotonic()
                 yield event("alive")
-            time.sleep(POLL_S)
+            if bell is None:
+                time.sleep(POLL_S)
+            elif select.select([bell], [], [], ALIVE_EVERY_S / 4)[0] and not os.read(bell, 4096):
+                bell = None  # the runner has ended
 
 
 def lives(folder: Path) -> bool:

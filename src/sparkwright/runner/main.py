@@ -70,13 +70,17 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
     plan = Plan.from_json(request["plan"])
     secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
     book = Journal.begin(state, plan.run_id, request["plan"], tuple(s.reveal() for s in secrets.values()))
+    heard, book.bell = os.pipe()
+    os.set_blocking(book.bell, False)
     if os.fork() == 0:
+        os.close(heard)
         _detach(book.folder)
         try:
             play(plan, machine, state, secrets, book)
         finally:
             os._exit(0)
-    return journal.follow(book.folder)
+    os.close(book.bell)
+    return journal.follow(book.folder, heard)
 
 
 def _detach(folder: Path) -> None:
