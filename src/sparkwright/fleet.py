@@ -45,7 +45,7 @@ class Member:
     """A host taking part: its link, kept for the command, and what its plays registered and ended with.
 
     engine_version: what a task of its plays learnt from the image; empty when none did. proved: it was seen to serve.
-    need: what will be asked of it.
+    need: what will be asked of it. told: the notes about it that were said.
     """
 
     host: Host
@@ -57,6 +57,7 @@ class Member:
     engine_version: str = ""
     proved: bool = False
     need: Need = "engine"
+    told: set[str] = field(default_factory=set)
 
     @property
     def failed(self) -> bool:
@@ -179,7 +180,10 @@ class Fleet:
                 member.link.close()
 
     def tell(self, member: Member, text: str) -> None:
-        """Say something about a host that no task said."""
+        """Say something about a host that no task said, once: who is looked at first is planned for twice."""
+        if text in member.told:
+            return
+        member.told.add(text)
         self._events.put(event("note", task="", host=member.host.name, text=text))
 
     def say_later(self, one: Event) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 PROGRAM = """
 import sys
 import sparkwright.cli
 assert "asyncio" not in sys.modules and "unittest.mock" not in sys.modules, "imported for nothing"
 from invoke import MockContext, Result
+assert "invoke.vendor.yaml.loader" not in sys.modules, "PyYAML twice"
 context = MockContext(run={"true": Result("said")})
 assert context.run("true").stdout == "said"
 context.run.assert_called_once_with("true")
@@ -19,3 +21,17 @@ context.run.assert_called_once_with("true")
 def test_a_command_starts_without_asyncio_and_a_mock_context_still_works() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_invoke_yaml_of_the_users_is_still_read(tmp_path: Path) -> None:
+    (tmp_path / "invoke.yaml").write_text("run: {echo: true}\nmine: {words: [a, 1]}\n")
+    program = "import sparkwright.cli; from invoke import Config; c = Config(project_location='.'); c.load_project(); "
+    said = subprocess.run(
+        [sys.executable, "-c", program + "print(c.run.echo, c.mine.words)"],
+        capture_output=True,
+        cwd=tmp_path,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert said.stdout == "True ['a', 1]\n", said.stderr

@@ -9,7 +9,10 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import yaml
+
 NAME = "unittest.mock"
+YAML = "invoke.vendor.yaml"
 
 
 @contextmanager
@@ -17,10 +20,11 @@ def importing() -> Iterator[None]:
     """For the block that imports Invoke.
 
     `unittest.mock`, which only Invoke's MockContext needs, brings asyncio along: a tenth of a short command. It becomes a name
-    that is looked up when it is called. And what an import makes is no garbage: looking for some after every 700 objects is
-    another tenth.
+    that is looked up when it is called. What an import makes is no garbage: looking for some after every 700 objects is
+    another tenth. And Invoke's own copy of PyYAML is a second one beside that which every command needs.
     """
     gc.set_threshold(100_000)
+    sys.modules.setdefault(YAML, yaml)
     if NAME in sys.modules:
         yield
         return
