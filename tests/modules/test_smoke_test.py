@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import struct
 import time
@@ -59,6 +60,26 @@ def test_the_first_run_makes_a_baseline_and_the_next_is_judged_by_it(tmp_path: P
         third = run(server, context)
     assert third.failed
     assert third.data["verdict"] == "regression"
+
+
+def test_no_garbage_is_collected_while_tokens_come(tmp_path: Path) -> None:
+    context, collected_s = context_of(tmp_path), list[float]()
+
+    def collecting(phase: str, info: dict[str, int]) -> None:
+        collected_s.append(time.perf_counter())
+
+    before = gc.get_threshold()
+    with serving(Schedule(**FAST)) as server:
+        gc.callbacks.append(collecting)
+        gc.set_threshold(10)
+        try:
+            run(server, context)
+        finally:
+            gc.set_threshold(*before)
+            gc.callbacks.remove(collecting)
+        streams = [sent for _, sent in server.record]
+    assert collected_s, "before and after it is"
+    assert not [at for at in collected_s if streams[0][0][0] < at < streams[-1][-1][0]]
 
 
 def test_a_failing_run_never_becomes_the_baseline(tmp_path: Path) -> None:

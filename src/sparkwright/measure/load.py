@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from sparkwright.measure import stream
 from sparkwright.measure.stream import Recording, Stream, StreamError
+from sparkwright.measure.undisturbed import undisturbed
 
 STACK_BYTES = 256 * 1024
 #: a connection for a later request is opened so long before it: servers close those that say nothing
@@ -104,22 +104,19 @@ def run(
                 on_done(done[0])
             at, connection = work.take(), None
 
-    collects = gc.isenabled()
     before_bytes = threading.stack_size(STACK_BYTES)
     try:
         threads = [threading.Thread(target=worker, daemon=True) for _ in range(workers)]
         for thread in threads:
             thread.start()
         ready.wait()
-        gc.disable()
-        start_s[0] = time.perf_counter() + 0.01
-        begin.set()
-        for thread in threads:
-            thread.join()
+        with undisturbed():
+            start_s[0] = time.perf_counter() + 0.01
+            begin.set()
+            for thread in threads:
+                thread.join()
     finally:
         threading.stack_size(before_bytes)
-        if collects:
-            gc.enable()
     return [_outcome(one, found, start_s[0]) for one, found in zip(requests, recordings, strict=True)]
 
 

@@ -14,6 +14,7 @@ from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import gpu, smoke, stream
 from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
+from sparkwright.measure.undisturbed import undisturbed
 from sparkwright.modules.base import Context, Module, Result, arg
 
 MISMATCH = 0.01
@@ -142,7 +143,7 @@ def _measure(
     baseline: Baseline | None,
     before: dict[str, float],
 ) -> tuple[Measured, Seen]:
-    with Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
+    with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         found = smoke.measure(
             args.base_url,
             args.model,
