@@ -39,13 +39,23 @@ def rolled(said: Said) -> dict[str, list[str]]:
     return {key: found[key] for key in ("done", "earlier", "failed", "not_begun")}
 
 
-def test_a_failed_host_is_put_back_the_next_is_untouched_and_resume_finishes(three: Lab) -> None:
+def test_one_refused_stops_all_one_failed_is_put_back_and_resume_finishes(three: Lab) -> None:
     before = containers(three)
     three.recipe("  max-num-seqs: 8", "  max-num-seqs: 4")
     broken = three.root / "recipes/broken.yml"
     broken.write_text((three.root / "recipes/bed.yml").read_text().replace("dtype: fp8", "dtype: fp9"))
     with (three.root / "hosts/spark2.yml").open("a") as file:
         file.write("recipe: broken\n")
+
+    spark3 = three.root / "hosts/spark3.yml"
+    as_it_was = spark3.read_text()
+    spark3.write_text(as_it_was + "serve_port: 5000\n")  # the registry's
+    said = three.run("deploy", "--host", "lab", "--json")
+    assert said.code == 5, said.out[-3000:]
+    assert rolled(said) == {"done": [], "earlier": [], "failed": ["spark3"], "not_begun": ["spark1", "spark2"]}
+    assert "port 5000 is taken" in said.out
+    assert containers(three) == before
+    spark3.write_text(as_it_was)
 
     said = three.run("deploy", "--host", "lab", "--json")
     assert said.code == 1, said.out[-3000:]

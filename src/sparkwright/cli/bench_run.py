@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import playbook, recipe
-from sparkwright.cli import session
+from sparkwright.cli import planning, session
 from sparkwright.cli.bench_results import Collector, Place
 from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import Pins, lock_folder
+from sparkwright.cli.shown import Shown
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet import Member
 from sparkwright.inventory import Host
@@ -33,7 +34,7 @@ def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Re
         raise Refused("an experiment runs on one host.", fix="--host NAME")
     host = chosen.hosts[0]
     bench = _Bench(chosen, order, host, wait=wait)
-    session.Shown(chosen, json=json, diff=False)
+    Shown(chosen, json=json, diff=False)
     chosen.fleet.subscribers.append(bench)
     try:
         chosen.fleet.play(bench, [host], bench.plan_for)
@@ -56,7 +57,7 @@ class _Bench:
         self.host = host
         self.root = chosen.project.root
         self.wait = wait
-        self.production = session.recipe_of(chosen.project, host)
+        self.production = planning.recipe_of(chosen.project, host)
         self.base = recipe.load(self.root, order.recipe) if order.recipe else self.production
         self.place = Place.of(self.root, order.name or f"{order.command}-{host.name}", again=order.again)
         self.collector: Collector | None = None
@@ -87,7 +88,7 @@ class _Bench:
 
     def plan_for(self, member: Member) -> Plan:
         """Everything that files, lock and host know, as one plan."""
-        run_id, fleet = session.new_run_id(), self.chosen.fleet
+        run_id, fleet = planning.new_run_id(), self.chosen.fleet
         member.secrets = self.chosen.inventory.secrets(member.host)
         pins = Pins(lock_folder(self.chosen.project, member.host), save=True)
         pinned = {"": pins.complete(fleet, member, self.production, run_id)}
@@ -100,7 +101,7 @@ class _Bench:
         path = self.place.folder / "play.yml"
         path.write_text(play.text(tasks, member.host.name, experiment.name))
         names = {
-            **recipe.scope(member.host, session.user_of(member.host), self.production, pinned[""]),
+            **recipe.scope(member.host, planning.user_of(member.host), self.production, pinned[""]),
             "arms": {arm.name: self._names(arm, pinned[arm.name]) for arm in arms},
             "arms_known": known,
             "loads": {cell.key: cell.load.to_json() for turn in experiment.turns for cell in turn.cells},
@@ -186,7 +187,7 @@ class _Bench:
 
     def _names(self, arm: Arm, pinned: Mapping[str, Any]) -> dict[str, Any]:
         """What a play may say of an arm."""
-        scope = recipe.scope(self.host, session.user_of(self.host), arm.recipe, pinned)
+        scope = recipe.scope(self.host, planning.user_of(self.host), arm.recipe, pinned)
         engine = {**scope["engine"], "platform": arm.recipe.file.platform, "env": scope["container"]["env"]}
         return {
             "spec": scope["container"],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright import lockfile, recipe
-from sparkwright.cli import session
+from sparkwright.cli import planning, session
 from sparkwright.cli.hosts import Chosen, choose
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.console import tables
@@ -129,7 +129,7 @@ def _wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
     about = {"host": host.name, "ollama": str(known["ollama"]), "reserve_gib": float(known["reserve_gib"])}
     if not host.recipe:
         return about
-    wanted = session.recipe_of(chosen.project, host)
+    wanted = planning.recipe_of(chosen.project, host)
     entry = lockfile.load(lock_folder(chosen.project, host)).image(wanted.image)
     return {
         **about,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright import lockfile
-from sparkwright.cli import session
+from sparkwright.cli import planning, session
 from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.console import words
@@ -83,7 +83,7 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
 
 def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
     if not image:
-        image = session.recipe_of(chosen.project, target.host).image
+        image = planning.recipe_of(chosen.project, target.host).image
     name = Name.parse(image)
     entry = lockfile.load(lock_folder(chosen.project, target.host)).image(f"{name.repository}:{name.tag or 'latest'}")
     if entry is None or (name.digest and name.digest != entry["digest"]):

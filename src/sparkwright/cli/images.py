@@ -86,9 +86,10 @@ def copy(
     if local:
         raise Refused(f"{', '.join(local)}: only hosts over ssh send and take images.")
     chosen.fleet.connect()
-    from sparkwright.cli import image_copy, session
+    from sparkwright.cli import image_copy
+    from sparkwright.cli.shown import Shown
 
-    session.Shown(chosen, json=json, diff=False)
+    Shown(chosen, json=json, diff=False)
     source = next(one for one in chosen.fleet.members if one.host.name == sources[0].name)
     said: dict[str, str] = {}
     codes: list[int] = []

@@ -102,7 +102,7 @@ def lock(
 def _entries(chosen: Any) -> Iterator[Pinned]:
     """What the recipes of the chosen hosts pin, each once, asked through the first host that serves it."""
     from sparkwright import lockfile
-    from sparkwright.cli import session
+    from sparkwright.cli import planning
     from sparkwright.cli.pinning import lock_folder
 
     seen: set[tuple[Path, str]] = set()
@@ -110,7 +110,7 @@ def _entries(chosen: Any) -> Iterator[Pinned]:
     for member in chosen.fleet.members:
         if not member.host.recipe:
             continue
-        wanted = session.recipe_of(chosen.project, member.host)
+        wanted = planning.recipe_of(chosen.project, member.host)
         member.secrets = chosen.inventory.secrets(member.host)
         folder = lock_folder(chosen.project, member.host)
         known = locks.setdefault(folder, lockfile.load(folder))
@@ -140,7 +140,7 @@ def _named(entries: list[Pinned], name: str) -> list[Pinned]:
 def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
     """Fill in what upstream says, host by host in parallel; an entry that can't be asked keeps its error."""
     from sparkwright import lock_diff
-    from sparkwright.cli import session
+    from sparkwright.cli import planning
     from sparkwright.cli.pinning import ask, image_task, model_task
 
     def one_host(member: Any) -> None:
@@ -152,7 +152,7 @@ def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
                 else model_task(one.wanted)
             )
             try:
-                one.new = ask(chosen.fleet, member, [about], session.new_run_id() + f"-{entries.index(one)}")[one.kind]
+                one.new = ask(chosen.fleet, member, [about], planning.new_run_id() + f"-{entries.index(one)}")[one.kind]
             except SparkwrightError as error:
                 one.error = error
                 continue

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.cli import session
+from sparkwright.cli import planning, session
 from sparkwright.cli.hosts import choose
 from sparkwright.console import state_table
 from sparkwright.engine import logs
@@ -64,7 +64,7 @@ def of_hosts(pattern: str, tail: int) -> list[Found]:
     answers: dict[str, Mapping[str, Any]] = {}
 
     def ask(member: Member) -> None:
-        container = session.recipe_of(chosen.project, member.host).file.container
+        container = planning.recipe_of(chosen.project, member.host).file.container
         args = {"name": container.name, "tail": tail}
         answers[member.host.name] = session.look(chosen.fleet, member, "engine_log", args)
 

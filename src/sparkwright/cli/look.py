@@ -16,9 +16,11 @@ from sparkwright.cli.reporting import optional_word, reporting
 @reporting
 def render(context: object, host: str = "", recipe: str = "", debug: bool = False) -> int:
     """Print the docker run command of a host's recipe, as a script that works by hand."""
-    from sparkwright.cli import session
+    from sparkwright.cli.hosts import choose
+    from sparkwright.cli.planning import docker_run_script
 
-    print(session.docker_run_script(host, recipe), end="")
+    chosen = choose(host)
+    print(docker_run_script(chosen.hosts[0], chosen.project, recipe), end="")
     return 0
 
 

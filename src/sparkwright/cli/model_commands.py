@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import lockfile
-from sparkwright.cli import session, sharing
+from sparkwright.cli import planning, session, sharing
 from sparkwright.cli.hosts import Chosen, choose
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.cli.reporting import worst
+from sparkwright.cli.shown import Shown
 from sparkwright.console.words import size as in_words
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet import Member, failure
@@ -99,7 +100,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> int:
     models = {host.name: locked_model(chosen.project, host) for host in takers}
     chosen.fleet.connect()
     neighbours = sharing.Neighbours(chosen.inventory)
-    session.Shown(Chosen(chosen.project, chosen.inventory, takers, chosen.fleet), json=as_json, diff=False)
+    Shown(Chosen(chosen.project, chosen.inventory, takers, chosen.fleet), json=as_json, diff=False)
     try:
         urls, tokens = _handed_out(neighbours, giver, models, check=check)
 
@@ -110,7 +111,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> int:
             args = {**model, "from": giver.name, "neighbour": urls[key]}
             name = f"Copy {model['id']} from {giver.name}"
             task = Task(id="copy", name=name, module=sharing.MODULE, args=args)
-            plan = Plan(run_id=session.new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
+            plan = Plan(run_id=planning.new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
             chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
         chosen.fleet.each(chosen.fleet.members, one)
@@ -161,14 +162,14 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> int:
 
 def locked_model(project: Project, host: Host) -> dict[str, Any]:
     """id, commit, files and dir of the model that a host's recipe names, from the lock. Raises Failed, Refused."""
-    wanted = session.recipe_of(project, host).file.model
+    wanted = planning.recipe_of(project, host).file.model
     known = lockfile.load(lock_folder(project, host)).model(wanted.id, wanted.revision)
     entry = sharing.refuse_missing(known, f"{wanted.id}@{wanted.revision}", host)
     return {"id": wanted.id, "commit": entry["commit"], "files": entry["files"], "dir": wanted.dir}
 
 
 def _kept_folders(project: Project, host: Host) -> list[str]:
-    return [session.recipe_of(project, host).file.model.dir] if host.recipe else []
+    return [planning.recipe_of(project, host).file.model.dir] if host.recipe else []
 
 
 def _is_kept(folder: str, kept: list[str]) -> bool:
@@ -188,7 +189,7 @@ def _removed(chosen: Chosen, rows: list[tuple[str, Any]], answers: Answers) -> l
         )
         if not tasks:
             return
-        plan = Plan(run_id=session.new_run_id(), host=member.host.name, play="Prune", steps=tasks)
+        plan = Plan(run_id=planning.new_run_id(), host=member.host.name, play="Prune", steps=tasks)
         for event in chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
             if event["event"] == "task_finished" and event["status"] == "changed":
                 done.append({"host": member.host.name, **event["data"]})

@@ -1,0 +1,161 @@
+"""From the user's files to a host's plan: its recipe, what the lock pins, the play compiled for it."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sparkwright import lockfile, playbook, recipe
+from sparkwright.cli.hosts import Chosen
+from sparkwright.cli.pinning import Pins, lock_folder
+from sparkwright.cli.project import Project
+from sparkwright.cli.shown import Shown
+from sparkwright.console.summary import Served
+from sparkwright.errors import Refused
+from sparkwright.fleet import Member
+from sparkwright.inventory import Host
+from sparkwright.plan import expressions
+from sparkwright.plan.model import Plan
+
+if TYPE_CHECKING:
+    from sparkwright.recipe.serving import Serving
+
+#: threads that plan side by side share one interpreter, and the first would be done with the last
+_ONE_BY_ONE = threading.Lock()
+
+
+class Planner:
+    """The plans of one play, for one host after the other. given: what the command says."""
+
+    def __init__(self, chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown) -> None:
+        from sparkwright.cli.sharing import Neighbours  # it asks hosts, as a command does
+
+        self._chosen, self._play, self._given, self._shown = chosen, play, given, shown
+        self._root = chosen.project.root
+        members = chosen.fleet.members
+        self._folders = {member.host.name: lock_folder(chosen.project, member.host) for member in members}
+        self._pins = {folder: Pins(folder, save=not given.check) for folder in set(self._folders.values())}
+        self._neighbours = Neighbours(chosen.inventory)
+
+    def plan(self, member: Member) -> Plan:
+        """What a host is to do. Raises Refused for what can't be right, with file and line."""
+        return self._made(member, self._given)
+
+    def look(self, member: Member) -> Plan:
+        """The same in check mode."""
+        return self._made(member, replace(self._given, check=True))
+
+    def learn_versions(self) -> None:
+        """Keep in the lock what the hosts learnt of their engines."""
+        for member in self._chosen.fleet.members:
+            if member.engine_version and member.host.recipe:
+                image = recipe.load(self._root, member.host.recipe).image
+                self._pins_of(member).learn_version(self._chosen.fleet, member, image, member.engine_version)
+
+    def close(self) -> None:
+        """Let go of the hosts that were asked for models."""
+        self._neighbours.close()
+
+    def _made(self, member: Member, options: playbook.Options) -> Plan:
+        run_id = new_run_id()
+        member.secrets = self._chosen.inventory.secrets(member.host)
+        names = self._names(member, run_id)
+        if self._play.uses({"container"}):
+            self._shown.serves(_served(member.host, names))
+        with _ONE_BY_ONE:
+            plan = playbook.compile(
+                self._play,
+                member.host,
+                names,
+                options,
+                run_id=run_id,
+                project=self._root,
+                registered=member.registered,
+            )
+        return self._neighbours.fill(self._chosen.fleet, member, plan)
+
+    def _names(self, member: Member, run_id: str) -> Mapping[str, Any]:
+        """The names a host's plan may use. Only a play that asks for the recipe or the lock needs them."""
+        host, user, play = member.host, user_of(member.host), self._play
+        if not play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}):
+            return recipe.scope(host, user, None, {})
+        pins, fleet = self._pins_of(member), self._chosen.fleet
+        with _ONE_BY_ONE:
+            wanted = recipe_of(self._chosen.project, host)
+            known = entries(pins.lock, wanted)
+            served = _linted(wanted, known) if play.has_task("lint") else None
+        pinned = pins.complete(fleet, member, wanted, run_id) if play.uses(recipe.PINNED_NAMES) else {}
+        with _ONE_BY_ONE:
+            if served is not None and pinned != known:
+                served = _linted(wanted, pinned)
+            if served is not None and served.note:
+                fleet.tell(member, f"chunked prefill: {served.note}.")
+            return recipe.scope(host, user, wanted, pinned, served)
+
+    def _pins_of(self, member: Member) -> Pins:
+        return self._pins[self._folders[member.host.name]]
+
+
+def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:
+    """The docker run script of a host, as a deploy leaves it there. recipe_name: another recipe than its own."""
+    wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
+    lock = lockfile.load(lock_folder(project, host))
+    names = recipe.scope(host, user_of(host), wanted, entries(lock, wanted))
+    return str(expressions.render((project.root / "templates/docker-run.sh.j2").read_text(), names))
+
+
+def recipe_of(project: Project, host: Host) -> recipe.Recipe:
+    """The recipe that a host serves. Raises Refused when it has none."""
+    if not host.recipe:
+        raise Refused(f"{host.name} has no recipe.", where=str(host.where), fix="Add `recipe: NAME` (see recipes/).")
+    return recipe.load(project.root, host.recipe)
+
+
+def entries(lock: lockfile.Lock, wanted: recipe.Recipe) -> dict[str, Any]:
+    """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not."""
+    return {"image": lock.image(wanted.image), "model": lock.model(wanted.file.model.id, wanted.file.model.revision)}
+
+
+def user_of(host: Host) -> str:
+    """Who logs in there, as the inventory or ssh's own configuration says."""
+    if host.user or host.connection != "ssh":
+        return host.user or getpass.getuser()
+    from sparkwright.remote import ssh_config
+
+    return ssh_config.resolve(host).user
+
+
+def new_run_id() -> str:
+    """An id for a run, sortable by time."""
+    return time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(4)
+
+
+def _linted(wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
+    """A recipe with what the lock knows, linted. Raises Refused for an error."""
+    from sparkwright.cli import linting  # and with it all that is known of the engine: many a play needs nothing of it
+    from sparkwright.recipe.serving import serving
+
+    served = serving(wanted, known)
+    linting.refuse_errors(wanted, served)
+    return served
+
+
+def _served(host: Host, names: Mapping[str, Any]) -> Served:
+    wanted, container = names["recipe"], names["container"]
+    flags = wanted["vllm"]
+    address = "127.0.0.1" if host.connection != "ssh" else host.address
+    return Served(
+        host=host.name,
+        recipe=wanted["name"],
+        image=container["image"],
+        model=wanted["model"]["id"],
+        commit=(names["lock"].get("model") or {}).get("commit", ""),
+        served_name=names["served_name"],
+        url=f"http://{address}:{names['port']}",
+        max_model_len=str(flags.get("max-model-len", "")),
+    )
