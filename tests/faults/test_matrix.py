@@ -56,7 +56,8 @@ CELLS = [
 ]
 
 
-#: The change has failed and the old server is being put back. The runner is killed again: who serves after `rollback`.
+#: The change has failed and the old server is being put back. The runner is killed again: who serves after `rollback`. Or the
+#: Docker Engine is restarted: the run itself sees to it.
 PUT_BACK = (
     "Put the old server back",
     "See that nothing of the failed one is left",
@@ -145,4 +146,25 @@ def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step:
     assert done.code == 0, done.out[-3000:]
     assert "an earlier run was cut off" in done.out
     assert bench.serving() == old
+    assert [row["Names"][0] for row in bench.client().api.containers(all=True)] == ["/qwen35"]
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(one, marks=() if one == PUT_BACK[3] else pytest.mark.whole) for one in PUT_BACK]
+)
+def test_the_engine_may_die_while_the_old_server_is_put_back(bench: Bench, step: str) -> None:
+    old = bench.whole()
+    bench.change()
+    bench.gate(step, fail_at="Wait until it is ready")
+    laptop = bench.start()
+    try:
+        bench.reached(laptop)
+        bench.docker(laptop)
+    finally:
+        bench.open()
+        recap = bench.ended()
+        laptop.wait(timeout=60)
+        bench.mend()
+    assert (recap["exit"], "broken on purpose The old server is put back." in recap["msg"]) == (1, True), recap["msg"]
+    assert bench.settled() == old
     assert [row["Names"][0] for row in bench.client().api.containers(all=True)] == ["/qwen35"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ CONTEXT = 4096
 RECURRENT = ("--enforce-eager", "--max-model-len", str(CONTEXT), "--max-num-seqs", "16")
 LONG = 3000
 STEPS = (256, 512, 1024)
+TIMES = 5
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,14 @@ def measured(server: Server, load: Load) -> dict[str, Any]:
     return found
 
 
+def chunks_meanwhile(server: Server, load: Load) -> float:
+    """What a stream that decodes gets while a long prompt is computed, the median of TIMES: until the engine gets to the long one
+    it is the processor's turn that is measured, and this one has few."""
+    found = [measured(server, load)["derived"] for _ in range(TIMES)]
+    assert all(one["long_prompt_tokens"] == pytest.approx(LONG, rel=0.1) for one in found)
+    return median(one["chunks_meanwhile"] for one in found)
+
+
 def dump(server: Server) -> dict[str, str]:
     lines = server.log.read_text(errors="replace").splitlines()
     return next(found for line in lines if (found := settings.of_line(line)))
@@ -72,16 +82,13 @@ def test_chunked_prefill_on_against_off_without_prefix_caching(engine: Engine) -
     hol1 = Load("hol1", streams=2, output_tokens=400, long_tokens=LONG, after_s=0.4)
     off_words = ("--no-enable-chunked-prefill", "--no-enable-prefix-caching")
     on_words = ("--no-enable-prefix-caching", "--max-num-batched-tokens", str(STEPS[0]))
-    found, dumps = {}, {}
+    meanwhile, dumps = {}, {}
     for name, words in (("on", on_words), ("off", off_words)):
         with started(engine, name, "gated_delta", *words) as server:
-            found[name], dumps[name] = measured(server, hol1), dump(server)
+            meanwhile[name], dumps[name] = chunks_meanwhile(server, hol1), dump(server)
             state = logs.read(server.log.read_bytes())
             assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (name == "on", False)
     assert settings.compared(dumps["on"], dumps["off"], ["enable-chunked-prefill"]) == "differs"
-    for one in found.values():
-        assert one["derived"]["long_prompt_tokens"] == pytest.approx(LONG, rel=0.1)
-    meanwhile = {name: one["derived"]["chunks_meanwhile"] for name, one in found.items()}
     assert meanwhile["on"] - meanwhile["off"] >= LONG / STEPS[0] / 2, meanwhile
 
 
@@ -99,6 +106,6 @@ def test_a_sweep_of_three_sizes(engine: Engine) -> None:
     meanwhile = []
     for size in STEPS:
         with started(engine, f"step-{size}", "gated_delta", "--max-num-batched-tokens", str(size)) as server:
-            found = measured(server, Load("hol1", streams=1, output_tokens=400, long_tokens=LONG, after_s=0.4))
-            meanwhile.append(found["derived"]["chunks_meanwhile"])
+            hol1 = Load("hol1", streams=1, output_tokens=400, long_tokens=LONG, after_s=0.4)
+            meanwhile.append(chunks_meanwhile(server, hol1))
     assert meanwhile[0] - meanwhile[-1] >= LONG / STEPS[0] / 2, meanwhile

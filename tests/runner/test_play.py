@@ -143,6 +143,19 @@ def test_a_rescue_that_ends_in_fail_is_not_green(stage: Stage) -> None:
     assert (recap["exit"], recap["msg"]) == (1, "the old server serves")
 
 
+def test_a_rescue_still_knows_what_it_rescues_after_a_smaller_one_in_it(stage: Stage) -> None:
+    inner = Block(
+        id="i",
+        name="serve again",
+        tasks=(stage.task("no luck", module="fail"),),
+        rescue=(stage.task("once more"),),
+    )
+    said = Task(id="say", name="say", module="fail", args={"msg": "{{ failed_result.msg }}"}, open=("msg",))
+    recap = stage.run(Block(id="b", name="swap", tasks=(stage.task("broken", module="fail"),), rescue=(inner, said)))
+    assert stage.said() == ["once more"]
+    assert (recap["exit"], recap["msg"]) == (1, "broken")
+
+
 def test_a_block_whose_condition_does_not_hold_is_skipped_whole(stage: Stage) -> None:
     block = Block(id="b", name="swap", tasks=(stage.task("x"), stage.task("y")), when=("first.changed",))
     recap = stage.run(stage.task("a", register="first"), block)

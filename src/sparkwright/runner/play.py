@@ -109,7 +109,7 @@ class PlayRun:
                 raise
             self._skip_all(block.tasks)
             return None
-        failed_before = self.counts["failed"]
+        failed_before, outer = self.counts["failed"], self.registered["failed_result"]
         failure = self._steps(block.tasks, stoppable=stoppable)
         if failure is not None:
             self.registered["failed_result"] = failure.registered()
@@ -117,7 +117,9 @@ class PlayRun:
             self.counts["rescued"] += self.counts["failed"] - failed_before
             self.counts["failed"] = failed_before
             failure = self._steps(block.rescue, stoppable=False)
-        return self._steps(block.always, stoppable=False) or failure
+        failure = self._steps(block.always, stoppable=False) or failure
+        self.registered["failed_result"] = outer  # a rescue around this one still speaks of what it rescues
+        return failure
 
     def _skip_all(self, steps: tuple[Step, ...]) -> None:
         for step in steps:
