@@ -19,6 +19,8 @@ ALONE = ("tests/measure/", "tests/modules/test_smoke_test.py")
 DOCKER = ("tests/bed/", "tests/registry/")
 #: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole
 ONE_BY_ONE = ("tests/sandbox/test_deploy.py", "tests/sandbox/test_faults.py", "tests/sandbox/test_restart.py")
+#: the whole fault matrix, where a few of its cells go together
+EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -28,7 +30,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The whole fault matrix takes minutes: `make test-faults` asks for it."""
-    if os.environ.get("SPARKWRIGHT_FAULTS") == "all":
+    if EVERY_FAULT:
         return
     left_out = [item for item in items if item.get_closest_marker("whole")]
     if left_out:
@@ -40,7 +42,8 @@ def group(nodeid: str) -> str:
     """What runs on one worker, in its order. (xdist's own groups, by mark, do nothing under pytest 9.)"""
     if nodeid.startswith(DOCKER):
         return "docker"
-    return nodeid if nodeid.startswith(ONE_BY_ONE) else nodeid.partition("::")[0]
+    alone = ("tests/faults/", *ONE_BY_ONE) if EVERY_FAULT else ONE_BY_ONE
+    return nodeid if nodeid.startswith(alone) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)

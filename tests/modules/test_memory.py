@@ -108,6 +108,15 @@ def test_what_a_server_held_is_compared_with_what_came_back(spark: Spark) -> Non
     assert any("what frees it" in one.get("text", "") for one in spark.said), "who holds it is told"
 
 
+def test_other_programs_may_take_as_much_as_a_small_server_held(spark: Spark) -> None:
+    held = {"id": "x", "available_bytes": 10 * GIB, "held_bytes": GIB // 4, "run": "run-1"}
+    spark.state.write("stopping", held)
+    spark.told["MemAvailable"] = 10 * GIB - GIB // 8
+    assert MemoryBack().run(MemoryBack.Args(timeout_s=0), spark).data["back"] is True
+    spark.told["MemAvailable"] = 9 * GIB
+    assert MemoryBack().run(MemoryBack.Args(timeout_s=0), spark).data["back"] is False
+
+
 def test_a_stop_that_nothing_is_known_of_is_not_waited_for(spark: Spark) -> None:
     said = MemoryBack().run(MemoryBack.Args(), spark)
     assert (said.data["back"], said.msg) == (None, "nothing was stopped")

@@ -10,6 +10,8 @@ from sparkwright.modules.base import Context, Module, Result, arg
 
 POLL_S = 0.1
 GIB = 2**30
+#: what other programs of the host may take meanwhile: of a small server it is more than the tolerance
+OTHERS_BYTES = GIB // 2
 
 
 class MemoryBack(Module["MemoryBack.Args"]):
@@ -34,7 +36,7 @@ class MemoryBack(Module["MemoryBack.Args"]):
         held = stopped.get("held_bytes")
         if context.check or not held:
             return Result(msg="what it held was not recorded" if stopped else "nothing was stopped", data=_data(None))
-        wanted = int(stopped["available_bytes"] + held * (1 - args.tolerance))
+        wanted = int(stopped["available_bytes"] + held - max(held * args.tolerance, OTHERS_BYTES))
         started_s = time.monotonic()
         while True:
             available = context.machine.meminfo()["MemAvailable"]
