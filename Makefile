@@ -33,7 +33,7 @@ test-engine: .venv/.installed-test
 
 # every fault at every step of a swap, some minutes; prints the table of who serves afterwards
 test-faults: .venv/.installed-test
-	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/faults tests/bed/test_faults.py -q -n $(WORKERS)
+	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/faults -q -n $(WORKERS)
 
 .venv/.installed-molecule: .venv/.installed
 	$(BIN)/python -m pip install --quiet --group molecule

@@ -25,15 +25,15 @@ ASK = """curl -s -m 10 -H 'Content-Type: application/json' 127.0.0.1:8000/v1/cha
 LOCK = ".local/state/sparkwright/lock"
 PID = f'python3 -c \'import json; print(json.load(open("{LOCK}"))["pid"])\''
 
-#: step before which it happens, what happens, who serves afterwards, whether `make test` runs it (`make test-faults`: all)
+#: step before which it happens, what happens, who serves afterwards
 CELLS = [
-    ("See that nothing of it is left", "killed", "new", False),
-    ("Prove that it generates", "killed", "new", True),
-    ("Start the server", "cut", "new", True),
-    ("See that nothing of it is left", "docker", "new", False),
-    ("Prove that it generates", "docker", "old", False),
-    ("Start the server", "power", "new", True),
-    ("Prove that it generates", "power", "new", False),
+    ("See that nothing of it is left", "killed", "new"),
+    ("Prove that it generates", "killed", "new"),
+    ("Start the server", "cut", "new"),
+    ("See that nothing of it is left", "docker", "new"),
+    ("Prove that it generates", "docker", "old"),
+    ("Start the server", "power", "new"),
+    ("Prove that it generates", "power", "new"),
 ]
 
 
@@ -113,10 +113,8 @@ def host(lab: Lab) -> Iterator[Host]:
 
 @pytest.mark.parametrize(
     ("step", "fault", "expected"),
-    [
-        pytest.param(step, fault, serves, id=f"{fault}: {step}", marks=() if usual else pytest.mark.whole)
-        for step, fault, serves, usual in CELLS
-    ],
+    CELLS,
+    ids=[f"{fault}: {step}" for step, fault, _ in CELLS],
 )
 def test_afterwards_one_verified_server_serves(host: Host, step: str, fault: str, expected: str) -> None:
     old = host.serves()
