@@ -219,6 +219,7 @@ class Fleet:
         """Look at everyone at once. Returns those that are to be worked on: who has nothing to do is through, and who would be
         refused has failed, before anybody is touched.
         """
+        roll.begins([])
         self._say(event("looking", host="", hosts=list(waiting)))
         settled: dict[str, Member] = {}
 

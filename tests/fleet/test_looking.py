@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,27 @@ def test_what_fails_otherwise_has_its_turn_and_stops_the_run_there(desk: Desk) -
     said = desk.roll("--host", "lab")
     assert (said.code, made(desk)) == (1, ["s1"])
     assert (said.rolled["done"], said.rolled["failed"], said.rolled["not_begun"]) == (["s1"], ["s2"], ["s3", "s4"])
+
+
+def test_ctrl_c_while_everybody_is_looked_at_leaves_a_run_that_can_be_resumed(desk: Desk) -> None:
+    bin_, go = desk.root / "bin", desk.root / "go"
+    bin_.mkdir()
+    (bin_ / "nvidia-smi").write_text(f"#!/bin/sh\nwhile test ! -e {go}; do sleep 0.02; done\n")
+    (bin_ / "nvidia-smi").chmod(0o755)
+    for name in ("s1", "s2", "s3", "s4"):
+        env = f"{{HOME: {desk.home(name)}, PATH: '{bin_}:/usr/bin:/bin'}}"
+        desk.host(name, f"connection: local\ngroups: [lab]\nenv: {env}\n")
+    desk.playbook("roll", BOOK.replace("  tasks:\n", "  tasks:\n    - facts:\n"))
+    laptop = desk.start("play", "roll", "--host", "lab", "--json")
+    assert laptop.stdout is not None
+    next(line for line in laptop.stdout if '"looking"' in line)
+    laptop.send_signal(signal.SIGINT)
+    _, err = laptop.communicate(timeout=60)
+    assert (laptop.returncode, made(desk)) == (4, []), err
+    assert "`invoke play roll --resume` goes on with the rest" in err
+    go.touch()
+    assert desk.roll("--resume").code == 0
+    assert made(desk) == ["s1", "s2", "s3", "s4"]
 
 
 def test_a_play_with_a_task_that_acts_in_check_mode_is_not_tried_on_everybody(desk: Desk) -> None:

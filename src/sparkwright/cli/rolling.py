@@ -161,7 +161,7 @@ class Trip:
 
     def left_behind(self, error: Inconclusive) -> None:
         """The laptop leaves while hosts are at it: say how the rest goes on."""
-        if self.record is not None:
+        if self._kept:
             error.fix += f" Then `invoke {self._asked.command} --resume` goes on with the rest."
 
     def close(self) -> None:

@@ -51,6 +51,11 @@ def run(chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, jso
     except Inconclusive as error:
         trip.left_behind(error)
         raise
+    except KeyboardInterrupt:  # between two of the fleet's waits, which have their own answer to it
+        names = ",".join(member.host.name for member in fleet.members)
+        stopped = Inconclusive("stopped by Ctrl-C.", fix=f"What was begun goes on: `invoke attach --host {names}`.")
+        trip.left_behind(stopped)
+        raise stopped from None
     finally:
         trip.close()
         fleet.close()

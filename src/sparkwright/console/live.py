@@ -79,6 +79,7 @@ class Live:
         bar = self._bars.pop(host, None)
         if bar is not None:
             self._progress.remove_task(bar)
+            self._progress.refresh()
 
     def write(self, style: str, text: str) -> None:
         """A line above the bars."""
