@@ -41,6 +41,9 @@ class Planner:
         self._folders = {member.host.name: lock_folder(chosen.project, member.host) for member in members}
         self._pins = {folder: Pins(folder, save=not given.check) for folder in set(self._folders.values())}
         self._neighbours = Neighbours(chosen.inventory)
+        self._asks_lock = play.uses(recipe.PINNED_NAMES)
+        self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
+        self._lints = play.has_task("lint")
 
     def plan(self, member: Member) -> Plan:
         """What a host is to do. Raises Refused for what can't be right, with file and line."""
@@ -81,15 +84,15 @@ class Planner:
 
     def _names(self, member: Member, run_id: str) -> Mapping[str, Any]:
         """The names a host's plan may use. Only a play that asks for the recipe or the lock needs them."""
-        host, user, play = member.host, user_of(member.host), self._play
-        if not play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}):
+        host, user = member.host, user_of(member.host)
+        if not self._asks_recipe:
             return recipe.scope(host, user, None, {})
         pins, fleet = self._pins_of(member), self._chosen.fleet
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)
             known = entries(pins.lock, wanted)
-            served = _linted(wanted, known) if play.has_task("lint") else None
-        pinned = pins.complete(fleet, member, wanted, run_id) if play.uses(recipe.PINNED_NAMES) else {}
+            served = _linted(wanted, known) if self._lints else None
+        pinned = pins.complete(fleet, member, wanted, run_id) if self._asks_lock else {}
         with _ONE_BY_ONE:
             if served is not None and pinned != known:
                 served = _linted(wanted, pinned)
