@@ -178,6 +178,11 @@ def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(
     long.close()
     assert done.code == 0
     assert done.task("Let its requests end")["msg"].startswith("1 request cut after")
+    before = desk.serving()
+    seqs(desk, 4)
+    refused = desk.run("restart", "--host", "sandbox", "--json")
+    assert (refused.code, desk.serving()) == (5, before)
+    assert "`deploy` changes it" in refused.recap["msg"]
 
 
 def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None:
