@@ -11,7 +11,7 @@ from tests.fleet.desk import Desk
 
 BOOK = """  serial: 1
   tasks:
-    - mend: {name: none, user: me}
+    - fail: {msg: no room here, refused: true}
       when: host.name in refused
     - fail: {msg: broken}
       when: host.name in failing
