@@ -195,17 +195,20 @@ class Fleet:
         self._last.append(one)
 
     def request(
-        self, member: Member, header: dict[str, Any], *, counted: bool = True, shown: bool = True
+        self, member: Member, header: dict[str, Any], *, counted: bool = True, held: bool = False
     ) -> list[Event]:
         """One request on a member's link: its events go to the subscribers, and are returned.
 
-        counted: whether its recap counts for the host's; a question on the side does not. shown: False keeps all of it back.
+        counted: whether its recap counts for the host's; a question on the side does not. held: only how far it is gets said.
         """
         seen = []
         for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
             one = {**one, "host": member.host.name}
             seen.append(one)
-            if shown and (counted or one["event"] != "recap"):
+            if held:
+                if one["event"] == "progress":
+                    self._events.put(one)
+            elif counted or one["event"] != "recap":
                 self._note(member, one)
         return seen
 
@@ -224,15 +227,17 @@ class Fleet:
         settled: dict[str, Member] = {}
 
         def look(member: Member) -> None:
-            seen = self.request(member, {"verb": "run", "plan": look_for(member).to_json()}, shown=False)
+            seen = self.request(member, {"verb": "run", "plan": look_for(member).to_json()}, held=True)
             if seen and seen[-1]["event"] == "recap" and seen[-1]["exit"] in SETTLED:
                 for one in seen:
                     self._note(member, one)
 
         def then(member: Member) -> None:
-            if member.recap is not before[member.host.name]:
-                settled[member.host.name] = member
-                self._finished(member)
+            if member.recap is before[member.host.name]:
+                self._events.put(event("waiting", host=member.host.name))
+                return
+            settled[member.host.name] = member
+            self._finished(member)
 
         before = {name: member.recap for name, member in waiting.items()}
         self.each(list(waiting.values()), look, then)

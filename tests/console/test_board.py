@@ -38,6 +38,8 @@ def test_a_row_follows_its_host() -> None:
     assert (one.rows["s1"].verdict, one.rows["s1"].stage, one.rows["s2"].verdict) == ("running", "Start it", "waiting")
     one.on(event("progress", host="s1", done=5e8, total=1e9, unit="bytes", text="a file"))
     assert one.rows["s1"].progress == " 50%  500.0 MB of 1.0 GB"
+    one.on(event("waiting", host="s1"))
+    assert (one.rows["s1"].verdict, one.rows["s1"].stage, one.rows["s1"].progress) == ("waiting", "", "")
     one.clock = lambda: 75
     assert (one.took_s(one.rows["s1"]), one.took_s(one.rows["s2"])) == (75, None)
 

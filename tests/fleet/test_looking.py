@@ -44,6 +44,7 @@ def test_who_has_nothing_to_do_is_through_without_a_turn(desk: Desk) -> None:
     first = desk.roll("--host", "lab")
     assert (first.code, made(desk)) == (0, ["s1", "s2", "s3", "s4"])
     assert [one["hosts"] for one in first.events("batch_started")] == [["s3"]]
+    assert [one["host"] for one in first.events("waiting")] == ["s3"]
     assert first.ran[-1] == "s3", "after the others were looked at"
     assert {one["host"]: one["changed"] for one in first.events("recap")} == {"s1": 0, "s2": 0, "s3": 1, "s4": 0}
     second = desk.roll("--host", "lab")

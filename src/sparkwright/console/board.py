@@ -111,6 +111,9 @@ class Board:
             row.proof = event["msg"]
         row.put_back |= event["module"] == PUT_BACK and event["status"] in ("ok", "changed")
 
+    def _on_waiting(self, row: Row, event: Event) -> None:
+        row.verdict, row.stage, row.progress = "waiting", "", ""
+
     def _on_host_finished(self, row: Row, event: Event) -> None:
         self._ended(row, event)
 

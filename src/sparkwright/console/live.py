@@ -52,7 +52,7 @@ class Live:
         if event["event"] == "progress":
             self._bar(event)
         else:
-            if event["event"] in ("task_finished", "recap"):
+            if event["event"] in ("task_finished", "recap", "waiting"):
                 self._remove_bar(event["host"])
             self._lines.on(event)
 
