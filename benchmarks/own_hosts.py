@@ -1,6 +1,6 @@
 """A deploy of many hosts that has nothing to do, where every host has a processor of its own: seconds beside those of one host.
 
-    make bed && .venv/bin/python benchmarks/own_hosts.py                       (needs openssh-server and cc)
+    make bed && make bench-own_hosts                       (needs openssh-server and cc)
 
 A machine of few cores can't be a laptop and eight Sparks at once. So one pretend Spark of the bed is deployed to for real and
 what it said is kept, with its pace; then every host is an sshd of its own whose program says the same at the same pace and uses
