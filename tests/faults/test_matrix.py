@@ -21,6 +21,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,22 +127,28 @@ def test_afterwards_one_verified_server_serves(
     assert left == ["/qwen35"], "the failed and the older ones are taken away"
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param(one, marks=() if one == PUT_BACK[2] else pytest.mark.whole) for one in PUT_BACK]
-)
-def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step: str) -> None:
+def while_it_is_put_back(bench: Bench, step: str, fault: str) -> tuple[str, dict[str, Any]]:
+    """A change fails, and this happens before a step of putting the old server back. Returns the old one's Id, and the recap."""
     old = bench.whole()
     bench.change()
     bench.gate(step, fail_at="Wait until it is ready")
     laptop = bench.start()
     try:
         bench.reached(laptop)
-        bench.killed(laptop)
+        getattr(bench, fault)(laptop)
     finally:
         bench.open()
-        bench.ended()
+        recap = bench.ended()
         laptop.wait(timeout=60)
         bench.mend()
+    return old, recap
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(one, marks=() if one == PUT_BACK[2] else pytest.mark.whole) for one in PUT_BACK]
+)
+def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step: str) -> None:
+    old, _ = while_it_is_put_back(bench, step, "killed")
     done = bench.desk.run("rollback", "--host", "sandbox", "--json")
     assert done.code == 0, done.out[-3000:]
     assert "an earlier run was cut off" in done.out
@@ -153,18 +160,7 @@ def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step:
     "step", [pytest.param(one, marks=() if one == PUT_BACK[3] else pytest.mark.whole) for one in PUT_BACK]
 )
 def test_the_engine_may_die_while_the_old_server_is_put_back(bench: Bench, step: str) -> None:
-    old = bench.whole()
-    bench.change()
-    bench.gate(step, fail_at="Wait until it is ready")
-    laptop = bench.start()
-    try:
-        bench.reached(laptop)
-        bench.docker(laptop)
-    finally:
-        bench.open()
-        recap = bench.ended()
-        laptop.wait(timeout=60)
-        bench.mend()
+    old, recap = while_it_is_put_back(bench, step, "docker")
     assert (recap["exit"], "broken on purpose The old server is put back." in recap["msg"]) == (1, True), recap["msg"]
     assert bench.settled() == old
     assert [row["Names"][0] for row in bench.client().api.containers(all=True)] == ["/qwen35"]
