@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -265,3 +266,27 @@ def test_a_container_that_was_stopped_stays_so_when_the_engine_comes_back(
     client = docker.DockerClient(base_url=control.up(home)["DOCKER_HOST"])
     until(lambda: names(client) == ["running"])
     assert names(client, all=True) == ["running", "stopped"]
+
+
+def test_an_engine_comes_back_where_a_port_was_taken_meanwhile(
+    home: Path, engine: docker.DockerClient, model: Path
+) -> None:
+    serving(engine, "shut-out", model, RestartPolicy={"Name": "unless-stopped"})
+    bindings = engine.api.inspect_container("shut-out")["HostConfig"]["PortBindings"]
+    (home / "state.json").unlink()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        until(lambda: bound(taken, int(bindings["8000/tcp"][0]["HostPort"])))
+        taken.listen()
+        client = docker.DockerClient(base_url=control.up(home)["DOCKER_HOST"])
+    assert (names(client), names(client, all=True)) == ([], ["shut-out"])
+    client.api.start("shut-out")
+    assert names(client) == ["shut-out"]
+
+
+def bound(one: socket.socket, port: int) -> bool:
+    try:
+        one.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True

@@ -21,6 +21,7 @@ from sparkwright.sandbox.vllm.engine import Engine
 BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
 STOP_S = 10  # how long a SIGTERM has, when nobody says
+FREED_S = 2.0  # a daemon that has just been killed holds its servers' ports a moment longer than its lock
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 NEVER = "0001-01-01T00:00:00Z"
 
@@ -284,7 +285,7 @@ class Containers:
             one.asked_to_stop = bool(row.get("stopped"))
             self.all[one.id] = one
             if one.policy == "always" or (one.policy == "unless-stopped" and not one.asked_to_stop):
-                one.start()
+                _start_again(one)
 
     def save(self) -> None:
         """Write down what there is."""
@@ -363,6 +364,20 @@ def _stream_of(line: str) -> int:
 
 def _words(given: Any) -> list[str]:
     return given.split() if isinstance(given, str) else list(given or ())
+
+
+def _start_again(one: Container) -> None:
+    """Start a container that its policy brings back; as with the real engine, one that can't be started stays as it is."""
+    deadline_s = time.monotonic() + FREED_S
+    while True:
+        try:
+            one.start()
+            return
+        except Refused as refused:
+            if time.monotonic() > deadline_s:
+                print(f"{one.name} is not started again: {refused}", flush=True)
+                return
+            time.sleep(0.02)
 
 
 def _taken(port: int) -> bool:
