@@ -117,6 +117,12 @@ def test_a_cap_ends_a_slow_stream_with_what_it_gave() -> None:
     assert 1 < found.tokens < 15
 
 
+def test_a_kernel_that_wakes_too_early_breaks_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = stream._Socket._waits
+    monkeypatch.setattr(stream._Socket, "_waits", lambda self, which, seconds: waits(self, which, seconds * 0.5))
+    assert measured(gap_s=0.2, chunks=1000, cap_s=0.6).capped
+
+
 def test_a_cap_ends_a_silent_server() -> None:
     assert measured(silent=True, cap_s=0.3).tokens == 0
 

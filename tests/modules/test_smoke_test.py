@@ -195,7 +195,7 @@ def test_a_server_of_5_7_tokens_a_second_fails_in_time_with_its_likely_causes(tm
     with serving(Schedule(first_s=0.1, gap_s=1 / 5.7, chunks=10_000)) as server:
         found = run(server, context_of(tmp_path, clock=2411), tok_per_s=47, tokens=128)
     assert time.monotonic() - began_s < 25
-    assert (found.failed, found.exit, found.data["verdict"]) == (True, None, "misconfigured")
+    assert (found.failed, found.exit, found.data["verdict"]) == (True, None, "misconfigured"), found.msg
     names = [one["cause"] for one in found.data["causes"]]
     assert "an image without kernels for this GPU (sm_121)" in names
     assert not any("power fault" in name for name in names)  # the clock was seen to be normal
