@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
-from sparkwright.modules.arguments import spelled
+from sparkwright.modules.signature import spelled
 from sparkwright.userfiles.checked import nearest
 
 

@@ -12,15 +12,14 @@ from typing import Any, Protocol
 
 from sparkwright.console.subscriber import Subscriber
 from sparkwright.errors import Exit, Inconclusive, SparkwrightError, Unreachable
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.plan.events import Event, event
 from sparkwright.plan.model import Plan
-from sparkwright.remote import Link, Need, open_link
+from sparkwright.remote import FORKS, Link, Need, open_link
 from sparkwright.rolling.pace import Pace
 from sparkwright.rolling.roll import Roll
 from sparkwright.secret import Secret
 
-FORKS = 16
 GOOD = (Exit.OK, Exit.CHANGES)
 #: how a look ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody
 #: else's run at work there, and has its turn

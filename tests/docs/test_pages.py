@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from sparkwright import lockfile, playbook, recipe
-from sparkwright.inventory import Inventory
+from sparkwright.inventory.inventory import Inventory
 from sparkwright.userfiles import schemas
 
 TOP = Path(__file__).parent.parent.parent

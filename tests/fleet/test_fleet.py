@@ -10,7 +10,7 @@ import pytest
 
 from sparkwright.errors import Unreachable
 from sparkwright.fleet import Fleet, Member
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.plan.events import Event, event
 from sparkwright.plan.model import Plan
 from sparkwright.rolling.pace import batches

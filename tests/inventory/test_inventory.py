@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.inventory import Inventory
+from sparkwright.inventory.inventory import Inventory
 
 
 @pytest.fixture

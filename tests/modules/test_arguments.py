@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Literal
 
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.modules.arguments import build
+from sparkwright.modules import registry, signature
+from sparkwright.modules.arguments import build, check
 from sparkwright.modules.base import arg
 
 
@@ -51,4 +53,14 @@ def test_what_does_not_fit_is_refused(wrong: dict[str, object]) -> None:
 
 
 def test_an_open_argument_is_taken_unseen() -> None:
-    assert build(Args, {"path": "{{ facts.home }}"}, module="file", open_names=frozenset({"path"})) is None
+    takes = signature.of(Args)
+    left = check(takes, {"path": "{{ facts.home }}", "wait_s": 2}, module="file", open_names=frozenset({"path"}))
+    assert left == {"wait_s": 2.0}
+    with pytest.raises(Refused, match="file.wait_s is a number"):
+        check(takes, {"path": "{{ facts.home }}", "wait_s": "soon"}, module="file", open_names=frozenset({"path"}))
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_a_signature_survives_the_laptops_cache(name: str) -> None:
+    takes = signature.of(registry.load(name).Args)
+    assert signature.from_json(json.loads(json.dumps(signature.to_json(takes)))) == takes

@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright import playbook
 from sparkwright.errors import Refused
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.plan.model import Block, Plan, Task, tasks_of
 from sparkwright.playbook import Options
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright import recipe
 from sparkwright.errors import Refused
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.plan import expressions
 
 TOP = Path(__file__).parent.parent.parent

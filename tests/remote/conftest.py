@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.remote import ssh_config
 from tests.remote.sshd import SSHD, Sshd
 

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sparkwright.errors import Exit, Failed, SparkwrightError
-from sparkwright.fleet import FORKS, Member
+from sparkwright.fleet import Member
 from sparkwright.plan.events import Event
+from sparkwright.remote import FORKS
 
 Answer = Event | SparkwrightError
 

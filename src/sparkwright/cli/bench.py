@@ -115,10 +115,9 @@ def run(command: str, given: dict[str, Any]) -> int:
             given["url"], given["model"], order, root=Project.here_or_cwd(), quiet=given["json"]
         )
     else:
-        from sparkwright.cli.hosts import choose
+        from sparkwright.cli.hosts import reach
 
-        chosen = choose(given["host"])
-        chosen.fleet.connect()
+        chosen = reach(given["host"])
         from sparkwright.cli import bench_run
 
         outcome = bench_run.on_host(chosen, order, json=given["json"], wait=given["wait"])

@@ -17,7 +17,7 @@ from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.shown import Shown
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet import Member
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.lab import arms as lab_arms
 from sparkwright.lab import play
 from sparkwright.lab.arms import Arm

@@ -20,7 +20,7 @@ from sparkwright.doctor.mends import MENDS
 from sparkwright.engine import flags
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet import Member
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sparkwright.cli.project import Project
 from sparkwright.errors import Refused
-from sparkwright.fleet import Fleet, Member
-from sparkwright.inventory import Host, Inventory
-from sparkwright.remote import Need
+from sparkwright.inventory import glance
+from sparkwright.inventory.host import Host
+from sparkwright.remote import FORKS, Need, open_link
+
+if TYPE_CHECKING:
+    from sparkwright.fleet import Fleet
+    from sparkwright.inventory.inventory import Inventory
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +27,56 @@ class Chosen:
     fleet: Fleet
 
 
-def need_of(path: Path) -> Need:
-    """What a playbook will ask of its hosts, guessed from the keys in its text: it is not read yet when connecting begins."""
+def need_of(playbook: str) -> Need:
+    """What a playbook will ask of its hosts, guessed from the keys in its text: it is not read yet when connecting begins.
+
+    Raises Refused when there is no such playbook.
+    """
     from sparkwright.modules.registry import NAMES, WITHOUT_ENGINE
 
+    path = Project.here().playbook(playbook)
     keys = set(re.findall(r"[a-z_]+(?=\s*:)", path.read_text(errors="replace")))
     return "engine" if keys & ({*NAMES, "include"} - WITHOUT_ENGINE) else "plan"
 
 
-def choose_left(playbook: str, pattern: str) -> Chosen:
-    """The hosts that are left of a rolling run (`--resume`). Raises Refused when there is none, or --host means others."""
+def left_of(playbook: str, pattern: str) -> str:
+    """The hosts that are left of a rolling run (`--resume`), as a pattern. Raises Refused when there is none, or --host means
+    others.
+    """
     from sparkwright.rolling.record import RecordFile, refuse_other_hosts
 
     project = Project.here()
     record = RecordFile(project.root, playbook).load()
     if pattern:
         refuse_other_hosts(record, [host.name for host in choose(pattern).hosts])
-    return choose(",".join(record.left))
+    return ",".join(record.left)
+
+
+def reach(pattern: str, need: Need = "engine") -> Chosen:
+    """The hosts of a pattern, and connecting to them has begun: where a glance tells where they are, before they are checked.
+
+    need: what will be asked of them. Raises Refused as `choose` does.
+    """
+    seen = glance.hosts(Project.here().root, pattern)[:FORKS]
+    links = {host.name: (host.way, open_link(host, need)) for host in seen}
+    try:
+        chosen = choose(pattern)
+        for member in chosen.fleet.members:
+            member.need = need
+            if links.get(member.host.name, ("",))[0] == member.host.way:
+                member.link = links.pop(member.host.name)[1]
+    finally:
+        for _, link in links.values():
+            link.close()
+    chosen.fleet.connect()
+    return chosen
 
 
 def choose(pattern: str) -> Chosen:
     """The hosts of a pattern; not connected yet. Raises Refused for a pattern that names none."""
+    from sparkwright.fleet import Fleet, Member
+    from sparkwright.inventory.inventory import Inventory
+
     project = Project.here()
     inventory = Inventory.load(project.root)
     if not pattern:
@@ -54,5 +87,7 @@ def choose(pattern: str) -> Chosen:
 
 def everyone() -> str:
     """Every host but sandboxes, which a question would start; those when there is nothing else. As a pattern."""
+    from sparkwright.inventory.inventory import Inventory
+
     hosts = Inventory.load(Project.here().root).hosts.values()
     return ",".join([one.name for one in hosts if one.connection != "sandbox"] or [one.name for one in hosts])

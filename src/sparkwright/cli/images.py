@@ -28,10 +28,9 @@ def prune(
 ) -> int:
     """Show which images of a host nothing needs and what removing them frees, ask, and remove them."""
     from sparkwright.cli import session
-    from sparkwright.cli.hosts import choose
+    from sparkwright.cli.hosts import reach
 
-    chosen = choose(host)
-    chosen.fleet.connect()
+    chosen = reach(host)
     codes: list[int] = []
     try:
         for member in chosen.fleet.members:

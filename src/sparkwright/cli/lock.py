@@ -68,10 +68,9 @@ def lock(
     """Fill in what spark.lock lacks; --update moves on, --check only looks."""
     if check and update:
         raise Refused("--check changes nothing and --update does.", fix="Give one of them.")
-    from sparkwright.cli.hosts import choose, everyone
+    from sparkwright.cli.hosts import everyone, reach
 
-    chosen = choose(host or everyone())
-    chosen.fleet.connect()
+    chosen = reach(host or everyone())
     entries = list(_entries(chosen))
     if isinstance(update, str):
         entries = _named(entries, update)

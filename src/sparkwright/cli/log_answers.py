@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.cli import planning, session
-from sparkwright.cli.hosts import choose
+from sparkwright.cli.hosts import reach
 from sparkwright.console import state_table
 from sparkwright.engine import logs
 from sparkwright.errors import Exit, Refused
@@ -59,8 +59,7 @@ def of_file(name: str, tail: int) -> list[Found]:
 
 def of_hosts(pattern: str, tail: int) -> list[Found]:
     """The logs of the containers that the hosts' recipes name."""
-    chosen = choose(pattern)
-    chosen.fleet.connect()
+    chosen = reach(pattern)
     answers: dict[str, Mapping[str, Any]] = {}
 
     def ask(member: Member) -> None:

@@ -18,7 +18,7 @@ from sparkwright.cli.shown import Shown
 from sparkwright.console.words import size as in_words
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet import Member, failure
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.plan.model import Plan, Task
 
 

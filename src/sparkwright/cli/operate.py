@@ -69,13 +69,10 @@ def run_playbook(playbook: str, command: str, **given: Any) -> int:
         from sparkwright.cli import session
 
         return session.list_tasks(playbook, session.options(**given))
-    from sparkwright.cli.hosts import choose, choose_left, need_of
+    from sparkwright.cli.hosts import left_of, need_of, reach
 
-    chosen = choose_left(playbook, given["host"]) if given.get("resume") else choose(given["host"])
-    need = need_of(chosen.project.playbook(playbook))
-    for member in chosen.fleet.members:
-        member.need = need
-    chosen.fleet.connect()
+    pattern = left_of(playbook, given["host"]) if given.get("resume") else given["host"]
+    chosen = reach(pattern, need_of(playbook))
     from sparkwright.cli import session  # what plans is imported while the connections open
     from sparkwright.cli.rolling import Asked
 

@@ -10,7 +10,7 @@ from sparkwright import lockfile
 from sparkwright.cli.project import Project
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet import Fleet, Member
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.plan.model import Plan, Task
 from sparkwright.recipe import Recipe
 

@@ -18,7 +18,7 @@ from sparkwright.cli.shown import Shown
 from sparkwright.console.summary import Served
 from sparkwright.errors import Refused
 from sparkwright.fleet import Member
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.plan import expressions
 from sparkwright.plan.model import Plan
 

@@ -15,8 +15,9 @@ from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.console.words import names as named
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
-from sparkwright.fleet import FORKS, GOOD, Member
+from sparkwright.fleet import GOOD, Member
 from sparkwright.plan.events import event
+from sparkwright.remote import FORKS
 from sparkwright.rolling.guard import Guard, floors
 from sparkwright.rolling.pace import Pace, sizes
 from sparkwright.rolling.record import Prints, Record, RecordFile, refuse_other

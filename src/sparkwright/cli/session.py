@@ -15,7 +15,7 @@ from sparkwright.cli.rolling import Asked, Trip
 from sparkwright.cli.shown import Shown
 from sparkwright.errors import Exit, Failed, Inconclusive, Refused
 from sparkwright.fleet import Fleet, Member
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.plan.model import Plan, Task
 from sparkwright.rolling.roll import Roll
 

@@ -10,7 +10,8 @@ from typing import Any
 from sparkwright.cli import session
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.fleet import Fleet, Member
-from sparkwright.inventory import Host, Inventory
+from sparkwright.inventory.host import Host
+from sparkwright.inventory.inventory import Inventory
 from sparkwright.plan.model import Block, Plan, Step, Task
 from sparkwright.secret import Secret
 

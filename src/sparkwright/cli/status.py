@@ -28,12 +28,9 @@ def status(
     From the last scheduled check; a host without one is looked at now, and that is said. Exit code: 0 every host serves, 2 one is
     degraded, 1 down or worse, 3 unreachable, 4 not known. With --watch always 0.
     """
-    from sparkwright.cli.hosts import choose, everyone
+    from sparkwright.cli.hosts import everyone, reach
 
-    chosen = choose(host or everyone())
-    for member in chosen.fleet.members:
-        member.need = "light"
-    chosen.fleet.connect()
+    chosen = reach(host or everyone(), "light")
     from sparkwright.cli import status_answers  # imported while the connections open
 
     if watch:
@@ -63,12 +60,9 @@ def report(
 
     From the checks that each host makes by its own clock. Ends with 3 when a host is unreachable; the page then says so.
     """
-    from sparkwright.cli.hosts import choose, everyone
+    from sparkwright.cli.hosts import everyone, reach
 
-    chosen = choose(host or everyone())
-    for member in chosen.fleet.members:
-        member.need = "light"
-    chosen.fleet.connect()
+    chosen = reach(host or everyone(), "light")
     from sparkwright.cli import report_answers
 
     return worst(report_answers.write(chosen, since, to, json=json))

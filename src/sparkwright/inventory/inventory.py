@@ -10,38 +10,15 @@ from typing import Any
 
 from sparkwright.errors import Failed, Refused
 from sparkwright.inventory import patterns
+from sparkwright.inventory.glance import GROUPS_FILE
+from sparkwright.inventory.host import Host
 from sparkwright.inventory.models import GroupFile, HostFile, SecretSource, Shared
 from sparkwright.secret import Secret
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check
 
-GROUPS_FILE = "groups.yml"
 MERGED = ("env", "secrets", "vars")
 INHERITED = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")
-
-
-@dataclass(frozen=True)
-class Host:
-    """One host. port: sshd's. serve_port: where the server is published, if not where the recipe says.
-
-    where: its file, for messages. vars: all < groups < host.
-    """
-
-    name: str
-    address: str
-    connection: str = "ssh"
-    user: str | None = None
-    port: int | None = None
-    home: str | None = None
-    recipe: str | None = None
-    serve_port: int | None = None
-    registry_mirror: str | None = None
-    model_from: str | None = None
-    groups: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    vars: Mapping[str, Any] = field(default_factory=dict)
-    secret_sources: Mapping[str, SecretSource] = field(default_factory=dict)
-    where: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import hub, kept_files, neighbour
+from sparkwright.host.models import hub, kept_files
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.patience import Patience
 from sparkwright.host.models.transfer import Transfer, sizes
@@ -172,6 +172,8 @@ def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
     if not args.neighbour:
         fix = "Use `invoke models.copy`, or a playbook of this command."
         raise Failed(f"nobody on {args.from_} hands out {args.id}.", fix=fix)
+    from sparkwright.host.models import neighbour  # and with it an HTTP server: few models come this way
+
     with neighbour.reached(args.neighbour, args.from_, context.secrets.get(neighbour.TOKEN)) as url:
         yield Source(url, args.id, args.commit, context.secrets.get(neighbour.TOKEN))
 

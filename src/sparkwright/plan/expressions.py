@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: most of a playbook's expressions: compiling them took a fifth of the planning
-PATH = re.compile(r"\{\{\s*([a-z]\w*(?:\.[a-z]\w*)*)\s*\}\}")
-OWN_WORDS = ("true", "false", "none", "not")
+from sparkwright.plan import plain
+
+#: a text that is nothing but one expression, told without parsing it
+LONE = re.compile(r"\{\{([^{}]*)\}\}")
 
 
 class ExpressionError(Exception):
@@ -36,9 +37,12 @@ def is_open(value: Any) -> bool:
 @functools.lru_cache(maxsize=1024)
 def names_in(text: str) -> frozenset[str]:
     """The names a template string asks for. Raises ExpressionError on bad syntax."""
-    path = _path(text)
-    if path:
-        return frozenset(path[:1])
+    lone = LONE.fullmatch(text)
+    try:
+        if lone:
+            return plain.names(lone[1])
+    except plain.NotPlain:
+        pass
     from sparkwright.plan import jinja
 
     try:
@@ -78,6 +82,10 @@ def render(value: Any, names: Mapping[str, Any]) -> Any:
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
     """The value of a bare expression, as in `when: image.changed`."""
+    try:
+        return plain.value(expression, names)
+    except plain.NotPlain:
+        pass
     from sparkwright.plan import jinja
 
     return _guard(expression, lambda: jinja.compiled(expression)(**names))
@@ -93,33 +101,18 @@ def truth(value: Any) -> bool:
     return value.strip().lower() in ("1", "true", "yes", "on") if isinstance(value, str) else bool(value)
 
 
-@functools.lru_cache(maxsize=1024)
-def _path(text: str) -> tuple[str, ...]:
-    """("lock", "image") of "{{ lock.image }}"; empty for all that is more than names and dots, or a word of Jinja's own."""
-    found = PATH.fullmatch(text)
-    path = tuple(found[1].split(".")) if found else ()
-    return () if path and path[0] in OWN_WORDS else path
-
-
-def _walked(path: tuple[str, ...], names: Mapping[str, Any]) -> Any:
-    """What Jinja would find there, without compiling it; None where only Jinja can tell (or the value itself is None)."""
-    value: Any = names
-    for name in path:
-        if not isinstance(value, Mapping) or name not in value or (value is not names and hasattr(value, name)):
-            return None
-        value = value[name]
-    return value if path else None
-
-
 def _render_text(text: str, names: Mapping[str, Any]) -> Any:
-    found = _walked(_path(text), names)
-    if found is not None:
-        return found
+    lone = LONE.fullmatch(text)
+    try:
+        if lone:
+            return plain.value(lone[1], names)
+    except plain.NotPlain:
+        pass
     from sparkwright.plan import jinja
 
-    lone = jinja.lone_expression(text)
-    if lone is not None:
-        return evaluate(lone, names)
+    expression = jinja.lone_expression(text)
+    if expression is not None:
+        return evaluate(expression, names)
     return _guard(text, lambda: jinja.template(text).render(**names))
 
 

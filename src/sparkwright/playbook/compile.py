@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.modules import arguments, registry
 from sparkwright.plan import expressions
 from sparkwright.plan.expressions import ExpressionError, UnknownName
 from sparkwright.plan.model import Block, Plan, Step, Task
-from sparkwright.playbook import selection
+from sparkwright.playbook import selection, signatures
 from sparkwright.playbook.models import BlockFile, Condition, TaskFile
 from sparkwright.playbook.playbook import Options, Play
 from sparkwright.userfiles.checked import check, nearest
@@ -228,9 +228,8 @@ class _Compiler:
                 args[key] = value
                 open_names.append(key)
                 self._shipped |= needed
-        kind = registry.load(module)
         try:
-            arguments.build(kind.Args, args, module=module, open_names=frozenset(open_names))
+            arguments.check(signatures.takes(module), args, module=module, open_names=frozenset(open_names))
         except Refused as refused:
             raise Refused(
                 refused.message, where=self._argument_line(refused, place, module, values), fix=refused.fix

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.engine import flags
 from sparkwright.errors import Refused
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.plan.container import ContainerSpec
 from sparkwright.recipe.models import RecipeFile
 from sparkwright.userfiles import document

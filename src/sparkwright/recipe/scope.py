@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.engine import flags
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.recipe.recipe import Recipe, container_spec, serve_port
 
 if TYPE_CHECKING:

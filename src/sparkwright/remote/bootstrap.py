@@ -12,8 +12,8 @@ FOLDER = "$HOME/.local/share/sparkwright/runtime"
 #: $1: the runtime's hash. $2: what the request needs ("light", "plan" or "engine"). Runs it, or says which Python there is.
 _START = (
     f'r="{FOLDER}/$1"; '
-    'if [ -f "$r/python" ]; then p=$(cat "$r/python"); '
-    'if [ -x "$p" ] && "$p" -I "$r/lib/sparkwright/runner/boot.py" "$r/tag" "$2"; then exit 0; '
+    'if [ -f "$r/python" ]; then IFS= read -r p < "$r/python"; '
+    'if [ -x "$p" ] && "$p" -IS "$r/lib/sparkwright/runner/boot.py" "$r/tag" "$2"; then exit 0; '
     "elif [ $? -ne 75 ]; then exit 1; fi; fi; "
     "for p in python3 python3.14 python3.13 python3.12 python3.11; do "
     '"$p" -c \'import sys,platform; sys.exit(1) if sys.version_info < (3,11) else print('

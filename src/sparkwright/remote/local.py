@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.errors import Unreachable
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.plan.events import Event, decode
 from sparkwright.secret import Secret
 

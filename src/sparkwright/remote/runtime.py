@@ -9,35 +9,18 @@ import functools
 import gzip
 import hashlib
 import io
-import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sparkwright import host_side
 from sparkwright.errors import Failed
 
-PACKAGE = Path(__file__).parent.parent
 REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
-#: the host's side of the package, and nothing of the laptop's
-PARTS = (
-    "__init__.py",
-    "errors.py",
-    "secret.py",
-    "shell.py",
-    "plan",
-    "engine",
-    "host",
-    "modules",
-    "measure",
-    "doctor",
-    "health",
-    "runner",
-)
 #: manylinux tags that every wheel of the requirements has; a Spark is aarch64 with glibc 2.39
 MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
 
@@ -45,10 +28,7 @@ MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
 @functools.lru_cache(maxsize=1)
 def content_hash() -> str:
     """Names the runtime: of the sources and the pinned requirements."""
-    total = hashlib.sha256(REQUIREMENTS.read_bytes())
-    for name, data in _sources():
-        total.update(f"{name}\0{len(data)}\0".encode() + data)
-    return total.hexdigest()[:20]
+    return hashlib.sha256(REQUIREMENTS.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
 
 
 def archive(python: str, machine: str) -> Path:
@@ -109,7 +89,7 @@ def _pack(wheels: Path, tag: str, out: Any) -> None:
         for path in sorted(wheels.rglob("*")):
             if path.is_file():
                 _add(tar, f"lib/{path.relative_to(wheels)}", path.read_bytes())
-        for name, data in _sources():
+        for name, data in host_side.sources():
             _add(tar, f"lib/sparkwright/{name}", data)
         _add(tar, "tag", tag.encode())
 
@@ -120,13 +100,5 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(info, io.BytesIO(data))
 
 
-def _sources() -> Iterator[tuple[str, bytes]]:
-    for part in PARTS:
-        path = PACKAGE / part
-        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-        for file in files:
-            yield str(file.relative_to(PACKAGE)), file.read_bytes()
-
-
 def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkwright" / "runtime"
+    return host_side.cache() / "runtime"

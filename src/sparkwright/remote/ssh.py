@@ -21,7 +21,7 @@ from fabric import Config, Connection
 from paramiko.channel import Channel
 
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.plan.events import Event, decode, event
 from sparkwright.remote import bootstrap, host_keys, runtime, ssh_config
 from sparkwright.remote.ssh_config import SshTarget

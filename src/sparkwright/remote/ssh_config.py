@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkwright.errors import Refused
-from sparkwright.inventory import Host
+from sparkwright.inventory.host import Host
 from sparkwright.shell import join
 
 AT_ONCE = 16

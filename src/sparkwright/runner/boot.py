@@ -10,7 +10,6 @@ Ends with 75 when the runtime was made for another Python or processor than this
 import gc
 import importlib
 import os
-import platform
 import sys
 from pathlib import Path
 
@@ -23,7 +22,7 @@ AHEAD = {
 }
 
 tag = Path(sys.argv[1]).read_text().strip()
-if tag != f"{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}":
+if tag != f"{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}":
     sys.exit(75)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))

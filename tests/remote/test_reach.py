@@ -1,0 +1,65 @@
+"""Connecting begins at a glance; who was seen wrong is not spoken to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.cli import hosts
+from sparkwright.errors import Refused
+from sparkwright.inventory import glance
+from sparkwright.remote.ssh import SshLink
+from tests.remote.conftest import Lab
+
+
+@pytest.fixture
+def project(tmp_path: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    (folder / "hosts").mkdir(parents=True)
+    (folder / "playbooks").mkdir()
+    (folder / "hosts/spark1.yml").write_text(f"address: 127.0.0.1\nport: {lab.sshd.port}\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def key_of(link: object) -> str:
+    assert isinstance(link, SshLink)
+    return link.host_key()
+
+
+def test_the_link_of_a_glance_is_the_one_that_is_used(project: Path, lab: Lab) -> None:
+    chosen = hosts.reach("spark1", "light")
+    (member,) = chosen.fleet.members
+    link = member.link
+    assert lab.sshd.known_hosts_line().split()[2] in key_of(link)
+    assert member.open() is link
+    chosen.fleet.close()
+    assert (lab.sshd.folder / "log").read_text().count("Accepted publickey") == 1
+
+
+def test_a_glance_that_saw_another_host_is_dropped(project: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = lab.another("two")
+    monkeypatch.setattr(glance, "hosts", lambda project, pattern: [lab.host(port=other.port)])
+    chosen = hosts.reach("spark1", "light")
+    (member,) = chosen.fleet.members
+    assert lab.sshd.known_hosts_line().split()[2] in key_of(member.link)
+    chosen.fleet.close()
+
+
+def test_a_mistake_in_the_file_lets_go_of_the_host(project: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "hosts/spark1.yml").open("a").write("recipee: x\n")
+    began: list[SshLink] = []
+    real = hosts.open_link
+
+    def opening(*given: object) -> object:
+        began.append(real(*given))  # type: ignore[arg-type]
+        return began[-1]
+
+    monkeypatch.setattr(hosts, "open_link", opening)
+    with pytest.raises(Refused, match="recipee"):
+        hosts.reach("spark1", "light")
+    (link,) = began
+    transport = link._transport()
+    transport.join(10)
+    assert not transport.is_active()
