@@ -163,4 +163,6 @@ def test_the_engine_may_die_while_the_old_server_is_put_back(bench: Bench, step:
     old, recap = while_it_is_put_back(bench, step, "docker")
     assert (recap["exit"], "broken on purpose The old server is put back." in recap["msg"]) == (1, True), recap["msg"]
     assert bench.settled() == old
+    (row, *_) = bench.desk.run("history", "--host", "sandbox", "--json").events()
+    assert (row["what"], "broken on purpose" in row["why"]) == ("put back", True), row
     assert [row["Names"][0] for row in bench.client().api.containers(all=True)] == ["/qwen35"]

@@ -41,8 +41,14 @@ def test_it_sees_what_the_check_finds(project: Path) -> None:
     assert seen == {name: checked[name].way for name in ("spark1", "spark2", "spark3", "spark4")}
 
 
-@pytest.mark.parametrize("pattern", ["", "lab", "all", "spark*", "groups", "nobody", "../hosts/spark1", "desk,play"])
-def test_what_is_no_plain_name_of_an_ssh_host_waits_for_the_check(project: Path, pattern: str) -> None:
+@pytest.mark.parametrize("pattern", ["lab", "all", "spark*", "rack:!spark1", "lab:&rack", "spark4,spark1", "!lab"])
+def test_it_understands_every_pattern(project: Path, pattern: str) -> None:
+    wanted = [host.name for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
+    assert [host.name for host in glance.hosts(project, pattern)] == wanted
+
+
+@pytest.mark.parametrize("pattern", ["", "groups", "nobody", "spark1:!spark1", "../hosts/spark1", "desk,play"])
+def test_who_is_not_reached_over_ssh_or_not_there_waits_for_the_check(project: Path, pattern: str) -> None:
     assert glance.hosts(project, pattern) == []
 
 

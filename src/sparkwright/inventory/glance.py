@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
+from sparkwright.inventory import patterns
 from sparkwright.inventory.host import Host
 from sparkwright.userfiles import document
 
@@ -18,28 +19,29 @@ GROUPS_FILE = "groups.yml"
 
 
 def hosts(project: Path, pattern: str) -> list[Host]:
-    """The hosts of a pattern of plain names that are reached over ssh, with nothing but their `way`. Unsure: left out."""
-    folder, names = project / "hosts", [name.strip() for name in pattern.split(",")]
-    files = {path.stem: path for path in folder.glob("*.yml") if path.name != GROUPS_FILE}
+    """The hosts of a pattern that are reached over ssh, with nothing but their `way` and groups. None of them when unsure."""
+    folder = project / "hosts"
     try:
         groups = _read(folder / GROUPS_FILE)
-        seen = [_host(files[name], groups) for name in names if name in files]
+        paths = [path for path in sorted(folder.glob("*.yml")) if path.name != GROUPS_FILE]
+        found = {path.stem: _host(path, groups) for path in paths}
+        names = patterns.match(pattern, list(found), patterns.members(found, groups)) if pattern else []
     except (Refused, AttributeError, TypeError):
         return []  # the check will say what is wrong
-    return [host for host in seen if host.connection == "ssh" and _plain(host)]
+    return [found[name] for name in names if found[name].connection == "ssh" and _plain(found[name])]
 
 
 def _host(path: Path, groups: Mapping[str, Any]) -> Host:
     own = _read(path)
     named = own.get("groups") or []
-    given = [name for name, group in groups.items() if path.stem in _members(group) and name not in named]
-    layers = [own, *(groups.get(name) or {} for name in reversed([*named, *given])), groups.get("all") or {}]
+    mine = [*named, *(name for name, group in groups.items() if path.stem in _members(group) and name not in named)]
+    layers = [own, *(groups.get(name) or {} for name in reversed(mine)), groups.get("all") or {}]
 
     def first(key: str) -> Any:
         return next((layer[key] for layer in layers if layer.get(key) is not None), None)
 
     address, connection = own.get("address") or path.stem, own.get("connection") or "ssh"
-    return Host(path.stem, address, connection=connection, user=first("user"), port=first("port"))
+    return Host(path.stem, address, connection, user=first("user"), port=first("port"), groups=tuple(mine))
 
 
 def _plain(host: Host) -> bool:

@@ -38,7 +38,7 @@ class Inventory:
         if not hosts:
             raise Refused(f"no host in {document.shown(folder)}.", fix="Write hosts/spark1.yml (docs/files/host.md).")
         floors = {name: group.min_serving for name, group in groups.items() if group.min_serving is not None}
-        return cls(hosts, _members(hosts, groups), floors)
+        return cls(hosts, patterns.members(hosts, groups), floors)
 
     def names(self) -> list[str]:
         """Every host's name."""
@@ -94,12 +94,6 @@ def _last(layers: Iterable[Shared], key: str) -> Any:
         value = getattr(layer, key)
         found = found if value is None else value
     return found
-
-
-def _members(hosts: Mapping[str, Host], groups: Mapping[str, GroupFile]) -> dict[str, tuple[str, ...]]:
-    names = dict.fromkeys(["all", *groups, *(group for host in hosts.values() for group in host.groups)])
-    found = {name: tuple(host.name for host in hosts.values() if name in host.groups) for name in names}
-    return {**found, "all": tuple(hosts)}
 
 
 def _secret(name: str, source: SecretSource) -> Secret | None:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sparkwright.errors import Refused
-from sparkwright.userfiles.checked import nearest
+from sparkwright.inventory.host import Host
+
+
+def members(hosts: Mapping[str, Host], groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The hosts' names by group, `all` among them. groups: those that have an entry of their own."""
+    names = dict.fromkeys(["all", *groups, *(group for host in hosts.values() for group in host.groups)])
+    found = {name: tuple(host.name for host in hosts.values() if name in host.groups) for name in names}
+    return {**found, "all": tuple(hosts)}
 
 
 def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -41,4 +48,6 @@ def _named(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]])
         found |= {name for group in fnmatch.filter(groups, word) for name in groups[group]}
         if found:
             return found
+    from sparkwright.userfiles.checked import nearest
+
     raise Refused(f"no host or group is called {word!r}.", fix=nearest(word, [*hosts, *groups]))

@@ -54,12 +54,13 @@ class PutBack(StateModule["PutBack.Args", Found]):
     It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
 
     Returns: put_back (whether there is an old server to start again), restart (the policy it had, else no),
-    base_url (where it answers, empty when it publishes no port).
+    base_url (where it answers, empty when it publishes no port), why (as given, for the history).
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
+        why: str = arg("why it is put back", default="asked for")
 
     def read(self, args: Args, context: Context) -> Found:
         client, good = context.docker(), good_states.last(context.state)
@@ -98,10 +99,10 @@ class PutBack(StateModule["PutBack.Args", Found]):
             else "There was no older server to put back."
         )
         if not old:
-            return {"put_back": False, "restart": "no", "base_url": "", "msg": said}
+            return {"put_back": False, "restart": "no", "base_url": "", "why": args.why, "msg": said}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {"policy": "no", "running": True}
         about = {"restart": was["policy"], "base_url": containers.url_of(old)}
-        return {"put_back": bool(was["running"]), **about, "msg": said}
+        return {"put_back": bool(was["running"]), **about, "why": args.why, "msg": said}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         client, kept = context.docker(), args.name + containers.PREVIOUS
