@@ -35,7 +35,7 @@ else:
     for name in AHEAD[sys.argv[2]]:
         importlib.import_module(name)
 if not sys.stdin.buffer.peek(1):  # type: ignore[union-attr]
-    sys.exit(0)  # nothing is asked after all
+    os._exit(0)  # nothing is asked after all
 code = main()
 sys.stdout.flush()
 os._exit(code)  # the answer is out; taking the interpreter apart would cost the host a quarter of it
