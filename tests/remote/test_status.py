@@ -110,8 +110,11 @@ def test_watching_keeps_its_connections_and_finds_a_host_that_comes_back(lab: La
         while states[-1] != "degraded" and time.monotonic() < deadline_s:
             states.append(json.loads(watch.stdout.readline())["state"])
         watch.send_signal(signal.SIGINT)
-        watch.stdout.read()
-        assert watch.wait(timeout=20) == 0
+        try:
+            watch.communicate(timeout=20)
+        finally:
+            watch.kill()
+    assert watch.returncode == 0
     assert states[-1] == "degraded"
     assert connections(lab)[0] == before[0] + 1
 

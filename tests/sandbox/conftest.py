@@ -23,6 +23,10 @@ from tests.remote.sshd import free_port
 TOP = Path(__file__).parent.parent.parent
 
 
+#: how a deploy ends whose server is verified: a processor that is busy with something else makes the throughput inconclusive
+PROVED = (0, 4)
+
+
 @dataclass
 class Said:
     """What a command left: its exit code and both outputs."""
@@ -95,6 +99,15 @@ class Desk:
 
     def deploy(self, *words: str) -> Said:
         return self.run("deploy", "--host", "sandbox", "--json", *words)
+
+    def deployed(self) -> None:
+        """A first deploy, all of it proved: from nothing again while this machine was too busy to judge the throughput."""
+        for _ in range(4):
+            said = self.deploy()
+            if said.code != 4 or "client is too slow" not in said.out:
+                break
+            control.down(self.sandbox)
+        assert said.code == 0, said.out[-3000:]
 
     def serving(self) -> str:
         """The Id of the container that serves; "" when none does or it gives no token."""

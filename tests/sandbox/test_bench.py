@@ -35,7 +35,7 @@ def served() -> Iterator[tuple[Desk, str]]:
     """A desk whose sandbox serves, and the Id of what serves: each test leaves it as it was."""
     with pytest.MonkeyPatch.context() as patch, fresh_desk() as one:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        assert one.deploy().code == 0
+        one.deployed()
         yield one, one.serving()
 
 

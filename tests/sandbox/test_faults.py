@@ -32,7 +32,7 @@ FAULTS = [
 def test_a_fault_is_a_clear_failure_with_the_old_server_back(
     desk: Desk, fault: str, change: tuple[str, str, str], code: int, said: str
 ) -> None:
-    assert desk.deploy().code == 0
+    desk.deployed()
     before = desk.serving()
     assert before
     desk.run("sandbox.fault", fault)
@@ -49,7 +49,7 @@ def test_a_fault_is_a_clear_failure_with_the_old_server_back(
 
 
 def test_a_port_taken_by_something_else_is_refused_with_its_name(desk: Desk) -> None:
-    assert desk.deploy().code == 0
+    desk.deployed()
     before = desk.serving()
     desk.run("sandbox.fault", "port-taken")
     desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port + 1}")
@@ -63,7 +63,7 @@ def test_a_port_taken_by_something_else_is_refused_with_its_name(desk: Desk) -> 
 def test_a_busy_ollama_stops_the_deploy_before_the_old_server(desk: Desk) -> None:
     for flag in ("0.85", "0.60"):
         desk.edit("recipes/qwen3.5-35b.yml", f"gpu-memory-utilization: {flag}", "gpu-memory-utilization: 0.60")
-    assert desk.deploy().code == 0
+    desk.deployed()
     before = desk.serving()
     desk.run("sandbox.fault", "ollama-busy")
     desk.edit(*CHANGE)
@@ -74,7 +74,7 @@ def test_a_busy_ollama_stops_the_deploy_before_the_old_server(desk: Desk) -> Non
 
 
 def test_a_moved_tag_does_not_change_a_locked_host(desk: Desk) -> None:
-    assert desk.deploy().code == 0
+    desk.deployed()
     before = (desk.sandbox / "spark.lock").read_text()
     desk.run("sandbox.fault", "moved-tag")
     done = desk.deploy()
@@ -83,7 +83,7 @@ def test_a_moved_tag_does_not_change_a_locked_host(desk: Desk) -> None:
 
 
 def test_a_moved_model_does_not_change_a_locked_host(desk: Desk) -> None:
-    assert desk.deploy().code == 0
+    desk.deployed()
     before = (desk.sandbox / "spark.lock").read_text()
     desk.run("sandbox.fault", "moved-model")
     done = desk.deploy()
@@ -100,7 +100,7 @@ def test_a_first_deploy_that_fails_leaves_no_crash_loop(desk: Desk) -> None:
 
 
 def test_an_engine_that_refuses_a_value_is_quoted(desk: Desk) -> None:
-    assert desk.deploy().code == 0
+    desk.deployed()
     before = desk.serving()
     desk.edit("recipes/qwen3.5-35b.yml", "  kv-cache-dtype: fp8", "  kv-cache-dtype: fp9")
     done = desk.run("deploy", "--host", "sandbox")

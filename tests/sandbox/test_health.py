@@ -140,7 +140,7 @@ def _running(text: str) -> float:
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[Ward]:
     with fresh_desk() as desk:
-        assert desk.deploy().code == 0
+        desk.deployed()
         machine = Machine.here(control.up(desk.sandbox))
         state = StateFolder.of(machine.home)
         kept = {name: data for name in GOOD_FILES if (data := state.read(name))}

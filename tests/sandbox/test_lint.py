@@ -23,7 +23,7 @@ def test_an_error_stops_a_deploy_with_the_recipes_line_and_nothing_is_pulled(des
 
 
 def test_an_option_the_image_does_not_list_is_refused_while_the_old_server_serves(desk: Desk) -> None:
-    assert desk.deploy().code == 0
+    desk.deployed()
     before = desk.serving()
     desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-sequences: 8")
     done = desk.run("deploy", "--host", "sandbox")
@@ -33,7 +33,7 @@ def test_an_option_the_image_does_not_list_is_refused_while_the_old_server_serve
 
 
 def test_the_engines_version_is_written_into_the_lock_and_read_from_there(desk: Desk) -> None:
-    assert desk.deploy().code == 0
+    desk.deployed()
     lock = yaml.safe_load((desk.root / ".sandbox/spark.lock").read_text())
     (image,) = lock["images"].values()
     assert image["engine_version"].startswith("0.19.2rc1.dev134")

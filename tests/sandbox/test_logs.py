@@ -11,7 +11,7 @@ def test_logs_tells_the_state_of_the_running_engine_and_its_words(desk: Desk) ->
     nothing = desk.run("logs", "--host", "sandbox", "--state", "--json")
     assert nothing.code == 4
     assert json.loads(nothing.out)["error"] == "there is no container qwen35, so nothing is known."
-    assert desk.deploy().code == 0
+    desk.deployed()
     done = desk.run("logs", "--host", "sandbox", "--state", "--json")
     found = json.loads(done.out)
     assert done.code == 0, done.out + done.err
