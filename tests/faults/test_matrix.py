@@ -26,7 +26,10 @@ from typing import Any
 import pytest
 
 from tests.faults.bench import Bench, Watch, swap_tasks
-from tests.sandbox.conftest import PROVED, Desk
+from tests.sandbox.conftest import Desk
+
+#: a processor that is busy with something else makes the throughput inconclusive; the server is kept all the same
+PROVED = (0, 4)
 
 COLUMNS = ("fails", "killed", "cut", "docker", "ollama", "disk")
 

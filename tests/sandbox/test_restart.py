@@ -18,7 +18,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.faults.bench import until
 from tests.remote.sshd import free_port
-from tests.sandbox.conftest import PROVED, Desk, Said
+from tests.sandbox.conftest import Desk, Said
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 
@@ -50,7 +50,7 @@ def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone
     alone = desk.run("rollback", "--host", "sandbox")
     assert (alone.code, "no verified state before the one" in alone.out) == (5, True), alone.out
     seqs(desk, 4)
-    assert desk.deploy().code in PROVED
+    assert desk.deploy().proved
     assert desk.containers() == ["qwen35 running"]
     done = desk.run("rollback", "--host", "sandbox", "--json")
     assert done.code == 0, done.out[-2000:]
@@ -309,7 +309,7 @@ def test_a_new_revision_whose_run_was_killed_keeps_its_files_when_the_next_one_f
     assert shard.read_bytes() != old, "the server that runs was started with these"
     for path, text in books.items():
         path.write_text(text)
-    assert desk.deploy().code in PROVED
+    assert desk.deploy().proved
     assert shard.read_bytes() != old
     assert not (shard.parent / ".before").exists()
 
@@ -383,7 +383,7 @@ def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first
     assert "was cut off" in out
     told = desk.run("unlock", "--host", "sandbox")
     assert "an earlier run was cut off" in told.out and "in: Hold" in told.out
-    assert desk.deploy().code in PROVED
+    assert desk.deploy().proved
 
 
 def test_the_runtime_tells_of_a_full_disk_before_anything_began(desk: Desk, tmp_path: Path) -> None:
