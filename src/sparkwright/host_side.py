@@ -15,6 +15,7 @@ PARTS = (
     "errors.py",
     "secret.py",
     "shell.py",
+    "trust",
     "plan",
     "engine",
     "host",

@@ -1,0 +1,67 @@
+"""Names that become a path or a command: each kind has a pattern, and a path made of one stays inside its folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+
+from sparkwright.errors import Failed
+from sparkwright.trust.visible import one_line
+
+#: one step of a path that sparkwright itself names: a run, an incident, a runtime
+STEP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+#: as uname prints it
+MACHINE = re.compile(r"[a-z0-9_]{1,32}")
+PYTHON_VERSION = re.compile(r"3\.[0-9]{1,3}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+#: a git commit, as Hugging Face names a revision
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+#: Linux allows 255 bytes a step and 4096 a path (limits.h); the folder before it needs room too
+STEP_BYTES, PATH_BYTES = 255, 1024
+
+
+def matched(pattern: re.Pattern[str], text: object, what: str) -> str:
+    """The text, when the whole of it matches. Raises Failed that names WHAT and shows the text."""
+    if isinstance(text, str) and pattern.fullmatch(text):
+        return text
+    raise Failed(f"{what} is not valid: '{one_line(str(text), at_most=80)}'.")
+
+
+def why_not_a_file(name: str) -> str:
+    """Why this is not the name of a file inside a folder, as a model repository lists it; empty when it is.
+
+    Odd names are legal: spaces, commas, brackets, letters of any script. What leaves the folder or can't be shown is not.
+    """
+    if not name:
+        return "is empty"
+    if name != one_line(name):
+        return "has a control character"
+    if "\\" in name:
+        return "has a backslash"
+    steps = name.split("/")
+    if name.startswith("/") or ".." in steps:
+        return "leaves its folder"
+    if "" in steps or "." in steps:
+        return "is not in its shortest form"
+    if len(name.encode()) > PATH_BYTES or any(len(step.encode()) > STEP_BYTES for step in steps):
+        return "is too long"
+    return ""
+
+
+def file_name(name: object, what: str) -> str:
+    """The name of a file below a folder, as it is. Raises Failed that says what is wrong with it and where it came from."""
+    reason = why_not_a_file(name) if isinstance(name, str) else "is not text"
+    if reason:
+        raise Failed(f"{what} names a file '{one_line(str(name), at_most=80)}' that {reason}.")
+    return PurePosixPath(str(name)).as_posix()
+
+
+def inside(folder: Path, name: str) -> Path:
+    """FOLDER/NAME, when no symbolic link on the way leads out of the folder. Raises Failed otherwise."""
+    path = folder / name
+    root = os.path.realpath(folder)
+    if os.path.commonpath([root, os.path.realpath(path)]) != root:
+        raise Failed(f"{one_line(str(path), at_most=200)} leads out of {folder}.")
+    return path

@@ -1,0 +1,28 @@
+"""Text from outside, made safe to print: no byte of it can move the cursor, set a title or write the clipboard."""
+
+from __future__ import annotations
+
+import re
+
+#: C0 without tab and newline, DEL, C1, and the marks that reorder a line (Trojan Source, CVE-2021-42574)
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+def visible(text: str, *, at_most: int = 0) -> str:
+    r"""The text with each control character written as its escape (`\x1b`, `\u202e`); tab and newline stay.
+
+    at_most: characters that are kept, 0 for all; what is cut is counted in the text.
+    """
+    if at_most and len(text) > at_most:
+        text = f"{text[:at_most]}... ({len(text) - at_most} more characters)"
+    return _UNSEEN.sub(_escaped, text)
+
+
+def one_line(text: str, *, at_most: int = 0) -> str:
+    r"""As `visible`, with newlines and tabs written as escapes too."""
+    return visible(text, at_most=at_most).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,0 +1,107 @@
+"""Real examples, damaged at random, handed to a reader that has to answer or to refuse with a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from sparkwright.errors import SparkwrightError
+
+ROUNDS = int(os.environ.get("SPARKWRIGHT_FUZZ", "200"))
+SEED = int(os.environ.get("SPARKWRIGHT_FUZZ_SEED", "12"))
+#: processor seconds and memory growth that one case may cost; both are far above what an honest example of the size needs
+CPU_S, GROWTH_KIB = 2.0, 256 * 1024
+
+#: what readers trip over: markup, escapes, paths, numbers out of range, other types
+NASTY: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1e308, float("nan"), 10**10, 10**400, "", " ", "[/red]", "{{ 7*7 }}", "\x1b]52;c;aGk=\x07",
+    "../../.ssh/authorized_keys", "/etc/passwd", "a\nb", "\x00", "\ud800", "💥" * 50, "a" * 100_000, "-1", "0x10", "1e9",
+    "sha256:" + "0" * 64, [], {}, [[]], [{}], {"": ""}, ["a"] * 2000, "$(id)", "; id", "%s%n", "٣", "\u202egnp.exe",
+)  # fmt: skip
+
+
+def texts(seeds: Sequence[bytes], rounds: int = ROUNDS) -> Iterator[bytes]:
+    """The seeds as they are, then damaged: bytes flipped, cut, doubled, spliced with another or with something nasty."""
+    yield from seeds
+    chance = random.Random(SEED)
+    for _ in range(rounds):
+        data = chance.choice(seeds)
+        for _ in range(chance.choice((1, 1, 1, 2, 3, 8))):
+            at = chance.randrange(len(data) + 1)
+            to = min(len(data), at + chance.choice((0, 1, 4, 40, 400)))
+            data = data[:at] + _piece(data[at:to], seeds, chance) + data[to:]
+        yield data
+
+
+def values(seeds: Sequence[Any], rounds: int = ROUNDS) -> Iterator[Any]:
+    """Values as JSON has them, as they are, then with some of their parts replaced, removed or moved."""
+    yield from seeds
+    chance = random.Random(SEED)
+    for _ in range(rounds):
+        one = json.loads(json.dumps(chance.choice(seeds)))
+        for _ in range(chance.choice((1, 1, 2, 4))):
+            one = _damaged(one, chance)
+        yield one
+
+
+def feed(read: Callable[[Any], object], cases: Iterator[Any], refuses: tuple[type[BaseException], ...] = ()) -> None:
+    """Hand every case to the reader. It may answer, or raise a SparkwrightError or one of `refuses`; nothing else.
+
+    Raises AssertionError with the case when it raised something else, or took too long or too much memory.
+    """
+    for number, case in enumerate(cases):
+        shown = f"case {number} of seed {SEED}: {case!r:.1500}"
+        before, began = _rss_kib(), time.process_time()
+        try:
+            read(case)
+        except (SparkwrightError, *refuses) as error:
+            assert str(error).strip(), f"refused without a word: {shown}"
+        except Exception as error:
+            raise AssertionError(f"{type(error).__name__}: {error}\n{shown}") from error
+        took = time.process_time() - began
+        assert took < CPU_S, f"{took:.1f} s of processor time: {shown}"
+        assert _rss_kib() - before < GROWTH_KIB, f"{(_rss_kib() - before) // 1024} MiB more: {shown}"
+
+
+def _piece(cut: bytes, seeds: Sequence[bytes], chance: random.Random) -> bytes:
+    """What stands where some bytes were."""
+    match chance.randrange(6):
+        case 0:
+            return b""
+        case 1:
+            return chance.randbytes(chance.choice((1, 4, 60)))
+        case 2:
+            return str(chance.choice(NASTY)).encode(errors="surrogatepass")
+        case 3:
+            return cut * chance.choice((2, 50))
+        case 4:
+            return chance.choice(seeds)[:400]
+        case _:
+            return chance.choice((b"[", b"{", b'"', b"\n", b": ", b"- ")) * chance.choice((1, 3, 2000))
+
+
+def _damaged(value: Any, chance: random.Random) -> Any:
+    """One place inside, replaced or removed."""
+    if isinstance(value, dict) and value and chance.random() < 0.85:
+        key = chance.choice(list(value))
+        if chance.random() < 0.15:
+            return {k: v for k, v in value.items() if k != key}
+        if chance.random() < 0.1:
+            return {**value, str(chance.choice(NASTY))[:200]: value[key]}
+        return {**value, key: _damaged(value[key], chance)}
+    if isinstance(value, list) and value and chance.random() < 0.85:
+        at = chance.randrange(len(value))
+        return [*value[:at], _damaged(value[at], chance), *value[at + 1 :]]
+    if isinstance(value, str) and chance.random() < 0.4:
+        at = chance.randrange(len(value) + 1)
+        return value[:at] + str(chance.choice(NASTY)) + value[at:]
+    return chance.choice(NASTY)
+
+
+def _rss_kib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
