@@ -1,8 +1,10 @@
-"""What can go wrong, and the exit code that says so. Standard library only: both sides import it."""
+"""What can go wrong, and the exit code that says so. Both sides import it."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+
+from sparkwright.trust.visible import visible
 
 
 class Exit(IntEnum):
@@ -20,15 +22,16 @@ class SparkwrightError(Exception):
     """A failure with a sentence for the user.
 
     message: what is wrong, one sentence. where: "file:line" or a host, if there is one. fix: what to do about it.
+    They may quote a host, a hub or a file: control characters in them are made visible here.
     """
 
     exit: Exit = Exit.FAILED
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.where = where
-        self.fix = fix
+        self.message = visible(message)
+        self.where = visible(where)
+        self.fix = visible(fix)
 
     def __str__(self) -> str:
         start = f"{self.where}: " if self.where else ""

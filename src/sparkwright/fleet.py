@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sparkwright.console.subscriber import Subscriber
-from sparkwright.errors import Exit, Inconclusive, SparkwrightError, Unreachable
+from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError, Unreachable
 from sparkwright.inventory.host import Host
 from sparkwright.plan.events import Event, event
 from sparkwright.plan.model import Plan
@@ -19,6 +20,7 @@ from sparkwright.remote import FORKS, Link, Need, open_link
 from sparkwright.rolling.pace import Pace
 from sparkwright.rolling.roll import Roll
 from sparkwright.secret import Secret
+from sparkwright.trust.names import VERSION
 
 GOOD = (Exit.OK, Exit.CHANGES)
 #: how a look ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody
@@ -26,6 +28,8 @@ GOOD = (Exit.OK, Exit.CHANGES)
 SETTLED = (Exit.OK, Exit.REFUSED)
 #: the module whose success means that a host serves
 PROOF = "verify_health"
+#: requests whose answer ends with a recap; without one nobody knows how they ended
+TOLD_TO_THE_END = ("run", "attach", "health")
 
 
 class PlaySource(Protocol):
@@ -87,6 +91,7 @@ class Fleet:
         self.ask_stop = ask_stop
         self.stopped = ""
         self._last: list[Event] = []
+        self._broken: set[int] = set()
         self._events: queue.Queue[Event | None] = queue.Queue()
 
     def connect(self) -> None:
@@ -173,7 +178,7 @@ class Fleet:
         for one in (*self._last, *(member.recap for member in self.members if member.recap is not None)):
             self._say(one)
         for subscriber in self.subscribers:
-            subscriber.close()
+            self._guarded_from(subscriber, subscriber.close)
         for member in self.members:
             if member.link is not None:
                 member.link.close()
@@ -199,6 +204,7 @@ class Fleet:
         """One request on a member's link: its events go to the subscribers, and are returned.
 
         counted: whether its recap counts for the host's; a question on the side does not. held: only how far it is gets said.
+        Raises Failed when an answer that ends with a recap has none.
         """
         seen = []
         for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
@@ -209,6 +215,8 @@ class Fleet:
                     self._events.put(one)
             elif counted or one["event"] != "recap":
                 self._note(member, one)
+        if header["verb"] in TOLD_TO_THE_END and not any(one["event"] == "recap" for one in seen):
+            raise Failed("the host's answer does not say how it ended.", where=member.host.name)
         return seen
 
     def _run(self, member: Member, plan: Plan) -> None:
@@ -257,10 +265,7 @@ class Fleet:
         except SparkwrightError as error:
             self._note(member, failure(member.host.name, error))
         except Exception as error:
-            said = (
-                f"sparkwright broke: {type(error).__name__}: {error} ({traceback.extract_tb(error.__traceback__)[-1]})"
-            )
-            self._note(member, failure(member.host.name, SparkwrightError(said)))
+            self._note(member, failure(member.host.name, broke(error)))
         then(member)
 
     def _note(self, member: Member, one: Event) -> None:
@@ -269,7 +274,9 @@ class Fleet:
             member.recap = added(member.recap, one)
             return
         if one["event"] == "task_finished":
-            member.engine_version = (one.get("data") or {}).get("engine_version") or member.engine_version
+            version = (one.get("data") or {}).get("engine_version")
+            if isinstance(version, str) and VERSION.fullmatch(version):
+                member.engine_version = version
             member.proved |= one["module"] == PROOF and one["status"] == "ok"
         if one["event"] == "task_finished" and one.get("register"):
             member.registered[one["register"]] = one["registered"]
@@ -288,7 +295,26 @@ class Fleet:
 
     def _say(self, one: Event) -> None:
         for subscriber in self.subscribers:
-            subscriber.on(one)
+            self._guarded_from(subscriber, subscriber.on, one)
+
+    def _guarded_from(self, subscriber: Subscriber, act: Callable[..., object], *given: Event) -> None:
+        """A subscriber's error is its own: it is told once, and neither the others nor the hosts miss anything by it."""
+        try:
+            act(*given)
+        except BrokenPipeError:
+            raise  # nobody reads any more
+        except Exception as error:
+            if id(subscriber) not in self._broken:
+                self._broken.add(id(subscriber))
+                print(f"{type(subscriber).__name__}: {broke(error)} The run itself goes on.", file=sys.stderr)
+
+
+def broke(error: Exception) -> SparkwrightError:
+    """An error as a sentence; one that nobody foresaw says where it happened."""
+    if isinstance(error, SparkwrightError):
+        return error
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return SparkwrightError(f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno}).")
 
 
 def failure(host: str, error: SparkwrightError) -> Event:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sparkwright.cli.hosts import choose
-from sparkwright.errors import Exit, Failed, Refused
+from sparkwright.console.out import say
+from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet import Fleet, Member
 from sparkwright.plan.events import Event
+from sparkwright.trust import evidence
+from sparkwright.trust.bounded import clean, json_value
+from sparkwright.trust.shapes import fitted, line, moment
 
 
 def history(pattern: str, last: int, *, json: bool) -> list[int]:
@@ -21,13 +26,13 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
         rows = [one for one in events if one["event"] == "history"][:last]
         if json:
             for row in rows:
-                print(json_format.dumps({**{k: v for k, v in row.items() if k not in ("event", "time")}, "host": host}))
+                say(json_format.dumps({**{k: v for k, v in row.items() if k not in ("event", "time")}, "host": host}))
             continue
         for row in rows:
-            for line in _act(host, row):
-                print(line)
+            for text in _act(host, row):
+                say(text)
         if not rows:
-            print(f"{host}: nothing was done to its server yet")
+            say(f"{host}: nothing was done to its server yet")
     return codes
 
 
@@ -35,23 +40,39 @@ def incident(pattern: str, run: str, to: str) -> list[int]:
     """Write each host's bundle into a folder. Returns the exit codes."""
     answers, codes = _ask(pattern, {"verb": "incident", "run": run})
     for host, events in answers.items():
-        files = [one for one in events if one["event"] == "file"]
-        if not files:
+        try:
+            found, files = _bundle(host, events, run)
+            folder = Path(to) if to else Path("incidents") / host / found
+            folder = folder / host if to and len(answers) > 1 else folder
+            evidence.keep(folder, files)
+        except SparkwrightError as error:
+            say(error, to=sys.stderr)
+            codes.append(int(error.exit))
             continue
-        folder = Path(to) if to else Path("incidents") / host / files[0]["incident"]
-        folder = folder / host if to and len(answers) > 1 else folder
-        folder.mkdir(parents=True, exist_ok=True)
-        for one in files:
-            path = folder / Path(one["name"]).name
-            path.write_text(one["text"])
-            path.chmod(0o600)
-        about: dict[str, Any] = next(
-            (json_format.loads(one["text"]) for one in files if one["name"] == "about.json"), {}
-        )
-        print(f"{folder}: {', '.join(sorted(one['name'] for one in files))}")
-        if about.get("why"):
-            print(f"  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(about['time']))}  {about['why']}")
+        say(f"{folder}: {', '.join(sorted(files))}")
+        say(_why(files.get("about.json", "")), end="")
     return codes
+
+
+def _bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str]]:
+    """The incident's name and its files. Raises Failed when what came is not one bundle, and that of the run asked for."""
+    files = [one for one in events if one["event"] == "file"]
+    other = next((one for one in events if one["event"] == "raw"), None)
+    if other is not None:
+        raise Failed(f"this is no part of an incident: {other['text']:.200}", where=host)
+    found = {one["incident"] for one in files}
+    if len(found) != 1 or (run and run not in found):
+        raise Failed(f"the answer is not the bundle of {run or 'one incident'}.", where=host)
+    return found.pop(), {one["name"]: one["text"] for one in files}
+
+
+def _why(about: str) -> str:
+    """When it was and what went wrong, one line; empty when the bundle does not say."""
+    try:
+        told = fitted(clean(json_value(about.encode())), {"time": moment, "why": line}, "about.json")
+    except ValueError:
+        return ""
+    return f"  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(told['time']))}  {told['why']}\n"
 
 
 def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
@@ -61,16 +82,18 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
         raise Refused("`unlock` takes one host at a time.")
     fleet, member = chosen.fleet, chosen.fleet.members[0]
     try:
-        told = next(one for one in _answer(fleet, member, {"verb": "lock"}) if one["event"] == "lock")
+        told = next((one for one in _answer(fleet, member, {"verb": "lock"}) if one["event"] == "lock"), None)
+        if told is None:
+            raise Failed("the host does not say who holds its lock.", where=member.host.name)
         if told["owner"] is None:
-            print(f"{member.host.name}: nobody holds the lock")
+            say(f"{member.host.name}: nobody holds the lock")
             return Exit.OK
         how = decide(told)
         if not how:
-            print("left as it is")
+            say("left as it is")
             return Exit.OK
         for one in _answer(fleet, member, {"verb": "unlock", "how": how, "run": told["owner"]["run"]}):
-            print(one.get("text", ""))
+            say(one.get("text", ""))
     finally:
         fleet.close()
     return Exit.OK
@@ -90,7 +113,7 @@ def _ask(pattern: str, header: dict[str, Any]) -> tuple[dict[str, list[Event]], 
         chosen.fleet.close()
     for member in chosen.fleet.members:
         if member.recap is not None:
-            print(f"{member.host.name}: {member.recap['msg']}")
+            say(f"{member.host.name}: {member.recap['msg']}")
     codes = [member.recap["exit"] if member.recap else Exit.OK for member in chosen.fleet.members]
     return {name: answers[name] for name in sorted(answers)}, codes
 

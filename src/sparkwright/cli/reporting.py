@@ -28,8 +28,9 @@ def optional_word(command: str, name: str) -> list[str]:
 
 
 def worst(codes: Sequence[int]) -> Exit:
-    """The exit code of a command over many hosts: the worst of theirs."""
-    return next((code for code in WORST_FIRST if code in codes), Exit.OK)
+    """The exit code of a command over many hosts: the worst of theirs. A code that is none of them is a failure."""
+    known = {code if code in WORST_FIRST else Exit.FAILED for code in codes}
+    return next((code for code in WORST_FIRST if code in known), Exit.OK)
 
 
 def reporting(command: Callable[..., int | None]) -> Callable[..., None]:

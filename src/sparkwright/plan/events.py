@@ -9,19 +9,24 @@ Subscribers (console, `--json`, journal, lock file) read the same stream; the ru
     note            task, text                                                       a sentence worth a line
     task_finished   task, name, module, status, msg, diff, data, seconds, fix, exit  status: one of STATUSES
     recap           host, ok, changed, failed, skipped, unreachable, exit, seconds, msg
-Every event has `event` and `time` (seconds since the epoch).
+    part            n, of, text                                                      a piece of an event longer than a line
+Every event has `event` and `time` (seconds since the epoch). kinds.py says which fields a host's events have.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
 #: how the sentence of a skipped task begins that check mode can't try: it waits for what an earlier task would change
 KNOWN_AFTER = "known after: "
+#: no line between host and laptop is longer; what does not fit goes in parts of so many characters (at most 4 bytes each)
+LINE_BYTES = 2**20
+PART_CHARACTERS = 200_000
 
 Event = dict[str, Any]
 
@@ -33,16 +38,29 @@ def event(kind: str, /, **fields: Any) -> Event:
 
 def encode(one: Event) -> bytes:
     """One line, ready for the events file."""
-    return json.dumps(one, ensure_ascii=False, separators=(",", ":"), default=str).encode() + b"\n"
+    text = json.dumps(one, ensure_ascii=False, separators=(",", ":"), default=str)
+    return text.encode(errors="backslashreplace") + b"\n"  # half a surrogate pair becomes its JSON escape
+
+
+def lines(one: Event) -> Iterator[bytes]:
+    """An event as it goes over the wire: one line, or, when that is longer than LINE_BYTES, several `part` events."""
+    line = encode(one)
+    if len(line) <= LINE_BYTES:
+        yield line
+        return
+    text = line.decode()
+    starts = range(0, len(text), PART_CHARACTERS)
+    for n, start in enumerate(starts, 1):
+        yield encode({"event": "part", "n": n, "of": len(starts), "text": text[start : start + PART_CHARACTERS]})
 
 
 def decode(line: bytes | str) -> Event:
-    """The event of a line; a line that is not one becomes `raw`, so that nothing a host says is lost."""
+    """The event of a line that this machine wrote itself; one that is none becomes `raw`. received.py reads those of others."""
     try:
         one = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         one = None
-    if isinstance(one, dict) and "event" in one:
+    if isinstance(one, dict) and isinstance(one.get("event"), str):
         return one
     text = line.decode(errors="replace") if isinstance(line, bytes) else line
     return {"event": "raw", "text": text.rstrip("\n")}

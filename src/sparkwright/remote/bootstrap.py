@@ -5,7 +5,13 @@ One line and no exclamation mark, so that every login shell (bash, zsh, fish, cs
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from sparkwright.errors import Refused
+from sparkwright.plan.events import Event
 from sparkwright.shell import join
+from sparkwright.trust.names import PYTHON_PATH, PYTHON_VERSION, matched
+from sparkwright.trust.visible import one_line
 
 FOLDER = "$HOME/.local/share/sparkwright/runtime"
 
@@ -32,6 +38,30 @@ _UNPACK = (
     'ls -1dt "$d"/*/ | tail -n +5 | while read -r o; do [ -e "$o/in-use" ] || rm -rf "$o"; done; '
     '[ -f "$d/$1/tag" ] && echo shipped'
 )
+
+#: processors that the runtime's wheels are made for, as uname prints them
+MACHINES = ("aarch64", "x86_64")
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python of a host: where it is there, its version ("3.12") and the processor ("aarch64")."""
+
+    path: str
+    version: str
+    machine: str
+
+
+def interpreter(said: Event, host: str) -> Interpreter:
+    """What a host's `runtime_missing` says, each value matched before a path or a command is made of it.
+
+    Raises Refused for a processor that sparkwright is not made for, Failed for a value that is none.
+    """
+    if said["machine"] not in MACHINES:
+        wrong = one_line(said["machine"], at_most=80)
+        raise Refused(f"its processor is '{wrong}'; sparkwright runs on {' and '.join(MACHINES)}.", where=host)
+    path = matched(PYTHON_PATH, said["path"], f"the path of Python that {host} gives")
+    return Interpreter(path, matched(PYTHON_VERSION, said["python"], f"the Python that {host} gives"), said["machine"])
 
 
 def start(runtime: str, need: str) -> str:

@@ -11,8 +11,11 @@ from typing import Any
 
 from sparkwright.errors import Unreachable
 from sparkwright.inventory.host import Host
-from sparkwright.plan.events import Event, decode
+from sparkwright.plan.events import Event
+from sparkwright.plan.received import Received
 from sparkwright.secret import Secret
+
+CHUNK_BYTES = 64 * 1024
 
 
 class LocalLink:
@@ -37,8 +40,10 @@ class LocalLink:
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
         process.stdin.write(json.dumps(request, default=str).encode() + b"\n")
         process.stdin.close()
-        for line in process.stdout:
-            yield decode(line)
+        received = Received()
+        while data := process.stdout.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
+            yield from received.feed(data)
+        yield from received.end()
         if process.wait() != 0:
             said = process.stderr.read().decode(errors="replace").strip().splitlines()
             raise Unreachable(f"the runner ended with {process.returncode}: {said[-1] if said else 'no reason given'}.")

@@ -19,6 +19,7 @@ from typing import Any
 
 from sparkwright import host_side
 from sparkwright.errors import Failed
+from sparkwright.trust.names import MACHINE, PYTHON_VERSION, inside, matched
 
 REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
 #: manylinux tags that every wheel of the requirements has; a Spark is aarch64 with glibc 2.39
@@ -34,14 +35,15 @@ def content_hash() -> str:
 def archive(python: str, machine: str) -> Path:
     """The runtime for a Python ("3.12") and processor ("aarch64") as a .tar.gz of the laptop's cache, built if need be.
 
-    Raises Failed when the wheels can't be had.
+    Raises Failed when the wheels can't be had, or a name that came from a host is none.
     """
-    path = _cache() / f"{content_hash()}-{python}-{machine}.tar.gz"
+    made_for = f"{matched(PYTHON_VERSION, python, 'the Python')}-{matched(MACHINE, machine, 'the processor')}"
+    path = inside(_cache(), f"{content_hash()}-{made_for}.tar.gz")
     if not path.exists():
         wheels = _wheels(python, machine)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as beside:
-            _pack(wheels, f"{python}-{machine}\n", beside)
+            _pack(wheels, f"{made_for}\n", beside)
         Path(beside.name).replace(path)
     return path
 

@@ -22,7 +22,8 @@ from paramiko.channel import Channel
 
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
 from sparkwright.inventory.host import Host
-from sparkwright.plan.events import Event, decode, event
+from sparkwright.plan.events import Event, event
+from sparkwright.plan.received import Received
 from sparkwright.remote import bootstrap, host_keys, runtime, ssh_config
 from sparkwright.remote.ssh_config import SshTarget
 from sparkwright.secret import Secret
@@ -33,6 +34,8 @@ CHANNEL_S = 10.0
 SILENCE_S = 15.0  # the runner says something every 2 s
 UNPACK_S = 120.0
 CHUNK_BYTES = 64 * 1024
+#: of what a program says beside its events: errors, the answer of the unpacking
+ANSWER_BYTES = 64 * 1024
 DROPPED_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
 _NO_ANSWER = ("banner", "timeout", "timed out", "no existing session")  # paramiko's words for it
 
@@ -112,23 +115,20 @@ class SshLink:
         channel, self._waiting = self._waiting, None
         channel = channel or self._exec(transport, self._start)
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
-        said = b""
+        first, said = True, ""
         try:
             try:
                 channel.sendall(json.dumps(request, default=str).encode() + b"\n")
                 channel.shutdown_write()
             except OSError:
                 pass  # a host without the runtime may have ended already; its answer is still to be read
-            for line in self._lines(channel):
-                one = decode(line)
-                if one["event"] == "runtime_missing" and may_ship:
-                    yield from self._ship(transport, one)
+            for one in self._events(channel):
+                if one["event"] in ("runtime_missing", "no_python"):
+                    yield from self._without_runtime(transport, one, may_ship=may_ship and first)
                     yield from self._ask(transport, header, secrets, may_ship=False)
                     return
-                if one["event"] in ("no_python", "runtime_missing"):
-                    fix = "Install one (Debian, Ubuntu: `sudo apt install python3`)."
-                    raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
-                said = line
+                first = first and one["event"] == "raw"  # a login may say something before anything runs
+                said = str(one.get("text", ""))
                 yield one
                 if one["event"] == "recap":
                     return  # the last word; that the runner's process ends after it needs no waiting for
@@ -147,9 +147,14 @@ class SshLink:
             raise self._lost(f"no channel within {CHANNEL_S:g} s ({error or type(error).__name__})") from None
         return channel
 
-    def _lines(self, channel: Channel) -> Iterator[bytes]:
-        """Whole lines as they come. Raises Unreachable on silence and on a connection that broke."""
-        rest = b""
+    def _events(self, channel: Channel) -> Iterator[Event]:
+        received = Received()
+        for data in self._chunks(channel):
+            yield from received.feed(data)
+        yield from received.end()
+
+    def _chunks(self, channel: Channel) -> Iterator[bytes]:
+        """What a program writes, as it comes. Raises Unreachable on silence and on a connection that broke."""
         while True:
             try:
                 data = channel.recv(CHUNK_BYTES)
@@ -157,12 +162,9 @@ class SshLink:
                 raise self._lost(f"silent for {SILENCE_S:g} s", running=True) from None
             if not data:
                 break
-            *lines, rest = (rest + data).split(b"\n")
-            yield from lines
+            yield data
         if not self._ended(channel):
             raise self._lost("the connection broke off", running=True)
-        if rest:
-            yield rest
 
     def _ended(self, channel: Channel) -> bool:
         """Whether the command itself ended: a dropped connection looks the same but for the missing exit code."""
@@ -171,15 +173,24 @@ class SshLink:
         transport = channel.get_transport()
         return channel.exit_status >= 0 and transport is not None
 
-    def _ship(self, transport: paramiko.Transport, found: Event) -> Iterator[Event]:
+    def _without_runtime(self, transport: paramiko.Transport, said: Event, *, may_ship: bool) -> Iterator[Event]:
+        """Ship the runtime to a host that has none. Raises Refused where that can't be, or was tried, or nobody asked."""
+        if said["event"] == "no_python":
+            fix = "Install one (Debian, Ubuntu: `sudo apt install python3`)."
+            raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
+        if not may_ship:
+            raise Refused(
+                "the runtime is not found there, although it was there or was shipped.", where=self._host.name
+            )
+        yield from self._ship(transport, bootstrap.interpreter(said, self._host.name))
+
+    def _ship(self, transport: paramiko.Transport, found: bootstrap.Interpreter) -> Iterator[Event]:
         """Send the runtime over the same connection, and say how far it is."""
         yield event(
-            "note",
-            task="",
-            text=f"first time here: shipping the runtime for {found['machine']}, Python {found['python']}",
+            "note", task="", text=f"first time here: shipping the runtime for {found.machine}, Python {found.version}"
         )
-        data = runtime.archive(found["python"], found["machine"]).read_bytes()
-        channel = self._exec(transport, bootstrap.unpack(runtime.content_hash(), found["path"]))
+        data = runtime.archive(found.version, found.machine).read_bytes()
+        channel = self._exec(transport, bootstrap.unpack(runtime.content_hash(), found.path))
         try:
             for start in range(0, len(data), CHUNK_BYTES):
                 channel.sendall(data[start : start + CHUNK_BYTES])
@@ -189,13 +200,16 @@ class SshLink:
                 )
             channel.shutdown_write()
             channel.settimeout(UNPACK_S)
-            answer = b"".join(self._lines(channel))
+            answer = b""
+            for said in self._chunks(channel):
+                answer = (answer + said)[-ANSWER_BYTES:]
         except OSError as error:
             raise self._lost(f"the runtime could not be sent: {error}") from None
         finally:
             channel.close()
         if b"shipped" not in answer:
-            raise self._lost(f"the runtime could not be unpacked in the home folder; {_last_words(channel, answer)}")
+            words = _last_words(channel, answer.decode(errors="replace"))
+            raise self._lost(f"the runtime could not be unpacked in the home folder; {words}")
 
     def _lost(self, why: str, *, running: bool = False) -> Unreachable:
         fix = f"What runs there goes on: `invoke attach --host {self._host.name}`." if running else ""
@@ -206,10 +220,10 @@ class _Dropped(Unreachable):
     """It answered, and hung up before the login."""
 
 
-def _last_words(channel: Channel, said: bytes) -> str:
+def _last_words(channel: Channel, said: str) -> str:
     """The end of what a command said, its errors first."""
-    errors = channel.recv_stderr(CHUNK_BYTES) if channel.recv_stderr_ready() else b""
-    text = (errors.strip() or said.strip()).decode(errors="replace")
+    errors = channel.recv_stderr(ANSWER_BYTES) if channel.recv_stderr_ready() else b""
+    text = errors.decode(errors="replace").strip() or said.strip()
     return f"its last words: {text.splitlines()[-1][-200:]}" if text else "it said nothing"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
-from sparkwright.plan.events import Event, encode
+from sparkwright.plan.events import Event, lines
 from sparkwright.runner import status
 
 _VERBS: dict[str, Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]] = {
@@ -34,6 +34,6 @@ def main() -> int:
     os.environ["LC_ALL"] = "C"
     machine = Machine.here()
     for one in verb(request, machine, StateFolder.of(machine.home)):
-        sys.stdout.buffer.write(encode(one))
+        sys.stdout.buffer.writelines(lines(one))
     sys.stdout.buffer.flush()
     return 0

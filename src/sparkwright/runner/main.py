@@ -27,7 +27,7 @@ from typing import Any
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
-from sparkwright.plan.events import SCHEMA, Event, encode, event
+from sparkwright.plan.events import SCHEMA, Event, event, lines
 from sparkwright.plan.model import Plan
 from sparkwright.runner import cut_off, journal, lock, records
 from sparkwright.runner.journal import Journal
@@ -60,7 +60,7 @@ def _say(events: Iterable[Event]) -> None:
     out = sys.stdout.buffer
     try:
         for one in events:
-            out.write(encode(one))
+            out.writelines(lines(one))
             out.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())

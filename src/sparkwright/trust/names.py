@@ -14,6 +14,10 @@ STEP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 #: as uname prints it
 MACHINE = re.compile(r"[a-z0-9_]{1,32}")
 PYTHON_VERSION = re.compile(r"3\.[0-9]{1,3}")
+#: an absolute path as sys.executable has it
+PYTHON_PATH = re.compile(r"(?:/[\w.+@~ -]{1,128}){1,24}")
+#: of a program, as it prints it: "0.32.0", "0.11.0rc2+cu130"
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 #: a git commit, as Hugging Face names a revision
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -20,6 +20,7 @@ from sparkwright.host.containers import containers
 from sparkwright.host.memory import holders
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.modules.base import Context
+from sparkwright.plan.kinds import INCIDENT_FILES
 
 FOLDER = "incidents"
 KEPT = 20
@@ -60,7 +61,7 @@ def bundles(state: StateFolder) -> list[Path]:
 
 def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
     """Names and texts of a bundle. The events are the run's own, which went on after the bundle was written."""
-    for path in sorted(folder.iterdir()):
+    for path in sorted(one for one in folder.iterdir() if one.name in INCIDENT_FILES):
         whole = run_folder / path.name if path.name == "events.jsonl" else path
         yield path.name, (whole if whole.exists() else path).read_text(errors="replace")
 

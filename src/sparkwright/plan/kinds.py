@@ -1,0 +1,92 @@
+"""The events that a host may send, by kind: their fields and what stands in them. Further fields are kept.
+
+Events that the laptop makes itself (play_started, rolled ...) are not among them: no host speaks for the fleet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.errors import Exit
+from sparkwright.plan.events import STATUSES
+from sparkwright.trust.names import STEP
+from sparkwright.trust.shapes import Shape, Usual, line, moment, within
+
+
+def exit_code(value: Any) -> int:
+    """A shape: an exit code; what is none of them is a failure."""
+    known = not isinstance(value, bool) and isinstance(value, int) and value in list(Exit)
+    return int(value) if known else int(Exit.FAILED)
+
+
+#: what a bundle of an incident may hold; host/records/incidents.py says what each is
+INCIDENT_FILES = frozenset(
+    (
+        *("about.json", "container.log", "inspect.json", "meminfo", "holders.txt", "dmesg.txt"),
+        *("docker-ps.txt", "nvidia-smi.txt", "plan.json", "events.jsonl"),
+    )
+)
+COUNT = within(0, 2**53)
+#: a year: longer than any run, and every format of a duration takes it
+SECONDS = Usual(within(0, 366 * 86400), 0)
+TEXT = Usual(str, "")
+LINE = Usual(line, "")
+FLAG = Usual(bool, False)
+OBJECT = Usual({str: object}, {})
+BYTES = Usual((None, COUNT), None)
+#: of a task that runs or has run
+TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE}
+CHANGE: dict[str, Shape] = {"field": line, "before": Usual(object, None), "after": Usual(object, None), "why": TEXT}
+
+KINDS: dict[str, dict[str, Shape]] = {
+    "alive": {},
+    "raw": {"text": str},
+    "note": {"task": LINE, "text": str},
+    "part": {"n": COUNT, "of": COUNT, "text": str},
+    "run_started": {"run": LINE, "play": LINE, "check": FLAG, "who": LINE, "sandbox": FLAG},
+    "task_started": TASK,
+    "progress": {"task": LINE, "done": COUNT, "total": COUNT, "unit": LINE, "text": LINE},
+    "task_finished": {
+        **TASK,
+        "status": frozenset(STATUSES),
+        "msg": TEXT,
+        "fix": TEXT,
+        "diff": Usual([CHANGE], []),
+        "data": OBJECT,
+        "register": LINE,
+        "registered": OBJECT,
+        "exit": Usual(exit_code, int(Exit.OK)),
+        "seconds": SECONDS,
+    },
+    "recap": {
+        **dict.fromkeys(("ok", "changed", "failed", "skipped", "unreachable"), COUNT),
+        **dict.fromkeys(("rescued", "ignored"), Usual(COUNT, 0)),
+        "exit": exit_code,
+        "seconds": SECONDS,
+        "msg": TEXT,
+    },
+    # answers to a question
+    "run": {"run": line, "play": Usual((None, line), None), "who": Usual((None, line), None), "state": line},
+    "status": {
+        "record": {"state": line, "why": str},
+        "live": bool,
+        "late": bool,
+        "busy": str,
+        "memory_available_bytes": BYTES,
+        "memory_total_bytes": BYTES,
+    },
+    "checks": {"fields": [str], "rows": [[object]]},
+    "history": {
+        "at": moment,
+        "what": line,
+        **dict.fromkeys(("who", "run", "image", "model", "commit", "why"), Usual((None, line), None)),
+        "changed": Usual((None, [CHANGE]), None),
+        "measured": Usual((None, {str: (None, bool, float, line)}), None),
+    },
+    "file": {"incident": STEP, "name": INCIDENT_FILES, "text": str},
+    "serving": {"serving": bool},
+    "lock": {"owner": (None, {"run": line}), "alive": bool, "text": str},
+    # what answers instead of a runner
+    "runtime_missing": {"path": str, "python": str, "machine": str},
+    "no_python": {},
+}

@@ -1,0 +1,49 @@
+"""Files that a host sends, on this machine: in a folder made for them, each name from a list, nothing followed or replaced."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparkwright.errors import Failed, Refused
+from sparkwright.trust.names import STEP, matched
+
+#: readable by this user alone: logs and inspects hold what was said to a server
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
+
+
+def keep(folder: Path, files: Mapping[str, str]) -> None:
+    """Make the folder and write the files into it. An empty folder that is there already will do.
+
+    Raises Refused when something is there, Failed when it can't be written.
+    """
+    for name in files:
+        matched(STEP, name, "the name of a file")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not _is_empty_folder(folder):
+            folder.mkdir(mode=FOLDER_MODE)
+        into = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileExistsError:
+        raise Refused(f"{folder} is there already.", fix="Remove it, or name another with --to.") from None
+    except OSError as error:
+        raise Failed(f"{folder} can't be made: {error.strerror}.") from None
+    try:
+        for name, text in files.items():
+            _write(into, name, text)
+    except OSError as error:
+        raise Failed(f"{folder}: {error.strerror}.") from None
+    finally:
+        os.close(into)
+
+
+def _is_empty_folder(folder: Path) -> bool:
+    return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+
+
+def _write(into: int, name: str, text: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with open(os.open(name, flags, FILE_MODE, dir_fd=into), "w", encoding="utf-8", errors="replace") as file:
+        os.fchmod(file.fileno(), FILE_MODE)
+        file.write(text)

@@ -1,0 +1,41 @@
+"""Bytes from outside as lines, however they come: linear in the bytes, and a line without an end costs no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class Lines:
+    """at_most: bytes of a line that are kept. What a longer one has beyond is read over."""
+
+    def __init__(self, at_most: int) -> None:
+        self._at_most = at_most
+        self._pending: list[bytes] = []
+        self._kept = 0
+        self._over = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, int]]:
+        """The lines that end in these bytes, without their newline, each with how many bytes of it were read over."""
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            self._keep(data[start:end])
+            yield self._taken()
+            start = end + 1
+        self._keep(data[start:])
+
+    def end(self) -> Iterator[tuple[bytes, int]]:
+        """What stands after the last newline, if anything does."""
+        if self._kept:
+            yield self._taken()
+
+    def _keep(self, piece: bytes) -> None:
+        kept = piece[: self._at_most - self._kept]
+        self._over += len(piece) - len(kept)
+        self._kept += len(kept)
+        if kept:
+            self._pending.append(kept)
+
+    def _taken(self) -> tuple[bytes, int]:
+        line, over = b"".join(self._pending), self._over
+        self._pending, self._kept, self._over = [], 0, 0
+        return line, over

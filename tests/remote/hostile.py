@@ -1,0 +1,57 @@
+"""A host that answers what an attack says: a real sshd whose every command prints a file and keeps what it is sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.remote.conftest import Lab
+
+
+class Hostile:
+    """lab: its sshd becomes the hostile one."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.folder = lab.folder / "hostile"
+        self.folder.mkdir()
+        script = self.folder / "answer.sh"
+        # exec'd anew for each command; what is sent to the n-th one lands in sent.PID
+        script.write_text(f'#!/bin/sh\ncat "{self.folder}/answer"\nexec cat > "{self.folder}/sent.$$"\n')
+        script.chmod(0o755)
+        lab.sshd.stop()
+        lab.sshd.forced = str(script)
+
+    def says(self, *answers: dict[str, Any] | bytes) -> None:
+        """What it answers from now on: events, or bytes as they are."""
+        lines = [one if isinstance(one, bytes) else json.dumps(one).encode() + b"\n" for one in answers]
+        (self.folder / "answer").write_bytes(b"".join(lines))
+        self.lab.sshd.start()
+
+    @property
+    def sent(self) -> list[bytes]:
+        """What it got, by command."""
+        return [path.read_bytes() for path in sorted(self.folder.glob("sent.*"))]
+
+    def project(self, root: Path, *more: str) -> Path:
+        """A project whose host spark1 is this one. more: names of hosts beside it, the same machine."""
+        (root / "hosts").mkdir(parents=True)
+        (root / "recipes").mkdir()
+        (root / "playbooks").mkdir()
+        for name in ("spark1", *more):
+            text = f"address: 127.0.0.1\nport: {self.lab.sshd.port}\n"
+            (root / "hosts" / f"{name}.yml").write_text(text)
+        return root
+
+
+def finished(**fields: Any) -> dict[str, Any]:
+    """A `task_finished` event as an honest host sends it, but for these fields."""
+    usual = {"task": "t1", "name": "look", "module": "command", "status": "ok", "msg": "", "fix": "", "diff": []}
+    return {"event": "task_finished", "time": 1.0, **usual, "data": {}, "seconds": 0.1, **fields}
+
+
+def recap(**fields: Any) -> dict[str, Any]:
+    """A `recap` as an honest host sends it, but for these fields."""
+    counts = {"ok": 1, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0}
+    return {"event": "recap", "time": 1.0, "host": "spark1", **counts, "exit": 0, "seconds": 0.1, "msg": "", **fields}

