@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sparkwright.errors import Exit, Failed, SparkwrightError
-from sparkwright.fleet import Member
+from sparkwright.fleet import Member, broke
 from sparkwright.plan.events import Event
 from sparkwright.remote import FORKS
 
@@ -47,6 +47,8 @@ def _ask(member: Member, header: dict[str, Any], kind: str) -> Answer:
         member.link = None
         error.where = "" if error.where == member.host.name else error.where
         return error
+    except Exception as error:
+        return broke(error)
 
 
 def _refusal(recap: Event) -> SparkwrightError:

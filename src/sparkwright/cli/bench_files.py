@@ -8,6 +8,7 @@ from typing import Any
 from invoke.tasks import task
 
 from sparkwright.cli.reporting import reporting
+from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
 
 
@@ -44,13 +45,12 @@ def compare(context: object, first: str, second: str, json: bool = False, debug:
         )
     if json:
         import dataclasses
-        import json as words
 
-        print(words.dumps([{**dataclasses.asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in found]))
+        say_json([{**dataclasses.asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in found])
         return 0
     summary.show_differences(found, one.name, other.name)
     for line in comparing.unmatched(one, other):
-        print(f"only one of them has: {line}")
+        say(f"only one of them has: {line}")
     return 0
 
 
@@ -79,7 +79,7 @@ def take_in(context: object, file: str, name: str = "", debug: bool = False) -> 
     files.write(folder, found)
     page.write(folder, found)
     summary.show(found)
-    print(f"\n{folder / files.JSON}: `invoke bench.compare {found.name} OTHER` lays it beside others.")
+    say(f"\n{folder / files.JSON}: `invoke bench.compare {found.name} OTHER` lays it beside others.")
     return 0
 
 
@@ -96,7 +96,7 @@ def report(context: object, results: str, debug: bool = False) -> int:
     folder = path if path.is_dir() else path.parent
     summary.show(found)
     files.write(folder, found)
-    print(f"\n{folder / page.write(folder, found)}")
+    say(f"\n{folder / page.write(folder, found)}")
     return 0
 
 
@@ -110,7 +110,7 @@ def show_all(context: object, debug: bool = False) -> int:
 
     for path in sorted((Project.here_or_cwd() / FOLDER).glob(f"*/{files.JSON}")):
         found = files.read(path)
-        print(
+        say(
             f"{found.name:<28} {found.experiment:<8} {found.host or '-':<20} {len(found.cells):>3} cells  {found.created_at}"
         )
     return 0

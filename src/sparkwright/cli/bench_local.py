@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sparkwright.cli.bench_results import Collector, Place
+from sparkwright.console.out import say
 from sparkwright.engine import endpoints
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.host import evidence, http_probe
@@ -83,4 +84,4 @@ def _finished(place: Place, experiment: Experiment) -> dict[str, dict[str, objec
 
 def _say(text: str, quiet: bool) -> None:
     if not quiet:
-        print(text, file=sys.stderr, flush=True)
+        say(text, file=sys.stderr)

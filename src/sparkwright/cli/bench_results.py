@@ -8,15 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from sparkwright import __version__
 from sparkwright.host.state import write_atomically
 from sparkwright.lab.experiment import Experiment
 from sparkwright.plan.events import Event
 from sparkwright.results import files
-from sparkwright.results.models import SCHEMA, Results
+from sparkwright.results.models import SCHEMA, Cell, Results
+from sparkwright.trust.shapes import Usual, fitted
 
 FOLDER = "results"
 STATE = "experiment.json"
+#: of an arm's own log, what the results make something of
+SETTLED = {
+    **dict.fromkeys(("chunked_prefill", "prefix_caching"), Usual((None, bool), None)),
+    "ready_s": Usual((None, float), None),
+}
 #: settings longer than this are named, not shown
 SHORT = 60
 
@@ -81,8 +89,14 @@ class Collector:
         self.write()
 
     def keep(self, cell: dict[str, Any]) -> None:
-        """Take in a cell, and write what there is."""
-        self.cells[cell["key"]] = cell
+        """Take in a cell, and write what there is. One that is none is told of in the notes, and not there."""
+        try:
+            key = Cell.model_validate(cell).key
+        except ValidationError as error:
+            place = ".".join(str(part) for part in error.errors()[0]["loc"])
+            self.notes.append(f"a cell came that can't be used: {place}: {error.errors()[0]['msg'].lower()}")
+            return
+        self.cells[key] = cell
         self.write()
 
     @property
@@ -130,7 +144,7 @@ class Collector:
 
     def _on_bench_failed(self, event: Event) -> None:
         data = event["data"]
-        self.arms[data["arm"]]["failed"] = data["why"]
+        self.arms[data["arm"]]["failed"] = str(data["why"])
 
     def _on_container(self, event: Event) -> None:
         """What runs may be something else than its recipe."""
@@ -146,7 +160,7 @@ class Collector:
             name = list(self.arms)[int(number)]
             findings = [one for one in event["data"].get("findings") or () if one["severity"] == "error"]
             rule = findings[0]["rule"] if findings else "lint"
-            self.arms[name]["refused"] = {"rule": rule, "sentence": event["msg"]}
+            self.arms[name]["refused"] = {"rule": str(rule), "sentence": event["msg"]}
 
     def _on_engine_config(self, event: Event) -> None:
         data, arm = event.get("data") or {}, self._serving(event)
@@ -158,7 +172,7 @@ class Collector:
 
     def settle(self, arm: str, data: dict[str, Any]) -> None:
         """What an arm's own log says of it."""
-        state = data["state"]
+        state = fitted(data["state"], SETTLED, "an arm's state")
         self.arms[arm]["effective"] = state
         if state.get("ready_s") is not None:
             self.arms[arm].setdefault("ready_s", []).append(state["ready_s"])

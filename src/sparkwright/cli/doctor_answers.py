@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import shutil
 import sys
 import time
@@ -15,6 +14,7 @@ from sparkwright.cli import planning, session
 from sparkwright.cli.hosts import Chosen, choose
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.console import tables
+from sparkwright.console.out import say, say_json
 from sparkwright.doctor.checks import clock
 from sparkwright.doctor.mends import MENDS
 from sparkwright.engine import flags
@@ -60,18 +60,18 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
         if not json:
             _show(seen)
         for line in _announced(seen):
-            print(line, file=sys.stderr if json else sys.stdout)
+            say(line, file=sys.stderr if json else sys.stdout)
         if agreed():
             seen = _mend(pattern, seen, wanted)
         elif not json:
             return [one.exit for one in seen]
     if json:
         for one in seen:
-            print(_json(one))
+            say_json(_json(one))
     else:
         _show(seen)
         if fix and not wanted:
-            print("There is nothing that sparkwright may mend by itself.")
+            say("There is nothing that sparkwright may mend by itself.")
     return [one.exit for one in seen]
 
 
@@ -159,13 +159,14 @@ def _announced(seen: Sequence[Seen]) -> list[str]:
 
 
 def _show(seen: Sequence[Seen]) -> None:
-    from rich.console import Console
-
     from sparkwright.console.live import styled
+    from sparkwright.console.terminal import terminal
 
-    console = Console(highlight=False)
+    console = terminal()
     for one in seen:
-        console.print(f"\n[bold]{one.host}[/bold]" if len(seen) > 1 else "", end="\n" if len(seen) > 1 else "")
+        if len(seen) > 1:
+            console.print()
+            console.print(one.host, style="bold")
         if one.error:
             console.print(styled("failed", one.error), soft_wrap=True)
             continue
@@ -189,9 +190,9 @@ def _counted(one: Seen) -> str:
     return f"{one.host}: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
-def _json(one: Seen) -> str:
+def _json(one: Seen) -> dict[str, Any]:
     if one.error:
-        return json_format.dumps({"host": one.host, "error": one.error, "exit": int(one.exit)})
+        return {"host": one.host, "error": one.error, "exit": int(one.exit)}
     rows = [{**row, "mend": bool(row["mend"])} for row in one.findings]
     more = {"mended": one.mended, "not_mended": one.broken, "bad": one.bad}
-    return json_format.dumps({"host": one.host, "findings": rows, **more, "exit": int(one.exit)}, ensure_ascii=False)
+    return {"host": one.host, "findings": rows, **more, "exit": int(one.exit)}

@@ -10,6 +10,7 @@ from invoke.collection import Collection
 from invoke.tasks import task
 
 from sparkwright.cli.reporting import reporting, worst
+from sparkwright.console.out import say
 from sparkwright.errors import Exit, SparkwrightError
 
 
@@ -46,10 +47,10 @@ def prune(
                     continue
                 only = [row["id"] for row in going]
                 done = session.look(chosen.fleet, member, "prune_images", {**args, "only": only}, exclusive=True)
-                print(f"{member.host.name}: {done['freed_bytes'] / 1e9:.1f} GB freed.")
+                say(f"{member.host.name}: {done['freed_bytes'] / 1e9:.1f} GB freed.")
             except SparkwrightError as error:
                 error.where = error.where or member.host.name
-                print(error, file=sys.stderr)
+                say(error, file=sys.stderr)
                 codes.append(int(error.exit))
     finally:
         for member in chosen.fleet.members:
@@ -110,7 +111,7 @@ def copy(
     finally:
         chosen.fleet.close()
     for text in said.values():
-        print(text, file=sys.stderr if json else sys.stdout)
+        say(text, file=sys.stderr if json else sys.stdout)
     return int(worst(codes))
 
 
@@ -137,8 +138,8 @@ def _show(host: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     going = [row for row in found["images"] if not row["kept"]]
     for row in found["images"]:
         name = row["names"][0] if row["names"] else row["id"][7:19]
-        print(f"{host}: {'keep' if row['kept'] else 'free'} {words.size(row['frees_bytes']):>9}  {name}  {row['kept']}")
-    print(f"{host}: would free {words.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
+        say(f"{host}: {'keep' if row['kept'] else 'free'} {words.size(row['frees_bytes']):>9}  {name}  {row['kept']}")
+    say(f"{host}: would free {words.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
     return going
 
 
@@ -146,7 +147,7 @@ def _agreed(yes: bool, host: str) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        print("Nobody to ask: say --yes.", file=sys.stderr)
+        say("Nobody to ask: say --yes.", file=sys.stderr)
         return False
     return input(f"Remove these from {host}? [y/N] ").strip().lower() in ("y", "yes")
 

@@ -11,6 +11,7 @@ import yaml
 
 from sparkwright import lockfile, recipe
 from sparkwright.cli.project import Project
+from sparkwright.console.out import say, say_json
 from sparkwright.engine import flags, versions
 from sparkwright.engine.expectation import RULE as EXPECTED
 from sparkwright.engine.rules import RULES, Finding, Rule
@@ -54,15 +55,15 @@ def print_lines(looks: list[Look]) -> None:
     """A paragraph a recipe; findings with file and line, errors first."""
     for one in looks:
         engine = f"vLLM {one.served.version}" if one.served.version else "engine version unknown (not pinned yet)"
-        print(f"{one.recipe.name}: {one.served.architecture.sentence}, {engine}")
+        say(f"{one.recipe.name}: {one.served.architecture.sentence}, {engine}")
         for finding in one.served.findings:
-            print(f"  {finding.severity:<{WIDTH}}{where(one.recipe, finding)}: {finding.sentence}")
-            print(f"  {'':<{WIDTH}}{advice(finding)}")
+            say(f"  {finding.severity:<{WIDTH}}{where(one.recipe, finding)}: {finding.sentence}")
+            say(f"  {'':<{WIDTH}}{advice(finding)}")
         if one.served.note:
-            print(f"  {'note':<{WIDTH}}chunked prefill: {one.served.note}")
+            say(f"  {'note':<{WIDTH}}chunked prefill: {one.served.note}")
     found = [finding.severity for one in looks for finding in one.served.findings]
     counts = ", ".join(_many(found.count(kind), kind) for kind in ("error", "warning"))
-    print(f"{_many(len(looks), 'recipe')}: {counts}")
+    say(f"{_many(len(looks), 'recipe')}: {counts}")
 
 
 def print_json(looks: list[Look]) -> None:
@@ -77,21 +78,21 @@ def print_json(looks: list[Look]) -> None:
         }
         for one in looks
     ]
-    print(json.dumps({"recipes": rows}, ensure_ascii=False))
+    say_json({"recipes": rows})
 
 
 def explain(name: str | None, *, as_json: bool) -> None:
     """Print a rule, or all their names. Raises Refused for an unknown one."""
     if name is None:
         rows = {rule.name: rule.title for rule in RULES.values()}
-        print(json.dumps(rows) if as_json else "\n".join(f"{one:<40} {title}" for one, title in sorted(rows.items())))
+        say(json.dumps(rows) if as_json else "\n".join(f"{one:<40} {title}" for one, title in sorted(rows.items())))
         return
     if name == EXPECTED:
         name = "prefix-caching-needs-chunked-prefill"
     rule = RULES.get(name)
     if rule is None:
         raise Refused(f"no rule {name!r}.", fix=nearest(name, RULES))
-    print(json.dumps(_rule_json(rule), ensure_ascii=False) if as_json else rule_text(rule))
+    say(json.dumps(_rule_json(rule), ensure_ascii=False) if as_json else rule_text(rule))
 
 
 def where(wanted: Recipe, finding: Finding) -> str:

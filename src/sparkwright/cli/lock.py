@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_lines
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from invoke.tasks import task
 
 from sparkwright.cli.reporting import reporting, worst
+from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
 
 HELP = {
@@ -90,11 +90,11 @@ def lock(
         return int(worst([*failed, int(Exit.CHANGES) if pending else int(Exit.OK)]))
     fresh = [one for one in asked if one.state in ("new", "moved", "completed")]
     if any(one.state == "moved" for one in fresh) and not _agreed(yes):
-        print("spark.lock is as it was.", file=sys.stderr)
+        say("spark.lock is as it was.", file=sys.stderr)
         return int(worst([*failed, int(Exit.CHANGES)]))
     _write(fresh)
     if not json:
-        print(f"spark.lock: {_counted(fresh)}." if fresh else "spark.lock: nothing to write.")
+        say(f"spark.lock: {_counted(fresh)}." if fresh else "spark.lock: nothing to write.")
     return int(worst(failed))
 
 
@@ -175,16 +175,16 @@ def _show(one: Pinned, *, json: bool) -> None:
             "rows": rows,
             "gone": (one.new or {}).get("gone"),
         }
-        print(json_lines.dumps({**said, "msg": str(one.error or "")}, ensure_ascii=False))
+        say_json({**said, "msg": str(one.error or "")})
         return
     if one.error is not None:
-        print(f"{one.key}: {one.error}", file=sys.stderr)
+        say(f"{one.key}: {one.error}", file=sys.stderr)
         return
-    print(f"{one.key}: {_state(one)}")
+    say(f"{one.key}: {_state(one)}")
     for line in lock_diff.shown(one.rows):
-        print(f"  {line}")
+        say(f"  {line}")
     if (one.new or {}).get("gone"):
-        print("  The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`).")
+        say("  The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`).")
 
 
 def _state(one: Pinned) -> str:
@@ -209,7 +209,7 @@ def _agreed(yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        print("Nobody to ask: say --yes.", file=sys.stderr)
+        say("Nobody to ask: say --yes.", file=sys.stderr)
         return False
     return input("Write this to spark.lock? [y/N] ").strip().lower() in ("y", "yes")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json as json_format
 import shutil
 import sys
 from collections import deque
@@ -14,6 +13,7 @@ from typing import Any
 from sparkwright.cli import planning, session
 from sparkwright.cli.hosts import reach
 from sparkwright.console import state_table
+from sparkwright.console.out import say, say_json
 from sparkwright.engine import logs
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet import Member
@@ -87,11 +87,11 @@ def show(one: Found, *, state: bool, json: bool, titled: bool) -> None:
     if json:
         said = {"error": one.error} if one.error else {}
         body = one.state if state else {"text": one.text}
-        print(json_format.dumps({**one.source, **body, **said}, ensure_ascii=False))
+        say_json({**one.source, **body, **said})
     elif one.error:
-        print(f"{' '.join(one.source.values())}: {one.error}", file=sys.stderr)
+        say(f"{' '.join(one.source.values())}: {one.error}", file=sys.stderr)
     else:
-        print("\n".join(_lines(one, state=state, titled=titled)))
+        say("\n".join(_lines(one, state=state, titled=titled)))
 
 
 def _lines(one: Found, *, state: bool, titled: bool) -> Iterable[str]:

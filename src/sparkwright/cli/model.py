@@ -6,6 +6,7 @@ from invoke.collection import Collection
 from invoke.tasks import task
 
 from sparkwright.cli.reporting import reporting
+from sparkwright.console.out import say, say_json
 
 
 @task(
@@ -20,15 +21,14 @@ from sparkwright.cli.reporting import reporting
 @reporting
 def inspect(context: object, source: str, revision: str = "main", json: bool = False, debug: bool = False) -> int:
     """What a model is, from its config.json: recurrent or dense, with evidence, block sizes, releases of vLLM."""
-    from json import dumps
 
     from sparkwright.cli import model_answers, model_config
 
     config = model_config.read(source, revision)
     if json:
-        print(dumps(model_answers.facts(config), ensure_ascii=False))
+        say_json(model_answers.facts(config))
     else:
-        print("\n".join(model_answers.lines(source, config)))
+        say("\n".join(model_answers.lines(source, config)))
     return 0
 
 

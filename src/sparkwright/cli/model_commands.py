@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from sparkwright.cli.pinning import lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.cli.reporting import worst
 from sparkwright.cli.shown import Shown
+from sparkwright.console.out import say, say_json
 from sparkwright.console.words import size as in_words
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet import Member, failure
@@ -51,7 +51,7 @@ def ask(chosen: Chosen, module: str, args_of: Any) -> Answers:
             if member.link is not None:
                 member.link.close()
     for name, error in answers.errors.items():
-        print(error if error.where else f"{name}: {error}", file=sys.stderr)
+        say(error if error.where else f"{name}: {error}", file=sys.stderr)
     return answers
 
 
@@ -61,15 +61,15 @@ def list_models(pattern: str, *, as_json: bool) -> int:
     answers = ask(chosen, "models", lambda host: {})
     rows = [(host, one) for host in answers.found for one in answers.found[host]["models"]]
     if as_json:
-        print(json.dumps([{"host": host, **one} for host, one in rows]))
+        say_json([{"host": host, **one} for host, one in rows])
         return answers.exit()
     for host, one in rows:
         state = f"{len(one['changed'])} files changed" if one["changed"] else "whole"
         used = f"used by {', '.join(one['used_by'])}" if one["used_by"] else "unused"
         model = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}"
-        print(f"{host:<12} {model:<52} {in_words(one['size_bytes']):>9}  {state}, {used}  {one['dir']}")
+        say(f"{host:<12} {model:<52} {in_words(one['size_bytes']):>9}  {state}, {used}  {one['dir']}")
     if not rows and not answers.errors:
-        print("no models that sparkwright proved.")
+        say("no models that sparkwright proved.")
     return answers.exit()
 
 
@@ -79,12 +79,12 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> int:
     models = {host.name: locked_model(chosen.project, host) for host in chosen.hosts}
     answers = ask(chosen, "verify_model", lambda host: {**models[host.name], "deep": deep})
     if as_json:
-        print(json.dumps([{"host": host, "id": models[host]["id"], **one} for host, one in answers.found.items()]))
+        say_json([{"host": host, "id": models[host]["id"], **one} for host, one in answers.found.items()])
     else:
         for host, one in answers.found.items():
             how = "every byte read again" if deep else "as proved"
             whole = f"whole: {one['files']} files, {in_words(one['size_bytes'])}, {how}"
-            print(f"{host:<12} {models[host]['id']}  {'wrong: ' + ', '.join(one['wrong']) if one['wrong'] else whole}")
+            say(f"{host:<12} {models[host]['id']}  {'wrong: ' + ', '.join(one['wrong']) if one['wrong'] else whole}")
     drift = any(one["wrong"] for one in answers.found.values())
     return answers.exit(Exit.CHANGES if drift else Exit.OK)
 
@@ -150,12 +150,12 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> int:
     total = sum(one["size_bytes"] for _, one in rows)
     if not as_json:
         for host, one in rows:
-            print(f"{host:<12} {one['id'] or '?'}  {in_words(one['size_bytes']):>9}  {one['dir']}")
-        print(f"{in_words(total)} can be freed." if rows else "nothing to free.")
+            say(f"{host:<12} {one['id'] or '?'}  {in_words(one['size_bytes']):>9}  {one['dir']}")
+        say(f"{in_words(total)} can be freed." if rows else "nothing to free.")
     if not rows:
         return _ended([], answers, as_json=as_json)
     if not yes and not _agreed(f"Remove {len(rows)} models? [y/N] "):
-        print("nothing was removed.", file=sys.stderr)
+        say("nothing was removed.", file=sys.stderr)
         return answers.exit(Exit.CHANGES)
     return _ended(_removed(choose(pattern), rows, answers), answers, as_json=as_json)
 
@@ -207,16 +207,16 @@ def _removed(chosen: Chosen, rows: list[tuple[str, Any]], answers: Answers) -> l
         chosen.fleet.close()
     for member in chosen.fleet.members:
         if member.recap and member.recap["exit"]:
-            print(f"{member.host.name}: {member.recap['msg']}", file=sys.stderr)
+            say(f"{member.host.name}: {member.recap['msg']}", file=sys.stderr)
             answers.errors.setdefault(member.host.name, SparkwrightError(member.recap["msg"]))
     return done
 
 
 def _ended(done: list[dict[str, Any]], answers: Answers, *, as_json: bool) -> int:
     if as_json:
-        print(json.dumps(done))
+        say_json(done)
     for one in [] if as_json else done:
-        print(f"{one['host']:<12} {one['dir']}: {in_words(one['freed_bytes'])} freed")
+        say(f"{one['host']:<12} {one['dir']}: {in_words(one['freed_bytes'])} freed")
     return answers.exit()
 
 

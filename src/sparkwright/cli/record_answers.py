@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.cli.hosts import choose
-from sparkwright.console.out import say
+from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet import Fleet, Member
 from sparkwright.plan.events import Event
@@ -26,7 +25,7 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
         rows = [one for one in events if one["event"] == "history"][:last]
         if json:
             for row in rows:
-                say(json_format.dumps({**{k: v for k, v in row.items() if k not in ("event", "time")}, "host": host}))
+                say_json({**{k: v for k, v in row.items() if k not in ("event", "time")}, "host": host})
             continue
         for row in rows:
             for text in _act(host, row):
@@ -46,7 +45,7 @@ def incident(pattern: str, run: str, to: str) -> list[int]:
             folder = folder / host if to and len(answers) > 1 else folder
             evidence.keep(folder, files)
         except SparkwrightError as error:
-            say(error, to=sys.stderr)
+            say(error, file=sys.stderr)
             codes.append(int(error.exit))
             continue
         say(f"{folder}: {', '.join(sorted(files))}")

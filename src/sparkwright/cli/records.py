@@ -8,6 +8,7 @@ from typing import Any
 from invoke.tasks import task
 
 from sparkwright.cli.reporting import reporting, worst
+from sparkwright.console.out import say
 from sparkwright.errors import Refused
 
 HELP = {"host": "which host or hosts", "debug": "show the traceback of an error"}
@@ -58,7 +59,7 @@ def unlock(context: object, host: str = "", stop: bool = False, kill: bool = Fal
 def _asked(told: dict[str, Any]) -> str:
     """What a person wants; nobody to ask is a refusal that says who holds it."""
     question = "[s]top it at the next safe point, [k]ill it, or [l]eave it? " if told["alive"] else "Forget it? [y/n] "
-    print(told["text"])
+    say(told["text"])
     if not sys.stdin.isatty():
         words = "`--stop` or `--kill`" if told["alive"] else "`--stop`"
         raise Refused("nobody is there to ask.", fix=f"Say {words}.")

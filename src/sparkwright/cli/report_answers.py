@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import re
 import time
 from dataclasses import asdict
@@ -12,7 +11,8 @@ from typing import Any
 from sparkwright import report
 from sparkwright.cli import asking
 from sparkwright.cli.hosts import Chosen
-from sparkwright.errors import Refused, SparkwrightError
+from sparkwright.console.out import say, say_json
+from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.state import write_atomically
 
 UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -36,19 +36,19 @@ def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
         for one in hosts:
             rows = [] if one.error else [asdict(span) for span in one.spans]
             about: dict[str, Any] = {"host": one.name, "span_s": one.span_s, "checks": len(one.checks), "spans": rows}
-            print(json_format.dumps({**about, **({"error": one.error} if one.error else {})}, ensure_ascii=False))
+            say_json({**about, **({"error": one.error} if one.error else {})})
     else:
         path = Path(to)
         try:
             write_atomically(path, report.page(hosts, since_s, until_s).encode())
         except OSError as error:
             raise Refused(f"can't be written: {error.strerror}.", where=str(path)) from None
-        print(
+        say(
             f"{path}: {len(hosts)} host{'s' if len(hosts) != 1 else ''}, {sum(len(one.checks) for one in hosts)} checks"
         )
         for one in hosts:
             if one.error:
-                print(f"{one.name}: {one.error}")
+                say(f"{one.name}: {one.error}")
     return [one.error_exit for one in hosts]
 
 
@@ -59,9 +59,13 @@ def ask(chosen: Chosen, since_s: float, until_s: float) -> list[report.Host]:
         answers = asking.everyone(members, lambda member: {"verb": "checks", "since_s": since_s}, "checks")
     finally:
         asking.close(members)
-    return [
-        report.Host(member.host.name, since_s, until_s, error=str(answer), error_exit=int(answer.exit))
-        if isinstance(answer, SparkwrightError)
-        else report.of(member.host.name, answer, since_s, until_s)
-        for member, answer in zip(members, answers, strict=True)
-    ]
+    return [_host(member.host.name, answer, since_s, until_s) for member, answer in zip(members, answers, strict=True)]
+
+
+def _host(name: str, answer: asking.Answer, since_s: float, until_s: float) -> report.Host:
+    if not isinstance(answer, SparkwrightError):
+        try:
+            return report.of(name, answer, since_s, until_s)
+        except ValueError as error:
+            answer = Failed(f"its answer can't be used: {error}.")
+    return report.Host(name, since_s, until_s, error=str(answer), error_exit=int(answer.exit))

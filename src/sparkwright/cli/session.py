@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkwright import playbook
+from sparkwright.cli import answers
 from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.planning import Planner, new_run_id
 from sparkwright.cli.project import Project
@@ -128,8 +129,7 @@ def look(
         error = Failed(recap["msg"] if recap else "the host gave no answer.")
         error.exit = Exit(recap["exit"]) if recap else Exit.FAILED
         raise error
-    found: dict[str, Any] = done["data"]
-    return found
+    return answers.checked(module, done["data"], host=member.host.name)
 
 
 def list_tasks(book: str, given: playbook.Options) -> int:

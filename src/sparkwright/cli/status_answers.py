@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 import time
 from collections.abc import Mapping
@@ -14,11 +13,12 @@ from sparkwright import lockfile, recipe
 from sparkwright.cli import asking
 from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import lock_folder
+from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
-from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet import Member
 from sparkwright.health.judge import EXITS
-from sparkwright.health.record import Record
+from sparkwright.health.record import checked
 
 #: what a look without a check says beside a check's own states
 UP = "up"
@@ -85,19 +85,23 @@ def ask(chosen: Chosen, wanted: Mapping[str, Pinned]) -> list[Row]:
         return {"verb": "status", "container": wanted[member.host.name].container}
 
     answers = asking.everyone(members, header, "status")
-    return [
-        _unasked(member, answer, wanted[member.host.name])
-        if isinstance(answer, SparkwrightError)
-        else row_of(member.host.name, answer, wanted[member.host.name], time.time())
-        for member, answer in zip(members, answers, strict=True)
-    ]
+    return [_row(member, answer, wanted[member.host.name]) for member, answer in zip(members, answers, strict=True)]
+
+
+def _row(member: Member, answer: asking.Answer, wanted: Pinned) -> Row:
+    if isinstance(answer, SparkwrightError):
+        return _unasked(member, answer, wanted)
+    try:
+        return row_of(member.host.name, answer, wanted, time.time())
+    except ValueError as error:
+        return _unasked(member, Failed(f"its answer can't be used: {error}"), wanted)
 
 
 def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:
-    """A host's answer as a row. A check that is overdue says nothing of the present."""
+    """A host's answer as a row. A check that is overdue says nothing of the present. Raises ValueError for what is none."""
     told = event["record"]
     state, why = told["state"], told["why"]
-    record = Record.from_json(told)
+    record = checked(told)
     if event["late"]:
         state, why = "unknown", f"the check is overdue; at the last one it was {state}"
     digest = record.serves.image.partition("@")[2]
@@ -162,4 +166,4 @@ def _unasked(member: Member, error: SparkwrightError, wanted: Pinned) -> Row:
 
 def _print_json(rows: list[Row]) -> None:
     for row in rows:
-        print(json_format.dumps(asdict(row), ensure_ascii=False))
+        say_json(asdict(row))

@@ -10,6 +10,8 @@ from sparkwright.console.lines import explained, plain
 from sparkwright.plan.events import Event
 
 WIDTH_VERDICT = 12
+#: characters of what a host says of itself on its line
+LONGEST = 1000
 
 
 class HostLines:
@@ -38,7 +40,8 @@ class HostLines:
         elif kind == "run_started" and event.get("sandbox"):
             self.write("muted", f"{host} is the sandbox: a pretend Spark, no GPU and no real model.")
         elif kind == "note" and not event["task"]:
-            self.write("muted", f"{'':<{WIDTH_VERDICT}} {host:<{self._width}}  {event['text']}")
+            start = f"{'':<{WIDTH_VERDICT}} {host:<{self._width}}  "
+            self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))
         elif kind == "host_finished" or (kind == "recap" and host not in self._told):
             self._told.add(host)
             self.ended(self.board.rows[host])
@@ -54,7 +57,10 @@ class HostLines:
     def ended(self, row: Row) -> None:
         """The line of a host that is through."""
         took = words.duration(row.took_s or 0)
-        self.write(row.style, f"{row.verdict:<{WIDTH_VERDICT}} {row.host:<{self._width}}  {took:>6}  {row.stage}")
+        self.write(
+            row.style,
+            f"{row.verdict:<{WIDTH_VERDICT}} {row.host:<{self._width}}  {took:>6}  {words.short(row.stage, LONGEST)}",
+        )
         if row.failure is not None:
             for style, text in explained(row.failure, " " * (WIDTH_VERDICT + 1)):
                 self.write(style, text)

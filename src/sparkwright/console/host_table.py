@@ -11,6 +11,7 @@ from sparkwright.console import words
 from sparkwright.console.board import Board, Row
 from sparkwright.console.host_lines import HostLines
 from sparkwright.console.live import STYLES
+from sparkwright.console.terminal import terminal
 from sparkwright.plan.events import Event
 
 #: lines of the terminal that are not the table's rows
@@ -23,7 +24,7 @@ class HostTable:
     """A `HostLines` whose lines of single hosts are rows of a table; failures are explained above it."""
 
     def __init__(self, *, console: Console | None = None, board: Board | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or terminal()
         self._board = board or Board()
         self._lines = _Said(write=self.write, board=self._board)
         self._ended = False

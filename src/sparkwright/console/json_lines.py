@@ -14,8 +14,8 @@ HIDDEN = ("alive",)
 class JsonLines:
     """Prints events to stdout and nothing else. Recaps are kept until the end, so that the last line is one."""
 
-    def __init__(self, out: TextIO = sys.stdout) -> None:
-        self._out = out
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
         self._recaps: list[Event] = []
 
     def on(self, event: Event) -> None:

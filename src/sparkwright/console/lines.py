@@ -13,6 +13,8 @@ from sparkwright.plan.events import KNOWN_AFTER, Event
 PROGRESS_EVERY_S = 5.0
 WIDTH_STATUS = 8
 SKIPPED_EACH = 3
+#: characters of two texts that are compared line by line; comparing takes time by the square
+COMPARED = 200_000
 #: events that leave a row of skipped tasks as it is
 SAYS_NOTHING = ("task_started", "recap", "rolled")
 
@@ -131,7 +133,8 @@ class Lines:
 
     def _line(self, status: str, host: str, text: str) -> str:
         who = f"{host:<{self._width}}  " if self._many else ""
-        return f"{status:<{WIDTH_STATUS}} {who}{text}"
+        start = f"{status:<{WIDTH_STATUS}} {who}"
+        return start + text.replace("\n", "\n" + " " * len(start))  # no text looks like a line of its own
 
     def _differences(self, event: Event) -> None:
         indent = " " * (WIDTH_STATUS + 1)
@@ -147,7 +150,7 @@ class Lines:
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
         self.write(style, f"{recap['host']:<{self._width}} : {counts}{more}  in {words.duration(recap['seconds'])}")
         if recap.get("msg"):
-            self.write("fix", f"  {recap['msg']}")
+            self.write("fix", "  " + recap["msg"].replace("\n", "\n  "))
 
 
 def _is_skip(event: Event) -> bool:
@@ -161,15 +164,17 @@ def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
     """(style, text) of what is known of a failed task: the way out, the evidence, the place."""
     if event.get("fix"):
         yield "fix", f"{indent}→ {event['fix']}"
-    for row in event.get("data", {}).get("evidence", ()):
-        yield "muted", f"{indent}| {row}"
+    rows = event.get("data", {}).get("evidence", ())
+    for row in rows if isinstance(rows, list | tuple) else ():
+        yield "muted", f"{indent}| {row}".replace("\n", f"\n{indent}| ")
     if event.get("where"):
         yield "muted", f"{indent}at {event['where']}"
 
 
 def _rows(before: Any, after: Any) -> list[tuple[str, str]]:
     """What goes and what comes, each with its sign; of a text of several lines only those that differ, and their neighbours."""
-    if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:
+    texts = isinstance(before, str) and isinstance(after, str)
+    if texts and "\n" in before + after and len(before) + len(after) <= COMPARED:
         compared = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]
         return [(row[0], row[1:]) for row in compared if not row.startswith("@@")]
     sides = (("-", before), ("+", after))
@@ -177,7 +182,8 @@ def _rows(before: Any, after: Any) -> list[tuple[str, str]]:
 
 
 def _lines_of(value: Any) -> list[str]:
-    return value.splitlines() if isinstance(value, str) and "\n" in value else [words.short(value)]
+    text = value if isinstance(value, str) and len(value) <= COMPARED else ""
+    return text.splitlines() if "\n" in text else [words.short(value)]
 
 
 def plain(style: str, text: str) -> None:

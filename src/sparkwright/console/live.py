@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TimeRemainingColumn
 from rich.text import Text
 
 from sparkwright.console import words
 from sparkwright.console.lines import Lines
+from sparkwright.console.terminal import column, terminal
 from sparkwright.plan.events import Event
 
 STYLES = {
@@ -30,15 +31,15 @@ class Live:
     """A `Lines` that writes through Rich; a bar a host while a task reports progress."""
 
     def __init__(self, *, diff: bool = False, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or terminal()
         self._lines = Lines(diff=diff, write=self.write)
         self._bars: dict[str, TaskID] = {}
         self._progress = Progress(
-            TextColumn("{task.fields[who]:>8}"),
+            column("{task.fields[who]:>8}"),
             BarColumn(bar_width=28),
-            TextColumn("{task.fields[far]}"),
+            column("{task.fields[far]}"),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            TextColumn("{task.description}", style="dim"),
+            column("{task.description}", style="dim"),
             console=self._console,
             transient=True,
         )
@@ -71,7 +72,7 @@ class Live:
             bar,
             completed=event["done"],
             total=event["total"] or None,
-            description=event["text"],
+            description=words.short(event["text"]),
             far=words.amount(event["done"], event["total"], event["unit"]) + pace,
         )
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TextIO
+import json
+from typing import Any, TextIO
 
+from sparkwright.trust.bounded import clean
 from sparkwright.trust.visible import visible
 
 
-def say(text: object = "", *, end: str = "\n", to: TextIO | None = None) -> None:
-    """Print it, control characters made visible: it may quote a host, a hub or a file. to: standard output if not given."""
-    print(visible(str(text)), end=end, file=to or sys.stdout)
+def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:
+    """As `print`, with control characters made visible: it may quote a host, a hub or a file."""
+    print(visible(str(text)), end=end, file=file, flush=True)
+
+
+def say_json(value: Any) -> None:
+    """One line of JSON. Made visible before it is written, for an escape made visible after that would be no JSON."""
+    print(json.dumps(clean(json.loads(json.dumps(value, default=str))), ensure_ascii=False))

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from sparkwright.console import words
 from sparkwright.console.status_row import Row
+from sparkwright.console.terminal import terminal
 
 #: columns where no terminal tells its width
 WIDE = (200, 24)
@@ -33,15 +34,14 @@ COLUMNS = ("HOST", "STATE", "RECIPE", "IMAGE", "VLLM", "MODEL", "TOK/S", "UP", "
 def show(rows: Sequence[Row]) -> None:
     """Print the table once; whole where no terminal limits it."""
     width = shutil.get_terminal_size(WIDE).columns if sys.stdout.isatty() else WIDE[0]
-    console = Console(highlight=False, width=width)
-    console.print(table(rows))
+    terminal(width=width).print(table(rows))
 
 
 class Screen:
     """The table in place, on a terminal."""
 
     def __init__(self) -> None:
-        self._live = Live(console=Console(highlight=False), auto_refresh=False, screen=True)
+        self._live = Live(console=terminal(), auto_refresh=False, screen=True)
         self._live.start()
 
     def update(self, rows: Sequence[Row]) -> None:

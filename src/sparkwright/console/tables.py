@@ -8,10 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkwright.plan.events import Event
+from sparkwright.plan.kinds import said
+from sparkwright.trust.shapes import Usual, fitted, line
 
 #: where no terminal tells its width
 WIDE = (120, 24)
 LEAST = 30
+#: of a column but the last
+WIDEST = 60
 STYLES = {
     "proved": "ok",
     "failed": "failed",
@@ -42,7 +46,9 @@ class Tables:
 
     def on(self, event: Event) -> None:
         if event["event"] == "task_finished" and event["module"] in TABLES:
-            rows = (event.get("data") or {}).get(TABLES[event["module"]][0]) or []
+            key, columns = TABLES[event["module"]]
+            row = {**{name: Usual(said, "") for _, name in columns}, "verdict": line, "fix": Usual(said, "")}
+            rows = fitted((event.get("data") or {}).get(key) or [], [row], f"{event['module']}.{key}")
             if rows:
                 self._found.append((event["host"], event["module"], rows))
 
@@ -60,7 +66,7 @@ def lines(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]], wi
     """(style, text) of each line; the last column is folded, and a fix stands below it with an arrow. width: of the terminal."""
     kept = [(title, key) for title, key in columns if any(row.get(key) for row in rows)]
     *narrow, (last_title, last) = kept
-    wide = [max(len(title), *(len(str(row[key])) for row in rows)) for title, key in narrow]
+    wide = [min(WIDEST, max(len(title), *(len(str(row[key])) for row in rows))) for title, key in narrow]
     start = sum(wide) + 2 * len(wide)
     room = max(LEAST, width - start)
     shown = [("muted", "  ".join([*(f"{title:<{w}}" for (title, _), w in zip(narrow, wide, strict=True)), last_title]))]

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from sparkwright.trust.shapes import LAST_MOMENT_S, Usual, fitted, line, within
+
 SCHEMA = 1
 
 #: in the host's state folder, ~/.local/state/sparkwright
@@ -203,6 +205,38 @@ _PARTS: dict[str, type[Any]] = {
 }
 
 
+def checked(data: Mapping[str, Any]) -> Record:
+    """As `Record.from_json`, of a record that another machine wrote: every field is of its type, or ValueError."""
+    shape = {name: Usual(_shape(part), {}) for name, part in _PARTS.items()}
+    return Record.from_json(fitted(data, {**_shape(Record), **shape}, "the record"))
+
+
+def _shape(kind: type[Any]) -> dict[str, Any]:
+    """The fields of one text, number or flag; `fitted` fills in what is missing."""
+    found = {}
+    for one in dataclasses.fields(kind):
+        known = _SHAPES.get(str(one.type))
+        if known is not None:
+            value = one.default
+            found[one.name] = known if value is dataclasses.MISSING else Usual(known, value)
+    return found
+
+
+#: by a field's annotation. A whole number may come as a float; times are what a calendar shows
+_SHAPES: dict[str, Any] = {
+    "str": line,
+    "State": line,
+    "Cure": line,
+    "bool": bool,
+    "int": float,
+    "float": within(0, LAST_MOMENT_S),
+    "int | None": (None, float),
+    "float | None": (None, float),
+    "tuple[str, ...]": [line],
+    "tuple[Evidence, ...]": [{"check": line, "level": line, "said": line}],
+}
+
+
 def _part(kind: type[Any], row: Mapping[str, Any]) -> Any:
     known = {one.name for one in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in row.items() if name in known})
@@ -225,9 +259,9 @@ def history(folder: Path, since_s: float = 0.0) -> list[Record]:
 def parsed(lines: Iterable[str]) -> list[Record]:
     """The records of JSON lines. A line that was cut off is left out."""
     found = []
-    for line in lines:
+    for row in lines:
         try:
-            found.append(Record.from_json(json.loads(line)))
+            found.append(Record.from_json(json.loads(row)))
         except ValueError:
             continue
     return found

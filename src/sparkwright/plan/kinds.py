@@ -11,12 +11,24 @@ from sparkwright.errors import Exit
 from sparkwright.plan.events import STATUSES
 from sparkwright.trust.names import STEP
 from sparkwright.trust.shapes import Shape, Usual, line, moment, within
+from sparkwright.trust.visible import visible
 
 
 def exit_code(value: Any) -> int:
     """A shape: an exit code; what is none of them is a failure."""
     known = not isinstance(value, bool) and isinstance(value, int) and value in list(Exit)
     return int(value) if known else int(Exit.FAILED)
+
+
+#: characters of a sentence that a host says; a longer one is cut, and says so
+SENTENCE = 20_000
+
+
+def said(value: Any) -> str:
+    """A shape: something to read."""
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    return visible(value, at_most=SENTENCE)
 
 
 #: what a bundle of an incident may hold; host/records/incidents.py says what each is
@@ -29,7 +41,7 @@ INCIDENT_FILES = frozenset(
 COUNT = within(0, 2**53)
 #: a year: longer than any run, and every format of a duration takes it
 SECONDS = Usual(within(0, 366 * 86400), 0)
-TEXT = Usual(str, "")
+TEXT = Usual(said, "")
 LINE = Usual(line, "")
 FLAG = Usual(bool, False)
 OBJECT = Usual({str: object}, {})
@@ -40,8 +52,8 @@ CHANGE: dict[str, Shape] = {"field": line, "before": Usual(object, None), "after
 
 KINDS: dict[str, dict[str, Shape]] = {
     "alive": {},
-    "raw": {"text": str},
-    "note": {"task": LINE, "text": str},
+    "raw": {"text": said},
+    "note": {"task": LINE, "text": said},
     "part": {"n": COUNT, "of": COUNT, "text": str},
     "run_started": {"run": LINE, "play": LINE, "check": FLAG, "who": LINE, "sandbox": FLAG},
     "task_started": TASK,
@@ -68,10 +80,10 @@ KINDS: dict[str, dict[str, Shape]] = {
     # answers to a question
     "run": {"run": line, "play": Usual((None, line), None), "who": Usual((None, line), None), "state": line},
     "status": {
-        "record": {"state": line, "why": str},
+        "record": {"state": line, "why": said},
         "live": bool,
         "late": bool,
-        "busy": str,
+        "busy": line,
         "memory_available_bytes": BYTES,
         "memory_total_bytes": BYTES,
     },
@@ -85,7 +97,7 @@ KINDS: dict[str, dict[str, Shape]] = {
     },
     "file": {"incident": STEP, "name": INCIDENT_FILES, "text": str},
     "serving": {"serving": bool},
-    "lock": {"owner": (None, {"run": line}), "alive": bool, "text": str},
+    "lock": {"owner": (None, {"run": line}), "alive": bool, "text": said},
     # what answers instead of a runner
     "runtime_missing": {"path": str, "python": str, "machine": str},
     "no_python": {},

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment
+
 #: states from best to worst; a span is as bad as its worst check
 SEVERITY = ("ok", "starting", "degraded", "unknown", "stalled", "wedged", "crash-looping", "down")
 MOST_SPANS = 240
@@ -30,6 +32,18 @@ class Check:
     temperature_c: float | None = None
     power_w: float | None = None
     healed: str = ""
+
+
+#: a check as a host sends it
+CHECK: dict[str, Shape] = {
+    "time_s": moment,
+    "state": line,
+    **dict.fromkeys(("why", "healed"), Usual(line, "")),
+    **dict.fromkeys(
+        ("tok_per_s", "baseline_tok_per_s", "mem_available_bytes", "temperature_c", "power_w"),
+        Usual((None, float), None),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +96,12 @@ class Host:
 
 
 def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> Host:
-    """From a host's `checks` event (runner/status.py). Fields that a newer host adds are left out."""
+    """From a host's `checks` event (runner/status.py). Fields that a newer host adds are left out. Raises ValueError."""
     known = set(Check.__dataclass_fields__)
-    checks = [
-        Check(**{key: value for key, value in zip(event["fields"], row, strict=False) if key in known})
-        for row in event["rows"]
+    rows = [
+        {key: value for key, value in zip(event["fields"], row, strict=False) if key in known} for row in event["rows"]
     ]
+    checks = [Check(**row) for row in fitted(rows, [CHECK], "a check")]
     checks = sorted((one for one in checks if since_s <= one.time_s <= until_s), key=lambda one: one.time_s)
     span_s = length_s(until_s - since_s, checks)
     return Host(name, since_s, until_s, span_s, checks, list(spans(checks, span_s)), episodes=list(episodes(checks)))

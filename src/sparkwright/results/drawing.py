@@ -16,6 +16,7 @@ LEAST_MS = 1.0  # of a gap that is shown: what came in one piece has none
 SIZE_INCHES = (7.2, 3.6)
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and copied
+    "text.parse_math": False,  # a name with dollar signs is a name
     "font.family": "sans-serif",
     "font.size": 10,
     "axes.spines.top": False,

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.results.models import SCHEMA, Figures, Results
+from sparkwright.trust.bounded import clean
 
 JSON, CSV, PAGE = "results.json", "results.csv", "report.html"
 
@@ -36,10 +37,10 @@ def read(path: Path) -> Results:
     """A results file, or the one in a folder. Raises Refused for what is none, or is of a newer schema."""
     path = path / JSON if path.is_dir() else path
     try:
-        data = json.loads(path.read_text())
+        data = clean(json.loads(path.read_text()))
     except FileNotFoundError:
         raise Refused(f"no file {path}.", fix="`invoke bench.list` names the experiments there are.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path} is no JSON: {error}.") from None
     if not isinstance(data, dict) or data.get("kind") != "sparkwright bench":
         raise Refused(

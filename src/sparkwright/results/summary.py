@@ -7,7 +7,9 @@ from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from sparkwright.console.terminal import terminal
 from sparkwright.results import compare
 from sparkwright.results.compare import Difference
 from sparkwright.results.models import Results
@@ -44,14 +46,14 @@ def show(results: Results, out: TextIO | None = None, *, width: int | None = Non
     """Print it."""
     console = _console(out, width)
     place = f" on {results.host}" if results.host else ""
-    console.print(f"[bold]{results.name}[/]{place}, {MEASURED[results.measured_from]}")
+    console.print(Text.assemble((results.name, "bold"), f"{place}, {MEASURED[results.measured_from]}"))
     if results.sandbox:
         console.print("the sandbox: a pretend Spark, these are figures of nothing real", style="yellow")
     _arms(console, results)
     if results.cells:
         console.print(_figures(results))
     for line in [*extras(results), *verdicts(results)]:
-        console.print(line, markup=False)
+        console.print(line)
     found = compare.arms(results)
     if found:
         names = list(dict.fromkeys(cell.arm for cell in results.cells))
@@ -62,13 +64,11 @@ def show(results: Results, out: TextIO | None = None, *, width: int | None = Non
 def _arms(console: Console, results: Results) -> None:
     for arm in results.arms:
         if arm.refused is not None:
-            console.print(
-                f"arm {arm.name} ({arm.title}): not started: {arm.refused.sentence}", style="red", markup=False
-            )
+            console.print(f"arm {arm.name} ({arm.title}): not started: {arm.refused.sentence}", style="red")
         elif arm.failed:
-            console.print(f"arm {arm.name} ({arm.title}): failed: {arm.failed}", style="red", markup=False)
+            console.print(f"arm {arm.name} ({arm.title}): failed: {arm.failed}", style="red")
         elif len(results.arms) > 1:
-            console.print(f"arm {arm.name}: {arm.title}{effective_words(arm.effective)}", markup=False)
+            console.print(f"arm {arm.name}: {arm.title}{effective_words(arm.effective)}")
 
 
 def effective_words(effective: dict[str, Any] | None) -> str:
@@ -157,7 +157,7 @@ def show_differences(found: Sequence[Difference], first: str, second: str, out: 
 
 
 def _console(out: TextIO | None, width: int | None) -> Console:
-    console = Console(file=out, width=width, highlight=False)
+    console = terminal(file=out, width=width)
     if width is None and not console.is_terminal:
         console.width = WIDE
     return console

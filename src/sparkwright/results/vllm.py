@@ -17,6 +17,7 @@ from typing import Any
 from sparkwright.errors import Refused
 from sparkwright.measure.figures import STALL, Spread
 from sparkwright.results.models import SCHEMA, Results
+from sparkwright.trust.bounded import clean
 
 #: its word for a kind of figure, ours
 KINDS = {"mean": "mean", "median": "p50", "p99": "p99"}
@@ -149,8 +150,8 @@ def _json(text: str) -> dict[str, Any]:
     """A JSON object, or the last line of several (`--append-result`); empty for what is none."""
     for part in (text, *reversed(text.strip().splitlines()[-1:])):
         try:
-            found = json.loads(part)
-        except ValueError:
+            found = clean(json.loads(part))
+        except (ValueError, RecursionError):
             continue
         if isinstance(found, dict):
             return found

@@ -1,0 +1,71 @@
+"""What a module that is only asked must answer, before anything is made of it: a table by module, checked in one place."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sparkwright.doctor.mends import MENDS
+from sparkwright.engine.logs import FIELDS
+from sparkwright.errors import Failed
+from sparkwright.plan.kinds import COUNT, said
+from sparkwright.trust.names import DIGEST
+from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment
+
+#: a user's name as it stands in a command that a person is shown
+USER = re.compile(r"[\w.@+-]{1,64}")
+IPV4 = re.compile(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}")
+#: where a host hands a model out: itself, over http
+URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
+
+FINDING: dict[str, Shape] = {
+    "check": line,
+    "verdict": frozenset(("ok", "warning", "bad", "unknown")),
+    "evidence": said,
+    **dict.fromkeys(("fix", "source"), Usual(said, "")),
+    "mend": Usual(frozenset(("", *MENDS)), ""),
+}
+#: of engine/logs.py
+STATE: dict[str, Shape] = {
+    **dict.fromkeys(FIELDS, (None, bool, float, line, [object])),
+    "evidence": {str: str},
+    "stage_s": {str: float},
+    "warnings": [str],
+}
+MODEL: dict[str, Shape] = {
+    **dict.fromkeys(("dir", "id", "commit"), line),
+    "size_bytes": COUNT,
+    "changed": [line],
+    "used_by": [line],
+}
+IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
+
+ANSWERS: dict[str, dict[str, Shape]] = {
+    "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
+    "engine_log": {"state": STATE, "known": bool, "text": str},
+    "models": {"models": [MODEL]},
+    "verify_model": {"dir": line, "wrong": [line], "files": COUNT, "size_bytes": COUNT},
+    "prune_images": {"images": [IMAGE], "freed_bytes": float},
+    "look_image": {
+        "present": bool,
+        **dict.fromkeys(("known_as", "id", "platform", "host_platform"), line),
+        "digests": [DIGEST],
+        "layers": [DIGEST],
+        "size_bytes": COUNT,
+        "free_bytes": (None, COUNT),
+        "tools": [line],
+        "addresses": [IPV4],
+    },
+    "send_image": {"address": line},
+    "share_model": {"urls": [URL]},
+    "bench_cells": {"cells": {str: {str: object}}},
+}
+
+
+def checked(module: str, data: dict[str, Any], *, host: str) -> dict[str, Any]:
+    """What a module found, as its row of the table says. Raises Failed when a host answers something else."""
+    try:
+        found: dict[str, Any] = fitted(data, ANSWERS.get(module, {}), module)
+    except ValueError as error:
+        raise Failed(f"its answer can't be used: {error}.", where=host) from None
+    return found

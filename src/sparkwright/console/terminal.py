@@ -1,0 +1,18 @@
+"""The terminal as Rich sees it: what is printed is text, never markup, emoji codes or something to highlight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import TextColumn
+
+
+def terminal(**options: Any) -> Console:
+    """A Console for text from anywhere. options: as `Console` takes them."""
+    return Console(markup=False, emoji=False, highlight=False, **options)
+
+
+def column(text: str, **options: Any) -> TextColumn:
+    """A column of a progress bar; what is filled in is text too."""
+    return TextColumn(text, markup=False, **options)
