@@ -9,7 +9,7 @@ from sparkwright.doctor.mends import MENDS
 from sparkwright.engine.logs import FIELDS
 from sparkwright.errors import Failed
 from sparkwright.plan.kinds import COUNT, said
-from sparkwright.trust.names import DIGEST
+from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
 from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment
 
 #: a user's name as it stands in a command that a person is shown
@@ -17,6 +17,15 @@ USER = re.compile(r"[\w.@+-]{1,64}")
 IPV4 = re.compile(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}")
 #: where a host hands a model out: itself, over http
 URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
+
+
+def a_file(value: Any) -> str:
+    """A shape: the name of a file inside a folder."""
+    why = why_not_a_file(value) if isinstance(value, str) else "is not text"
+    if why:
+        raise ValueError(why)
+    return str(value)
+
 
 FINDING: dict[str, Shape] = {
     "check": line,
@@ -39,6 +48,9 @@ MODEL: dict[str, Shape] = {
     "used_by": [line],
 }
 IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
+#: what spark.lock keeps of an image and of a model
+MANIFEST: dict[str, Shape] = {"platform": line, **dict.fromkeys(("digest", "config"), DIGEST), "size_bytes": COUNT}
+FILE: dict[str, Shape] = {"path": a_file, "size_bytes": COUNT}
 
 ANSWERS: dict[str, dict[str, Shape]] = {
     "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
@@ -58,6 +70,14 @@ ANSWERS: dict[str, dict[str, Shape]] = {
     },
     "send_image": {"address": line},
     "share_model": {"urls": [URL]},
+    "lock_image": {
+        "digest": DIGEST,
+        "platforms": Usual([line], []),
+        **dict.fromkeys(("engine_version", "created"), Usual((None, line), None)),
+        "size_bytes": Usual((None, COUNT), None),
+        "manifests": Usual([MANIFEST], []),
+    },
+    "lock_model": {"commit": COMMIT, "files": [FILE]},
     "bench_cells": {"cells": {str: {str: object}}},
 }
 

@@ -14,9 +14,10 @@ from sparkwright.cli import planning, session
 from sparkwright.cli.hosts import reach
 from sparkwright.console import state_table
 from sparkwright.console.out import say, say_json
-from sparkwright.engine import logs
+from sparkwright.engine import log_text, logs
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet import Member
+from sparkwright.trust.visible import visible
 
 #: columns where no terminal tells its width
 WIDE = (160, 24)
@@ -53,7 +54,7 @@ def of_file(name: str, tail: int) -> list[Found]:
             lines: deque[bytes] = deque(saved, maxlen=tail)
     except OSError as error:
         raise Refused(f"can't be read: {error.strerror}.", where=name) from None
-    text = b"".join(lines).decode(errors="replace")
+    text = visible(log_text.plain(b"".join(lines).decode(errors="replace")))
     return [Found({"file": name}, state.to_json(), text, known=state.known)]
 
 

@@ -57,10 +57,8 @@ class HostLines:
     def ended(self, row: Row) -> None:
         """The line of a host that is through."""
         took = words.duration(row.took_s or 0)
-        self.write(
-            row.style,
-            f"{row.verdict:<{WIDTH_VERDICT}} {row.host:<{self._width}}  {took:>6}  {words.short(row.stage, LONGEST)}",
-        )
+        stage = row.stage[:LONGEST].replace("\n", " ")
+        self.write(row.style, f"{row.verdict:<{WIDTH_VERDICT}} {row.host:<{self._width}}  {took:>6}  {stage}")
         if row.failure is not None:
             for style, text in explained(row.failure, " " * (WIDTH_VERDICT + 1)):
                 self.write(style, text)

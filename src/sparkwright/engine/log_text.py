@@ -69,3 +69,8 @@ def decode(line: bytes) -> str:
     """One line as text, without colour."""
     text = line[:LINE_BYTES].decode(errors="replace")
     return ANSI.sub("", text) if "\x1b" in text else text
+
+
+def plain(text: str) -> str:
+    """A log to be read: without colours and cursor moves; what a progress bar writes over itself is a line each."""
+    return ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwright.engine import logs
+from sparkwright.engine import log_text, logs
 from sparkwright.errors import Inconclusive
 from sparkwright.host.containers import containers
 from sparkwright.modules.base import Context, Module, Result, arg
@@ -16,7 +16,7 @@ class EngineLog(Module["EngineLog.Args"]):
     It changes nothing. A container that is stopped is read too.
 
     Returns: state (version, chunked_prefill ..., null for unknown, and evidence), known (whether the log holds a start at
-    all), text (its last lines as they are, with `tail`).
+    all), text (its last lines without colours, with `tail`).
 
     Inconclusive when there is no such container. Fails when its logging driver keeps nothing to read.
     """
@@ -33,6 +33,6 @@ class EngineLog(Module["EngineLog.Args"]):
         for chunk in containers.log_of_last_start(client, args.name):
             reader.push(chunk)
         state = reader.finish()
-        text = "\n".join(containers.last_lines(client, args.name, args.tail)) if args.tail else ""
+        text = log_text.plain("\n".join(containers.last_lines(client, args.name, args.tail))) if args.tail else ""
         msg = state.died.value or (state.stage if state.known else "its log holds no start of the engine")
         return Result(msg=msg, data={"state": state.to_json(), "known": state.known, "text": text})

@@ -42,6 +42,8 @@ class Received:
         if over:
             yield raw(line, f" (and {over} bytes more: a line is at most {LINE_BYTES} bytes)")
             return
+        if not line.strip():
+            return
         one = read(line)
         if one["event"] != "part":
             yield one

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from sparkwright.trust.visible import visible
@@ -36,7 +35,7 @@ def clean(value: Any, depth: int = DEPTH) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int | float):
-        return value if math.isfinite(value) and abs(value) <= LARGEST else None
+        return value if abs(value) <= LARGEST else None  # NaN is not
     if depth <= 0:
         raise ValueError("is nested too deep")
     if isinstance(value, dict):

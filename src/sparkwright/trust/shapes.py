@@ -41,7 +41,7 @@ def fitted(value: Any, shape: Shape, where: str) -> Any:
     if isinstance(shape, dict):
         return _object(value, shape, where)
     if isinstance(shape, list):
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             raise ValueError(f"{where} is not a list")
         return [fitted(one, shape[0], where) for one in value]
     if isinstance(shape, tuple):

@@ -1,0 +1,129 @@
+"""What a host sends: any bytes become events that every subscriber takes; none is an exception, a hang or a heap of memory."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from rich.console import Console
+
+from sparkwright.console.host_lines import HostLines
+from sparkwright.console.json_lines import JsonLines
+from sparkwright.console.lines import Lines
+from sparkwright.console.live import Live
+from sparkwright.console.tables import Tables
+from sparkwright.errors import Exit
+from sparkwright.plan.events import Event
+from sparkwright.plan.kinds import KINDS
+from sparkwright.plan.received import Received, read
+from sparkwright.trust.visible import visible
+from tests.fuzz.harness import feed, texts, values
+
+HOST = "spark1"
+DIFF = [{"field": "image", "before": "a\nb", "after": "a\nc", "why": "pinned"}]
+ROWS = [{"check": "generates", "verdict": "proved", "figure": "41 tok/s", "evidence": "64 tokens", "fix": ""}]
+FINISHED = {
+    "task": "t1",
+    "name": "Pull image",
+    "module": "verdict",
+    "where": "playbooks/deploy.yml:3",
+    "status": "failed",
+}
+COUNTS = {"ok": 3, "changed": 1, "failed": 0, "skipped": 2, "unreachable": 0}
+RECORD = {"state": "ok", "why": "", "time_s": 1.7e9, "since_s": 1.7e9, "seen": "ok"}
+
+EVENTS: list[dict[str, Any]] = [
+    {"event": "run_started", "time": 1.7e9, "run": "r1", "play": "Deploy", "check": True, "who": "a@b", "sandbox": True},
+    {"event": "task_started", "time": 1.7e9, "task": "t1", "name": "Pull image", "module": "docker_image", "where": ""},
+    {"event": "progress", "time": 1.7e9, "task": "t1", "done": 10**9, "total": 2e10, "unit": "bytes", "text": "pulling"},
+    {"event": "note", "time": 1.7e9, "task": "", "text": "waiting"},
+    {"event": "task_finished", "time": 1.7e9, **FINISHED, "msg": "no", "fix": "do", "diff": DIFF, "exit": 1, "seconds": 3.2,
+     "data": {"rows": ROWS, "evidence": ["a", "b"], "engine_version": "0.32.0"}, "register": "x", "registered": {"a": 1}},
+    {"event": "recap", "time": 1.7e9, **COUNTS, "exit": 0, "seconds": 12.5, "msg": "", "rescued": 0, "ignored": 1},
+    {"event": "run", "time": 1.7e9, "run": "r1", "play": "Deploy", "who": None, "check": False, "state": "exit 0"},
+    {"event": "status", "time": 1.7e9, "record": RECORD, "live": False, "late": False, "busy": "",
+     "memory_available_bytes": 10**11, "memory_total_bytes": None},
+    {"event": "checks", "time": 1.7e9, "fields": ["time_s", "state"], "rows": [[1.7e9, "ok"]]},
+    {"event": "history", "time": 1.7e9, "at": 1.7e9, "what": "verified", "changed": DIFF, "measured": {"tok_per_s": 41.0}},
+    {"event": "file", "time": 1.7e9, "incident": "20260101T000000-a", "name": "about.json", "text": "{}"},
+    {"event": "serving", "time": 1.7e9, "serving": True, "verified": True, "why": ""},
+    {"event": "lock", "time": 1.7e9, "owner": {"run": "r1", "who": "a@b"}, "alive": True, "text": "a@b runs deploy"},
+    {"event": "runtime_missing", "path": "/usr/bin/python3", "python": "3.12", "machine": "aarch64"},
+    {"event": "no_python"},
+    {"event": "part", "n": 1, "of": 1, "text": '{"event": "note", "text": "x"}'},
+    {"event": "alive", "time": 1.7e9},
+    {"event": "raw", "text": "Traceback"},
+]  # fmt: skip
+LINES = [json.dumps(one).encode() + b"\n" for one in EVENTS]
+
+
+def shown(events: list[Event]) -> None:
+    """As the fleet shows them: every subscriber, and the exit code."""
+    lines: list[tuple[str, str]] = []
+
+    def write(style: str, text: str) -> None:
+        lines.append((style, text))
+
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    subscribers = (
+        Lines(diff=True, write=write),
+        HostLines(write=write),
+        Tables(write),
+        JsonLines(io.StringIO()),
+        Live(diff=True, console=screen),
+    )
+    for subscriber in subscribers:
+        if hasattr(subscriber, "hosts"):
+            subscriber.hosts([HOST, "spark2"])
+        for event in events:
+            try:
+                subscriber.on({**event, "host": HOST})
+            except ValueError as error:
+                assert isinstance(subscriber, Tables), error  # rows of a table that are none: told, and not shown
+        subscriber.close()
+    for event in events:
+        assert event["event"] in KINDS and event["event"] != "part"
+        text = json.dumps(event, ensure_ascii=False)
+        assert visible(text) == text
+        if event["event"] == "recap":
+            Exit(event["exit"])
+
+
+def test_every_kind_has_an_example_that_is_read_as_it_is() -> None:
+    assert {one["event"] for one in EVENTS} == set(KINDS)
+    for one, line in zip(EVENTS, LINES, strict=True):
+        assert read(line).items() >= one.items()
+
+
+def test_every_kind_is_shown() -> None:
+    for line in LINES:
+        arrives(line)
+
+
+def arrives(data: bytes) -> None:
+    """As the laptop reads it and shows it."""
+    received = Received()
+    shown([*received.feed(data), *received.end()])
+
+
+def test_damaged_events() -> None:
+    feed(lambda one: arrives(json.dumps(one).encode()), values(EVENTS))
+
+
+def test_damaged_lines() -> None:
+    feed(arrives, texts(LINES))
+
+
+def stream(data: bytes) -> None:
+    """A whole answer, in pieces of any size."""
+    received = Received()
+    size = 1 + len(data) % 997
+    found = [one for at in range(0, len(data), size) for one in received.feed(data[at : at + size])]
+    found += received.end()
+    for one in found:
+        assert one["event"] in KINDS and one["event"] != "part"
+
+
+def test_damaged_streams() -> None:
+    feed(stream, texts([b"".join(LINES), b"".join(LINES[:5]) + LINES[5]]))
