@@ -133,3 +133,43 @@ def test_a_surprise_in_a_thread_is_a_failure_and_never_green() -> None:
     recaps = {one["host"]: one for one in seen.events if one["event"] == "recap"}
     assert (recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 1)
     assert "KeyError: 'surprise'" in recaps["spark1"]["msg"]
+
+
+class Broken(Seen):
+    """A display with a mistake of its own. raises: what it does at every event."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def on(self, event: Event) -> None:
+        raise self._error
+
+    def close(self) -> None:
+        raise self._error
+
+
+def shown_to(*subscribers: Seen) -> Fleet:
+    one = Fleet(members(0, 0), subscribers)
+    one.play(
+        Play(),
+        [member.host for member in one.members],
+        lambda m: Plan(run_id="r", host=m.host.name, play="Test", steps=()),
+    )
+    one.close()
+    return one
+
+
+def test_a_subscribers_error_is_its_own_and_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = Seen()
+    fleet = shown_to(Broken(KeyError("surprise\x1b[2J")), seen)
+    assert [member.recap["exit"] for member in fleet.members if member.recap] == [0, 0]
+    assert [one["event"] for one in seen.events].count("recap") == 2
+    said = capsys.readouterr().err
+    assert said.count("Broken: internal error: KeyError") == 1
+    assert "\x1b" not in said
+
+
+def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
+    with pytest.raises(BrokenPipeError):
+        shown_to(Broken(BrokenPipeError()))

@@ -1,0 +1,103 @@
+"""Texts from outside on the screen: never markup, never a line of their own, never a command to the terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.text import Text
+
+from sparkwright.cli import log_answers
+from sparkwright.cli.reporting import worst
+from sparkwright.console.lines import Lines
+from sparkwright.console.live import Live
+from sparkwright.console.out import say, say_json
+from sparkwright.console.terminal import terminal
+from sparkwright.errors import Failed
+from sparkwright.results import summary
+from sparkwright.results.models import Results
+
+MARKUP = "[/red] [bold]x[/bold] :smile: [link=http://evil]here[/link]"
+
+
+def finished(**fields: Any) -> dict[str, Any]:
+    usual = {
+        "host": "spark1",
+        "task": "t",
+        "name": "look",
+        "module": "m",
+        "status": "ok",
+        "msg": "",
+        "fix": "",
+        "diff": [],
+    }
+    return {"event": "task_finished", **usual, "data": {}, "seconds": 0.1, "register": "", **fields}
+
+
+def test_progress_may_say_anything() -> None:
+    out = io.StringIO()
+    live = Live(console=terminal(file=out, force_terminal=True, width=200, force_interactive=True))
+    live.hosts(["spark1"])
+    about = {"event": "progress", "host": "spark1", "time": 1.0, "task": "t", "unit": MARKUP}
+    live.on({**about, "done": 1, "total": 2, "text": MARKUP})
+    live._progress.refresh()
+    live.close()
+    assert "[/red] [bold]x[/bold] :smile:" in Text.from_ansi(out.getvalue()).plain
+    assert "\x1b]8" not in out.getvalue()
+
+
+def test_no_text_of_one_host_looks_like_a_line_of_another() -> None:
+    shown: list[str] = []
+    lines = Lines(write=lambda style, text: shown.extend(text.splitlines()))
+    lines.hosts(["spark1", "spark2"])
+    lines.on(finished(msg="fine\nok       spark2  everything"))
+    lines.on({"event": "note", "host": "spark1", "task": "", "text": "a\nfailed   spark2  no"})
+    lines.on({"event": "raw", "host": "spark1", "text": "b\nspark2 : ok=1"})
+    for name in ("spark2", "failed"):
+        assert not any(line.split()[:1] == [name] and line[0] != " " for line in shown)
+    assert all(line.startswith(" " * 17) for line in shown if "spark2" in line)
+
+
+def test_two_huge_texts_are_not_compared_line_by_line() -> None:
+    shown: list[str] = []
+    lines = Lines(diff=True, write=lambda style, text: shown.append(text))
+    before, after = ("\n".join(f"{n % 7} {side}" for n in range(60_000)) for side in "ab")
+    lines.on(finished(status="changed", diff=[{"field": "f", "before": before, "after": after}]))
+    assert len(shown) < 10
+
+
+@pytest.mark.parametrize("name", ["/red] [bold]x", MARKUP, "$\\frac{1}{0"])
+def test_a_name_in_results_is_no_markup(name: str) -> None:
+    out = io.StringIO()
+    summary.show(Results.model_validate({"name": name, "experiment": "serve", "notes": [name]}), out)
+    assert out.getvalue().count(name) == 2
+
+
+def test_a_printed_text_is_visible_and_json_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
+    say("a\x1b]52;c;aGk=\x07\x9b")
+    say_json({"\x1b": "\x9b\u202e", "n": float("nan")})
+    text, data = capsys.readouterr().out.splitlines()
+    assert text == "a\\x1b]52;c;aGk=\\x07\\x9b"
+    assert json.loads(data) == {"\\x1b": "\\x9b\\u202e", "n": None}
+
+
+def test_an_error_quotes_nothing_that_a_terminal_acts_on() -> None:
+    error = Failed("the host said \x1b]0;x\x07.", where="spark1\x1b[2J", fix="\x9b")
+    assert str(error) == "spark1\\x1b[2J: the host said \\x1b]0;x\\x07. \\x9b"
+
+
+def test_a_saved_log_is_read_without_its_colours_and_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_bytes(b"\x1b[36mINFO\x1b[0m ready\n10 %\r100 %\n\x1b]52;c;aGk=\x07\n")
+    for found in log_answers.of_file(str(tmp_path / "log"), 10):
+        log_answers.show(found, state=False, json=False, titled=False)
+    assert capsys.readouterr().out == "INFO ready\n10 %\n100 %\n\\x1b]52;c;aGk=\\x07\n"
+
+
+@pytest.mark.parametrize("codes", [[99], [0, -1], [0, 7, 2]])
+def test_a_code_that_is_none_is_a_failure(codes: list[int]) -> None:
+    assert worst(codes) == 1
