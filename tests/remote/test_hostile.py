@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from invoke.exceptions import Exit as InvokeExit
 
 from sparkwright import host_side
-from sparkwright.cli import records, runs
+from sparkwright.cli import doctor, records, runs, status
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.plan.events import LINE_BYTES, Event
 from sparkwright.plan.model import Plan
@@ -243,3 +244,59 @@ def test_a_run_is_what_was_asked_for(lab: Lab, hostile: Hostile, project: Path) 
     hostile.says(*bundle("20260101T000000-abc", "meminfo"))
     assert code_of(records.incident, host="spark1", run="20250101T000000-xyz") == 1
     assert not (project / "incidents").exists()
+
+
+# -- answers -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"state": "ok", "why": "", "time_s": 1e300},
+        {"state": "ok", "why": "", "time_s": 1.0, "since_s": 1.0, "seen": "ok", "serves": {"image": 7}},
+        {"state": "ok", "why": "", "time_s": 1.0, "since_s": 1.0, "seen": "ok", "drift": "all"},
+        {"state": "ok", "why": ""},
+    ],
+)
+def test_a_status_that_is_none_is_that_hosts_alone(
+    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str], record: dict[str, Any]
+) -> None:
+    hostile.says({"event": "status", "record": record, "live": False, "late": False, "busy": ""})
+    assert code_of(status.status, host="spark1,spark2", json=True) == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["host"], row["state"]) for row in rows] == [("spark1", "unknown"), ("spark2", "unknown")]
+    assert all("its answer can't be used: the record" in row["why"] for row in rows)
+
+
+def test_checks_that_are_none_are_that_hosts_alone(
+    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [[time.time() - 60, "<script>", 41.0], [time.time(), "ok", "fast"]]
+    hostile.says({"event": "checks", "fields": ["time_s", "state", "tok_per_s"], "rows": rows})
+    assert code_of(status.report, host="spark1,spark2", to="page.html") == 1
+    assert "spark2: its answer can't be used: a check.tok_per_s is not a number." in capsys.readouterr().out
+    rows[1][2] = 42.0
+    hostile.lab.sshd.stop()
+    hostile.says({"event": "checks", "fields": ["time_s", "state", "tok_per_s"], "rows": rows})
+    assert code_of(status.report, host="spark1,spark2", to="page.html") == 0
+    page = (project / "page.html").read_text()
+    assert "&lt;script&gt;" in page
+    assert "<script" not in page
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"findings": [{"check": "c", "verdict": "fine", "evidence": ""}], "user": "u", "now_s": 1.0},
+        {"findings": [{"check": "c", "verdict": "bad", "evidence": "", "mend": "rm"}], "user": "u", "now_s": 1.0},
+        {"findings": [], "user": "u; rm -rf ~", "now_s": 1.0},
+        {"findings": [], "user": "u", "now_s": "now"},
+        {},
+    ],
+)
+def test_a_modules_answer_that_is_none_is_a_sentence(
+    lab: Lab, hostile: Hostile, project: Path, capsys: pytest.CaptureFixture[str], data: dict[str, Any]
+) -> None:
+    hostile.says(finished(module="doctor", data=data), recap())
+    assert code_of(doctor.doctor, host="spark1,spark2") == 1
+    assert capsys.readouterr().out.count("its answer can't be used: doctor") == 2
