@@ -1,4 +1,4 @@
-"""What a lock, a hub, a peer or a folder may say of a model: its id and revision, and the names, sizes and hashes of its files."""
+"""What a lock, a hub or a folder may say of a model: its id and revision, the names, sizes and hashes of its files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REVISION_CHARACTERS = 255
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 #: far above the largest repositories, which are below 2,000 files and 2 TB
-FILES_AT_MOST, BYTES_AT_MOST = 20_000, 2**50
+FILES_AT_MOST, BYTES_AT_MOST = 20_000, 2**60
 #: huggingface_hub writes NAME.metadata beside its partial files, and a step of a path has 255 bytes
 STEP_BYTES = 255 - len(".metadata")
 #: what sparkwright and huggingface_hub keep in a model's folder

@@ -79,6 +79,6 @@ def place(folder: Path, name: str) -> Path:
 
 
 def leads_out(folder: Path, path: Path) -> bool:
-    """Whether a path, its symbolic links followed, is not inside a folder. A folder that is a link itself is the user's choice."""
+    """Whether a path, its symbolic links followed, is not inside a folder, which may be a link itself."""
     root = os.path.realpath(folder)
     return os.path.commonpath([root, os.path.realpath(path)]) != root
