@@ -18,19 +18,19 @@ from sparkwright.trust.visible import one_line
 
 ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
 #: of one process that transfers: hf_transfer plans every range of a file at once, however long a server says it is
-MEMORY_BYTES = 8 * 2**30
+MEMORY_BYTES = {"plain": 2 * 2**30, "hf_transfer": 2 * 2**30, "xet": 16 * 2**30}
 OWN_FILES_BYTES = 2**20
 
 _fix = "`invoke lock --update` asks for the files of the branch anew; another hub is named by HF_ENDPOINT."
 _file: ContextVar[Mapping[str, Any]] = ContextVar("file")
 
 
-def bound_process(files: Sequence[Mapping[str, Any]]) -> None:
+def bound_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
     """No file that this process writes gets longer than the longest of these, and its memory is bounded."""
     longest = max((int(file["size_bytes"]) for file in files), default=0)
     for kind, limit in (
         (resource.RLIMIT_FSIZE, max(longest, OWN_FILES_BYTES)),
-        (resource.RLIMIT_DATA, MEMORY_BYTES),
+        (resource.RLIMIT_DATA, MEMORY_BYTES[mode]),
     ):
         hard = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

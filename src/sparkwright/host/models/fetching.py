@@ -40,7 +40,7 @@ def main() -> None:
         choice = link_speed.choose(source, samples, SIDE_BY_SIDE)
         mode = choice.mode
         _say({"chose": mode, "why": choice.why})
-    as_locked.bound_process(files)
+    as_locked.bound_process(files, mode)
     hub.prepare(staging, mode)
     hub.use(mode, retries=request["retries"])
     one_by_one = [file for file in files if mode == "hf_transfer" and file["size_bytes"] > hub.LARGE_BYTES]

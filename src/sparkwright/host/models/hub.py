@@ -214,7 +214,7 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
 
 def _short(error: BaseException) -> str:
     """What a server said, which may be a page of it."""
-    return one_line(str(error), at_most=300)
+    return one_line(str(error).strip().rstrip("."), at_most=300)
 
 
 OTHER = "Ask another hub (HF_ENDPOINT), or find out who answers in its place."
