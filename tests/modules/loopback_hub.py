@@ -28,7 +28,7 @@ class Faults:
     one connection. stall_when: whether an answer to this Range hangs. status: what everything answers.
 
     A hostile one: info: its answer about the model, in place of the true one. headers: what it says in place of the true
-    headers, by path. longer: so many bytes more than there are. moved: where it sends who asks for a path. silent: about the
+    headers, by path. longer: so many bytes more than there are. moved: where it sends who asks for a path, moved_all for any. silent: about the
     model it says nothing until `released`.
     """
 
@@ -36,6 +36,7 @@ class Faults:
     headers: dict[str, dict[str, str]] = field(default_factory=dict)
     longer: dict[str, int] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
+    moved_all: str = ""
     silent: bool = False
 
     cut_after: dict[str, int] = field(default_factory=dict)
@@ -50,7 +51,10 @@ class Faults:
 
 
 class LoopbackHub:
-    """files: by path. asked: what came, as (method, path, Range). sent: bytes by path. tokens: every Authorization that came."""
+    """files: by path. asked: what came, as (method, path, Range). sent: bytes by path.
+
+    paths, tokens: every path, and every Authorization, that came.
+    """
 
     def __init__(
         self, files: dict[str, bytes], lfs: Callable[[str], bool] | None = None, address: str = "127.0.0.1"
@@ -64,6 +68,7 @@ class LoopbackHub:
         self.released = threading.Event()
         self.guard = threading.Lock()
         self.tokens: list[str] = []
+        self.paths: list[str] = []
         self.server = Server(0, _Api, self, host=address)
         self.server.start()
         self.url = f"http://{address}:{self.server.port}"
@@ -102,11 +107,14 @@ class _Api(Handler):
         hub: LoopbackHub = self.server.owner  # type: ignore[attr-defined]
         text = "/".join(self.parts)
         path = "/".join(self.parts[4:])
+        hub.paths.append(text)
         hub.tokens += self.headers.get_all("Authorization") or []
         # a client folds `..` in an address away: this hub answers all the same
         outside = {name.lstrip("./"): name for name in hub.files if name.startswith("..")}
         path = outside.get(text.removeprefix(f"{MODEL}/resolve/"), path)
-        if hub.faults.status:
+        if hub.faults.moved_all:
+            self.reply(302, b"", {"Location": hub.faults.moved_all})
+        elif hub.faults.status:
             self.reply(hub.faults.status, {"error": "as told"})
         elif hub.faults.token and self.headers.get("Authorization") != f"Bearer {hub.faults.token}":
             self.reply(401, {"error": "gated"}, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
