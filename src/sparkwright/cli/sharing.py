@@ -55,10 +55,7 @@ class Neighbours:
         except SparkwrightError as error:
             error.where = error.where or source
             raise
-        urls = found.get("urls")
-        if not isinstance(urls, list) or len(urls) > ADDRESSES:
-            raise Failed("the answer does not say where the model is handed out.", where=source)
-        return [matched(ADDRESS, url, f"where {source} hands the model out") for url in urls]
+        return addresses(found, source)
 
     def close(self) -> None:
         """Let go of them; what they hand out ends by itself."""
@@ -92,6 +89,14 @@ class Neighbours:
                 raise Refused(f"no host is called {source!r}.", fix=f"There are: {', '.join(self._inventory.names())}.")
             self._members[source] = Member(host)
         return self._members[source]
+
+
+def addresses(found: Mapping[str, Any], source: str) -> list[str]:
+    """Where a host says that it hands a model out; other hosts will ask there. Raises Failed for anything else."""
+    urls = found.get("urls")
+    if not isinstance(urls, list) or len(urls) > ADDRESSES:
+        raise Failed("the answer does not say where the model is handed out.", where=source)
+    return [matched(ADDRESS, url, f"where {source} hands the model out") for url in urls]
 
 
 def new_token() -> Secret:

@@ -23,7 +23,7 @@ def entry(source: Source, chosen: Callable[[str], bool]) -> dict[str, Any]:
     source: its commit is a branch, a tag or a commit here. Raises Failed for an answer that can't be one.
     """
     address = f"{source.url}/api/models/{source.id}/revision/{quote(source.commit, safe='')}?blobs=true"
-    return read(_parsed(hub.answer(source, address), source), source, chosen)
+    return read(parsed(hub.answer(source, address), source), source, chosen)
 
 
 def read(found: object, source: Source, chosen: Callable[[str], bool]) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _row(sibling: object) -> dict[str, Any]:
     }
 
 
-def _parsed(text: bytes, source: Source) -> object:
+def parsed(text: bytes, source: Source) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
