@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from sparkwright.host.state import write_atomically
+from sparkwright.trust import model_files
 from sparkwright.userfiles import document
-from sparkwright.userfiles.checked import Strict, check
+from sparkwright.userfiles.checked import Strict, check, rule
 
 NAME = "spark.lock"
 SCHEMA = 1
+WIDTH = 160
 DIGEST = r"^sha256:[0-9a-f]{64}$"
+
+
+def _why_not_a_key(key: str) -> str:
+    model_id, at, revision = key.partition("@")
+    if not at:
+        return "has no revision, as in OWNER/NAME@main"
+    return model_files.why_not_an_id(model_id) or model_files.why_not_a_revision(revision)
+
+
+FileName = Annotated[str, rule(model_files.why_not_a_model_file)]
+ModelKey = Annotated[str, rule(_why_not_a_key)]
 
 
 class ManifestEntry(Strict):
@@ -43,10 +57,16 @@ class ImageEntry(Strict):
 class FileEntry(Strict):
     """A file of a model."""
 
-    path: str
-    size_bytes: int = Field(ge=0)
+    path: FileName = Field(description="below the model's folder")
+    size_bytes: int = Field(ge=0, le=model_files.BYTES_AT_MOST, strict=True)
     sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="of a large file")
     blob_id: str | None = Field(None, pattern=r"^[0-9a-f]{40}$", description="git's id, for a small file")
+
+    @model_validator(mode="after")
+    def _has_a_hash(self) -> Self:
+        if self.sha256 is None and self.blob_id is None:
+            raise ValueError(f"'{self.path}' has neither sha256 nor blob_id; lock the model again.")
+        return self
 
 
 class ModelEntry(Strict):
@@ -56,7 +76,15 @@ class ModelEntry(Strict):
     config: dict[str, Any] | None = Field(
         None, description="of its config.json, what tells its kind: layers, sizes of recurrent states, lengths"
     )
-    files: list[FileEntry]
+    files: list[FileEntry] = Field(max_length=model_files.FILES_AT_MOST)
+
+    @field_validator("files")
+    @classmethod
+    def _fit_together(cls, value: list[FileEntry]) -> list[FileEntry]:
+        reason = model_files.why_not_together(one.path for one in value)
+        if reason:
+            raise ValueError(f"they name {reason}.")
+        return value
 
 
 class LockFile(Strict):
@@ -64,7 +92,7 @@ class LockFile(Strict):
 
     schema_number: int = Field(SCHEMA, alias="schema")
     images: dict[str, ImageEntry] = Field(default_factory=dict)
-    models: dict[str, ModelEntry] = Field(default_factory=dict)
+    models: dict[ModelKey, ModelEntry] = Field(default_factory=dict)
 
     @field_validator("schema_number")
     @classmethod
@@ -90,12 +118,13 @@ class Lock:
         return self.models.get(f"{model_id}@{revision}")
 
     def with_image(self, ref: str, entry: Mapping[str, Any]) -> Lock:
-        """The lock with this image pinned."""
-        return replace(self, images={**self.images, ref: _entry(ImageEntry, entry)})
+        """The lock with this image pinned. Raises Refused when the entry can't be one."""
+        return replace(self, images={**self.images, ref: image_entry(ref, entry)})
 
     def with_model(self, model_id: str, revision: str, entry: Mapping[str, Any]) -> Lock:
-        """The lock with this model pinned."""
-        return replace(self, models={**self.models, f"{model_id}@{revision}": _entry(ModelEntry, entry)})
+        """The lock with this model pinned. Raises Refused when the entry can't be one."""
+        key = f"{model_id}@{revision}"
+        return replace(self, models={**self.models, key: model_entry(key, entry)})
 
     def save(self, project: Path) -> None:
         """Write spark.lock in one step, sorted."""
@@ -105,8 +134,8 @@ class Lock:
             "images": dict(sorted(self.images.items())),
             "models": dict(sorted(self.models.items())),
         }
-        text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=160)
-        write_atomically(project / NAME, (head + _one_line_a_file(text)).encode())
+        text = yaml.dump(_laid_out(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
+        write_atomically(project / NAME, (head + text).encode())
 
 
 def load(project: Path) -> Lock:
@@ -122,8 +151,58 @@ def load(project: Path) -> Lock:
     )
 
 
+def image_entry(ref: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the lock keeps of a registry's answer about an image. Raises Refused when it can't be an entry."""
+    return _entry(ImageEntry, ref, found)
+
+
+def model_entry(key: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the lock keeps of a hub's answer about a model. Raises Refused when it can't be an entry."""
+    return _entry(ModelEntry, key, found)
+
+
+def _entry(model: type[Strict], key: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in found.items() if name in model.model_fields}
+    return check(model, document.Document(Path(key), known)).model_dump(mode="json")
+
+
+class _Row(dict[str, Any]):
+    """A file of a model, or an image for one platform: one line, so that a diff shows those that changed."""
+
+
+def _laid_out(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The lock's content with its rows marked."""
+    images = {ref: _rows_in(entry, "manifests") for ref, entry in body["images"].items()}
+    models = {key: _rows_in(entry, "files") for key, entry in body["models"].items()}
+    return {**body, "images": images, "models": models}
+
+
+def _rows_in(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: [_Row(row) for row in value] if key == name else value for key, value in entry.items()}
+
+
 class _Dumper(yaml.SafeDumper):
-    """Lists of plain values in one line."""
+    """Lists of plain values in one line or, where that is too long, several; a row never breaks."""
+
+    best_width: int
+
+    def analyze_scalar(self, scalar: str) -> Any:
+        analysis = super().analyze_scalar(scalar)
+        if re.fullmatch(DIGEST, scalar):  # its colon needs no quotes; locks of before have none
+            analysis.allow_flow_plain = True
+        return analysis
+
+    def expect_flow_mapping(self) -> None:
+        self.best_width = sys.maxsize
+        super().expect_flow_mapping()
+
+    def expect_flow_sequence(self) -> None:
+        self.best_width = WIDTH
+        super().expect_flow_sequence()
+
+    def expect_block_mapping_key(self, first: bool = False) -> None:
+        self.best_width = WIDTH
+        super().expect_block_mapping_key(first)
 
 
 def _represent_list(dumper: _Dumper, data: list[Any]) -> yaml.Node:
@@ -131,19 +210,9 @@ def _represent_list(dumper: _Dumper, data: list[Any]) -> yaml.Node:
     return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=plain)
 
 
+def _represent_row(dumper: _Dumper, data: _Row) -> yaml.Node:
+    return dumper.represent_mapping("tag:yaml.org,2002:map", data, flow_style=True)
+
+
 _Dumper.add_representer(list, _represent_list)
-
-
-def _entry(model: type[Strict], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what belongs into the lock, of all that a module returned."""
-    known = {key: value for key, value in entry.items() if key in model.model_fields}
-    return model.model_validate(known).model_dump(mode="json")
-
-
-def _one_line_a_file(text: str) -> str:
-    """A model's files and an image's manifests as one line each, so that a diff shows those that changed."""
-    for keys in (("path", "size_bytes", "sha256", "blob_id"), ("platform", "digest", "config", "size_bytes")):
-        rows = "      ".join(f"{key}: (.*)\n" for key in keys)
-        line = ", ".join(f"{key}: \\{n}" for n, key in enumerate(keys, start=2))
-        text = re.sub(rf"^(    - ){rows}", rf"\1{{{line}}}\n", text, flags=re.M)
-    return text
+_Dumper.add_representer(_Row, _represent_row)

@@ -26,7 +26,18 @@ class Faults:
 
     wrong: paths of which one byte is another, so many times. stalled: paths whose bytes stop coming. rate: bytes per second of
     one connection. stall_when: whether an answer to this Range hangs. status: what everything answers.
+
+    A hostile one: info: its answer about the model, in place of the true one. headers: what it says in place of the true
+    headers, by path. longer: so many bytes more than there are. moved: where it sends who asks for a path, moved_all for any. silent: about the
+    model it says nothing until `released`.
     """
+
+    info: bytes | None = None
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
+    longer: dict[str, int] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+    moved_all: str = ""
+    silent: bool = False
 
     cut_after: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)
@@ -40,9 +51,14 @@ class Faults:
 
 
 class LoopbackHub:
-    """files: by path. asked: what came, as (method, path, Range). sent: bytes by path."""
+    """files: by path. asked: what came, as (method, path, Range). sent: bytes by path.
 
-    def __init__(self, files: dict[str, bytes], lfs: Callable[[str], bool] | None = None) -> None:
+    paths, tokens: every path, and every Authorization, that came.
+    """
+
+    def __init__(
+        self, files: dict[str, bytes], lfs: Callable[[str], bool] | None = None, address: str = "127.0.0.1"
+    ) -> None:
         self.files = files
         self.lfs = lfs or (lambda path: path.endswith((".safetensors", ".bin")))
         self.faults = Faults()
@@ -51,9 +67,11 @@ class LoopbackHub:
         self.stalls = threading.Event()
         self.released = threading.Event()
         self.guard = threading.Lock()
-        self.server = Server(0, _Api, self)
+        self.tokens: list[str] = []
+        self.paths: list[str] = []
+        self.server = Server(0, _Api, self, host=address)
         self.server.start()
-        self.url = f"http://127.0.0.1:{self.server.port}"
+        self.url = f"http://{address}:{self.server.port}"
 
     def close(self) -> None:
         self.released.set()
@@ -88,18 +106,34 @@ class _Api(Handler):
     def route(self) -> None:
         hub: LoopbackHub = self.server.owner  # type: ignore[attr-defined]
         text = "/".join(self.parts)
-        if hub.faults.status:
+        path = "/".join(self.parts[4:])
+        hub.paths.append(text)
+        hub.tokens += self.headers.get_all("Authorization") or []
+        # a client folds `..` in an address away: this hub answers all the same
+        outside = {name.lstrip("./"): name for name in hub.files if name.startswith("..")}
+        path = outside.get(text.removeprefix(f"{MODEL}/resolve/"), path)
+        if hub.faults.moved_all:
+            self.reply(302, b"", {"Location": hub.faults.moved_all})
+        elif hub.faults.status:
             self.reply(hub.faults.status, {"error": "as told"})
         elif hub.faults.token and self.headers.get("Authorization") != f"Bearer {hub.faults.token}":
             self.reply(401, {"error": "gated"}, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
         elif text.startswith(f"api/models/{MODEL}/tree/"):
             self.reply(200, [{"type": "file", "path": path, "size": len(data)} for path, data in hub.files.items()])
+        elif path in hub.faults.moved and text.startswith(f"{MODEL}/resolve/"):
+            self.reply(302, b"", {"Location": hub.faults.moved[path], **hub.faults.headers.get(path, {})})
+        elif text.startswith(f"api/models/{MODEL}") and hub.faults.silent:
+            hub.stalls.set()
+            hub.released.wait(60)
+            self.close_connection = True
+        elif text.startswith(f"api/models/{MODEL}") and hub.faults.info is not None:
+            self.reply(200, hub.faults.info)
         elif text.startswith(f"api/models/{MODEL}"):
             self.reply(
                 200, {"id": MODEL, "sha": COMMIT, "tags": [], "siblings": [self._sibling(hub, p) for p in hub.files]}
             )
-        elif text.startswith(f"{MODEL}/resolve/") and "/".join(self.parts[4:]) in hub.files:
-            self._file(hub, "/".join(self.parts[4:]))
+        elif text.startswith(f"{MODEL}/resolve/") and path in hub.files:
+            self._file(hub, path)
         else:
             self.reply(404, {"error": "no"}, {"X-Error-Code": "EntryNotFound"})
 
@@ -122,14 +156,21 @@ class _Api(Handler):
             (int(first), min(int(last), len(data) - 1) if last else len(data) - 1) if given else (0, len(data) - 1)
         )
         self.send_response(206 if given else 200)
-        self.send_header("ETag", f'"{row["sha256"] or row["blob_id"]}"')
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(end - begin + 1))
-        if given:
-            self.send_header("Content-Range", f"bytes {begin}-{end}/{len(data)}")
+        more = hub.faults.longer.get(path, 0) if self.command == "GET" else 0
+        headers = {
+            "ETag": f'"{row["sha256"] or row["blob_id"]}"',
+            "X-Repo-Commit": COMMIT,
+            "Accept-Ranges": "bytes",
+            "Content-Length": str(end - begin + 1 + more),
+            **({"Content-Range": f"bytes {begin}-{end}/{len(data)}"} if given else {}),
+            **hub.faults.headers.get(path, {}),
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
-        if self.command == "GET":
+        if self.command == "GET" and more:
+            self._body(hub, path, memoryview(data[begin : end + 1] + b"x" * more))
+        elif self.command == "GET":
             self._body(hub, path, memoryview(data)[begin : end + 1])
 
     def _body(self, hub: LoopbackHub, path: str, data: memoryview) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -143,6 +145,68 @@ def test_what_the_neighbour_changed_meanwhile_is_not_taken(
     with pytest.raises(Failed, match="wrong bytes twice: config.json"):
         copy(taker, hub, urls)
     assert not (taker.machine.home / "m/config.json").exists()
+
+
+def test_what_became_a_link_since_it_was_proved_is_not_handed_out(giver: RecordingContext, hub: LoopbackHub) -> None:
+    secret = giver.machine.home / "secret"
+    secret.write_text("private")
+    urls = share(giver, hub)
+    (giver.machine.home / "m/config.json").unlink()
+    (giver.machine.home / "m/config.json").symlink_to(secret)
+    (giver.machine.home / "m/sub").rename(giver.machine.home / "elsewhere")
+    (giver.machine.home / "m/sub").symlink_to(giver.machine.home / "elsewhere")
+    for path in ("config.json", "sub/model-00001.safetensors"):
+        asked = urllib.request.Request(
+            f"{urls[0]}/{MODEL}/resolve/{COMMIT}/{path}", headers={"Authorization": f"Bearer {TOKEN.reveal()}"}
+        )
+        with pytest.raises(http.client.RemoteDisconnected):
+            urllib.request.urlopen(asked, timeout=5)
+    with neighbour.reached(urls, "spark1", TOKEN):
+        pass
+
+
+@pytest.mark.parametrize("wanted", ["bytes=x", "bytes=-1", "bytes=9999999999999999999-", "bytes=5-3", "bytes=1-x"])
+def test_a_range_that_is_none_is_answered(giver: RecordingContext, hub: LoopbackHub, wanted: str) -> None:
+    urls = share(giver, hub)
+    asked = urllib.request.Request(
+        f"{urls[0]}/{MODEL}/resolve/{COMMIT}/config.json",
+        headers={"Authorization": f"Bearer {TOKEN.reveal()}", "Range": wanted},
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=5) as answer:
+            assert answer.read() == b"{}"
+    except urllib.error.HTTPError as error:
+        assert error.code == 416
+    with neighbour.reached(urls, "spark1", TOKEN):
+        pass
+
+
+def test_strangers_who_hold_connections_open_are_turned_away_at_a_bound(
+    giver: RecordingContext, hub: LoopbackHub
+) -> None:
+    urls = share(giver, hub)
+    port = int(urls[0].rpartition(":")[2])
+    held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(neighbour.CONNECTIONS)]
+    with socket.create_connection(("127.0.0.1", port), 5) as one_more:
+        assert one_more.recv(1) == b"", "it was let in"
+    for one in held:
+        one.close()
+    while not neighbour._asked(urls[0] + neighbour.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
+        pass
+    with neighbour.reached(urls, "spark1", TOKEN):
+        pass
+
+
+def test_a_peer_sends_nobody_elsewhere(hub: LoopbackHub) -> None:
+    other = LoopbackHub({}, address="127.0.0.2")
+    sender = LoopbackHub({})
+    try:
+        sender.faults.moved_all = other.url
+        assert not neighbour._asked(sender.url + neighbour.HERE, {"Authorization": "Bearer x"})
+        assert (len(sender.tokens), other.tokens, other.paths) == (1, [], [])
+    finally:
+        sender.close()
+        other.close()
 
 
 def test_the_token_is_on_no_command_line_and_in_no_environment(giver: RecordingContext, hub: LoopbackHub) -> None:

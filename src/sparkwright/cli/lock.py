@@ -129,7 +129,7 @@ def _entries(chosen: Any) -> Iterator[Pinned]:
 def _named(entries: list[Pinned], name: str) -> list[Pinned]:
     from sparkwright.userfiles.checked import nearest
 
-    found = [one for one in entries if name in (one.key, one.key.rpartition("@")[0], one.wanted.name)]
+    found = [one for one in entries if name in (one.key, one.key.partition("@")[0], one.wanted.name)]
     if not found:
         known = sorted({name for one in entries for name in (one.key, one.wanted.name)})
         raise Refused(f"nothing in these hosts' recipes is called {name!r}.", fix=nearest(name, known))
@@ -138,7 +138,7 @@ def _named(entries: list[Pinned], name: str) -> list[Pinned]:
 
 def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
     """Fill in what upstream says, host by host in parallel; an entry that can't be asked keeps its error."""
-    from sparkwright import lock_diff
+    from sparkwright import lock_diff, lockfile
     from sparkwright.cli import planning
     from sparkwright.cli.pinning import ask, image_task, model_task
 
@@ -151,7 +151,9 @@ def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
                 else model_task(one.wanted)
             )
             try:
-                one.new = ask(chosen.fleet, member, [about], planning.new_run_id() + f"-{entries.index(one)}")[one.kind]
+                said = ask(chosen.fleet, member, [about], planning.new_run_id() + f"-{entries.index(one)}")[one.kind]
+                entry = lockfile.image_entry if one.kind == "image" else lockfile.model_entry
+                one.new = {**entry(one.key, said), "gone": said.get("gone")}
             except SparkwrightError as error:
                 one.error = error
                 continue
@@ -226,7 +228,7 @@ def _write(fresh: list[Pinned]) -> None:
             if one.kind == "image":
                 known = known.with_image(one.key, entry)
             else:
-                model_id, _, revision = one.key.rpartition("@")
+                model_id, _, revision = one.key.partition("@")
                 known = known.with_model(model_id, revision, entry)
         try:
             known.save(folder)

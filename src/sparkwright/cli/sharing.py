@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,9 +15,13 @@ from sparkwright.inventory.host import Host
 from sparkwright.inventory.inventory import Inventory
 from sparkwright.plan.model import Block, Plan, Step, Task
 from sparkwright.secret import Secret
+from sparkwright.trust.names import matched
 
 MODULE = "hf_model"
 TOKEN = "NEIGHBOUR_TOKEN"  # the name the host's side knows it by
+#: as share_model makes them: a host's IPv4 address and a port
+ADDRESS = re.compile(r"http://[0-9]{1,3}(?:\.[0-9]{1,3}){3}:[0-9]{1,5}")
+ADDRESSES = 64
 ABOUT = ("id", "commit", "files", "dir")
 
 
@@ -50,7 +55,7 @@ class Neighbours:
         except SparkwrightError as error:
             error.where = error.where or source
             raise
-        return list(found["urls"])
+        return addresses(found, source)
 
     def close(self) -> None:
         """Let go of them; what they hand out ends by itself."""
@@ -84,6 +89,14 @@ class Neighbours:
                 raise Refused(f"no host is called {source!r}.", fix=f"There are: {', '.join(self._inventory.names())}.")
             self._members[source] = Member(host)
         return self._members[source]
+
+
+def addresses(found: Mapping[str, Any], source: str) -> list[str]:
+    """Where a host says that it hands a model out; other hosts will ask there. Raises Failed for anything else."""
+    urls = found.get("urls")
+    if not isinstance(urls, list) or len(urls) > ADDRESSES:
+        raise Failed("the answer does not say where the model is handed out.", where=source)
+    return [matched(ADDRESS, url, f"where {source} hands the model out") for url in urls]
 
 
 def new_token() -> Secret:

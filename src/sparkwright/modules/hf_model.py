@@ -18,6 +18,9 @@ from sparkwright.host.models.transfer import Transfer, sizes
 from sparkwright.host.models.whole import Manifest
 from sparkwright.host.records import good_states
 from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.trust.model_files import checked
+from sparkwright.trust.names import place
+from sparkwright.trust.visible import one_line
 
 MARGIN = 1.05
 CACHE_WORTH_SAYING_BYTES = 10**9
@@ -73,6 +76,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
         self._patience = patience
 
     def read(self, args: Args, context: Context) -> Found:
+        checked(args.files, f"the list of files of {args.id}")
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
         missing = manifest.prove(args.files, heard=_told(context, sizes(args.files)))
         dropped = _dropped(manifest, args)
@@ -116,7 +120,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
             transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, patience)
             mode = transfer.run(_first_mode(args)) if files else ""
         for path in found.dropped:
-            (folder / path).unlink(missing_ok=True)
+            place(folder, path).unlink(missing_ok=True)
             found.manifest.rows.pop(path, None)
         try:
             _refuse_lost_shards(found.manifest, args)
@@ -187,7 +191,8 @@ def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
     lost = manifest.unnamed(args.files)
     if lost:
         fix = "Look at `allow` and `ignore` in the recipe's model, then remove its entry from spark.lock."
-        raise Failed(f"the index of {args.id} names files that are not there: {', '.join(lost[:5])}.", fix=fix)
+        some = ", ".join(one_line(name, at_most=80) for name in lost[:5])
+        raise Failed(f"the index of {args.id} names files that are not there: {some}.", fix=fix)
 
 
 def _told(context: Context, total: int) -> Callable[[int], None]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sparkwright.engine.architecture import essence
-from sparkwright.host.models import hub
+from sparkwright.errors import Failed
+from sparkwright.host.models import hub, hub_info
+from sparkwright.host.models.hub import Source
 from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context, Module, Result, arg
+from sparkwright.trust.model_files import why_not_a_revision, why_not_an_id
+from sparkwright.trust.visible import one_line
 
 COMMIT_DIGITS = 40
 
@@ -51,11 +55,15 @@ class LockModel(Module["LockModel.Args"]):
 
 
 def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
-    token = context.secrets.get(args.token_secret)
-    found = hub.entry(context.machine, args.id, args.revision, token)
-    files = [one for one in found["files"] if _chosen(one["path"], args.allow, args.ignore)]
-    config = hub.config(context.machine, args.id, found["commit"], token) if _has_config(files) else None
-    return {"commit": found["commit"], "config": config and essence(config), "files": files}
+    for text, why_not in ((args.id, why_not_an_id), (args.revision, why_not_a_revision)):
+        reason = why_not(text)
+        if reason:
+            raise Failed(f"'{one_line(text, at_most=80)}' {reason}.")
+    source = Source(context.machine.hub_url, args.id, args.revision, context.secrets.get(args.token_secret))
+    found = hub_info.entry(source, lambda path: _chosen(path, args.allow, args.ignore))
+    row = next((one for one in found["files"] if one["path"] == hub.CONFIG), None)
+    config = hub_info.config(replace(source, commit=found["commit"]), row) if row else None
+    return {"commit": found["commit"], "config": config and essence(config), "files": found["files"]}
 
 
 def _whole_copy(args: LockModel.Args, context: Context) -> Manifest | None:
@@ -77,15 +85,15 @@ def _is_commit(revision: str) -> bool:
 def _config_here(folder: Path) -> dict[str, Any] | None:
     try:
         found = json.loads((folder / hub.CONFIG).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return essence(found) if isinstance(found, dict) else None
 
 
-def _has_config(files: list[dict[str, Any]]) -> bool:
-    return any(one["path"] == hub.CONFIG for one in files)
-
-
 def _chosen(path: str, allow: list[str], ignore: list[str]) -> bool:
-    allowed = not allow or any(fnmatch.fnmatch(path, pattern) for pattern in allow)
-    return allowed and not any(fnmatch.fnmatch(path, pattern) for pattern in ignore)
+    return (not allow or _matches(path, allow)) and not _matches(path, ignore)
+
+
+def _matches(path: str, patterns: list[str]) -> bool:
+    """A name with brackets is its own pattern too."""
+    return path in patterns or any(fnmatch.fnmatch(path, pattern) for pattern in patterns)

@@ -16,8 +16,8 @@ from sparkwright.modules.base import Change, Context, StateModule, arg
 class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
     """A model's files are gone from this host: those that sparkwright proved there, and what transfers left.
 
-    Files of others in the same folder stay, and are counted. A folder that any container mounts, running or not, is refused:
-    the server that was set aside needs its model to come back.
+    Files of others in the same folder stay, and are counted; so does what a link in it leads to elsewhere. A folder that any
+    container mounts, running or not, is refused: the server that was set aside needs its model to come back.
 
     Returns: dir, freed_bytes, left (files of others that are still there).
     """
@@ -38,7 +38,7 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
         return manifest
 
     def differences(self, args: Args, found: Manifest) -> list[Change]:
-        there = [path for path in found.rows if (found.folder / path).exists()]
+        there = [path for path in model_folders.own_files(found) if path.exists()]
         size = model_folders.on_disk(found)
         return [Change(str(found.folder), f"{len(there)} files, {size / 1e9:.2f} GB", None)] if there or size else []
 
@@ -47,10 +47,10 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
 
     def act(self, args: Args, found: Manifest, changes: list[Change], context: Context) -> dict[str, Any]:
         freed = model_folders.on_disk(found)
-        for part in model_folders.KEPT_BY_TRANSFERS:
-            shutil.rmtree(found.folder / part, ignore_errors=True)
-        for path in found.rows:
-            (found.folder / path).unlink(missing_ok=True)
+        for part in model_folders.kept_by_transfers(found.folder):
+            shutil.rmtree(part, ignore_errors=True)
+        for path in model_folders.own_files(found):
+            path.unlink(missing_ok=True)
         for folder in sorted((one for one in found.folder.rglob("*") if one.is_dir()), reverse=True):
             _remove_when_empty(folder)
         _remove_when_empty(found.folder)

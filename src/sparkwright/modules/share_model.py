@@ -9,6 +9,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.models import neighbour
 from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context, Module, Result, arg
+from sparkwright.trust.model_files import checked
 
 
 class ShareModel(Module["ShareModel.Args"]):
@@ -32,6 +33,7 @@ class ShareModel(Module["ShareModel.Args"]):
         bind: str = arg("the address to listen on; empty: all of this host's", default="")
 
     def run(self, args: Args, context: Context) -> Result:
+        checked(args.files, f"the list of files of {args.id}")
         token = context.secrets.get(neighbour.TOKEN)
         if token is None:
             raise Failed(f"no token to hand {args.id} out with.", fix="Use `invoke models.copy`.")

@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context, Module, Result, arg
+from sparkwright.trust.model_files import checked
 
 
 class VerifyModel(Module["VerifyModel.Args"]):
@@ -27,6 +28,7 @@ class VerifyModel(Module["VerifyModel.Args"]):
         deep: bool = arg("hash again what is known", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
+        checked(args.files, f"the list of files of {args.id}")
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
         wrong = manifest.prove(args.files, deep=args.deep)
         lost = [] if wrong else manifest.unnamed(args.files)

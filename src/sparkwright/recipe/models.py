@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from sparkwright.userfiles.checked import Strict
+from sparkwright.trust import model_files
+from sparkwright.userfiles.checked import Strict, rule
 
 
 def _is_pattern(text: str) -> str:
@@ -24,8 +25,12 @@ Pattern = Annotated[str, AfterValidator(_is_pattern)]
 class Model(Strict):
     """The model: where it comes from and where it stands."""
 
-    id: str = Field(description="its name on the hub, as Qwen/Qwen3.5-35B-A3B-FP8")
-    revision: str = Field("main", description="branch, tag or commit; spark.lock pins the commit")
+    id: Annotated[str, rule(model_files.why_not_an_id)] = Field(
+        description="its name on the hub, as Qwen/Qwen3.5-35B-A3B-FP8"
+    )
+    revision: Annotated[str, rule(model_files.why_not_a_revision)] = Field(
+        "main", description="branch, tag or commit; spark.lock pins the commit"
+    )
     dir: str = Field(description="its folder on the host; ~ is the user's home")
     mount: str = Field(description="the same folder as the container sees it")
     transfer: Literal["auto", "hf_transfer", "plain", "xet"] = Field("auto", description="how it is downloaded")

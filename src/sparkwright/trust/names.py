@@ -65,7 +65,24 @@ def file_name(name: object, what: str) -> str:
 def inside(folder: Path, name: str) -> Path:
     """FOLDER/NAME, when no symbolic link on the way leads out of the folder. Raises Failed otherwise."""
     path = folder / name
-    root = os.path.realpath(folder)
-    if os.path.commonpath([root, os.path.realpath(path)]) != root:
+    if leads_out(folder, path):
         raise Failed(f"{one_line(str(path), at_most=200)} leads out of {folder}.")
     return path
+
+
+def place(folder: Path, name: str) -> Path:
+    """FOLDER/NAME, to rename onto or to remove: the folder it stands in is inside, and a link that has its name is not followed.
+
+    Raises Failed when a symbolic link on the way leads out of the folder.
+    """
+    path = folder / name
+    if leads_out(folder, path.parent):
+        fix = "Remove that link, or choose another folder."
+        raise Failed(f"{one_line(str(path.parent), at_most=200)} is a link that leads out of {folder}.", fix=fix)
+    return path
+
+
+def leads_out(folder: Path, path: Path) -> bool:
+    """Whether a path, its symbolic links followed, is not inside a folder, which may be a link itself."""
+    root = os.path.realpath(folder)
+    return os.path.commonpath([root, os.path.realpath(path)]) != root

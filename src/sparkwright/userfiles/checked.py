@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from sparkwright.errors import Refused
+from sparkwright.trust.visible import one_line
 from sparkwright.userfiles.document import Document, Place
 
 M = TypeVar("M", bound=BaseModel)
@@ -36,6 +37,18 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
         raise Refused(_sentence(model, first, place), where=document.where(*place)) from None
 
 
+def rule(why_not: Callable[[str], str]) -> AfterValidator:
+    """A rule of `trust`, which says why a text is refused (empty: it is not), for a field."""
+
+    def valid(text: str) -> str:
+        reason = why_not(text)
+        if reason:
+            raise ValueError(f"'{one_line(text, at_most=80)}' {reason}.")
+        return text
+
+    return AfterValidator(valid)
+
+
 def nearest(word: str, known: Iterable[str], *, many: str = "There are") -> str:
     """The end of a sentence about an unknown name: the nearest right one, or all of them."""
     names = sorted(known)
@@ -54,7 +67,7 @@ def _sentence(model: type[BaseModel], error: Any, place: Place) -> str:
     if error["type"] == "missing":
         return f"`{key}` is missing."
     said = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
-    dotted = ".".join(str(part) for part in place)
+    dotted = one_line(".".join(str(part) for part in place if part != "[key]"), at_most=200)
     return (
         f"`{dotted}`: {said}, not {_named(error['input'])}."
         if error["type"] != "value_error"

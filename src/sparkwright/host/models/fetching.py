@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.models import hub, link_speed
+from sparkwright.host.models import as_locked, hub, link_speed
 from sparkwright.secret import Secret
 
 SIDE_BY_SIDE = 8
@@ -40,6 +40,7 @@ def main() -> None:
         choice = link_speed.choose(source, samples, SIDE_BY_SIDE)
         mode = choice.mode
         _say({"chose": mode, "why": choice.why})
+    as_locked.bound_process(files, mode)
     hub.prepare(staging, mode)
     hub.use(mode, retries=request["retries"])
     one_by_one = [file for file in files if mode == "hf_transfer" and file["size_bytes"] > hub.LARGE_BYTES]
@@ -61,7 +62,7 @@ def _fetch(source: hub.Source, file: Mapping[str, Any], staging: Path, again: bo
     path = file["path"]
     try:
         _say({"begin": path, "partial": str(hub.partial(staging, path, file["sha256"] or file["blob_id"]))})
-        hub.fetch(source, path, staging, again=again)
+        hub.fetch(source, file, staging, again=again)
         _say({"done": path})
     except SparkwrightError as error:
         kind = "down" if isinstance(error, hub.HubDown) else "full" if isinstance(error, hub.DiskFull) else "refused"

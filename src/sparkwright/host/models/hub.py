@@ -1,32 +1,33 @@
-"""The one file that knows huggingface_hub: metadata, the transfer of one file, and its refusals as sentences.
+"""The file that knows huggingface_hub: an answer, the transfer of one file, and its refusals as sentences.
 
 huggingface_hub is pinned to 0.36.2, the last line that honours HF_HUB_ENABLE_HF_TRANSFER (ignored since 1.0), and the last
 that resumes a file after its client was killed (docs/models.md). hf_transfer reads a file in parallel ranges: it wins where
-each connection is throttled. A newer hub would change this file and the pins, nothing else.
+each connection is throttled. A newer hub would change this file, as_locked.py and the pins, nothing else.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.machine import Machine
 from sparkwright.secret import Secret
+from sparkwright.trust.names import leads_out
+from sparkwright.trust.visible import one_line
 
 CONFIG = "config.json"
-CONFIG_RETRIES = 2
 RANGES = 20
 RANGE_BYTES = 3 * 2**20  # held in memory while they come, two or three times over: 20 x 3 MiB keep it below 300 MB
 CHUNK_BYTES = 2**20  # the watchdog sees a file grow by so much: more, and a slow line would look like a hanging one
 LARGE_BYTES = 5 * RANGE_BYTES  # huggingface_hub gives smaller files to a plain request, whatever the mode
 MODES = ("hf_transfer", "plain", "xet")
 RESUMES = ("plain",)
-MARK = "sparkwright-mode"
+PARTIAL = ".cache/huggingface/download"
+MARK = ".cache/huggingface/sparkwright-mode"  # where no file of a model can be
 
 
 class HubDown(Failed):
@@ -57,42 +58,16 @@ class Source:
         return {"Authorization": f"Bearer {self.token.reveal()}"} if self.token else {}
 
 
-def entry(machine: Machine, model_id: str, revision: str, token: Secret | None) -> dict[str, Any]:
-    """The lock entry of a model: commit, and every file with size, sha256 (large ones) and git blob id (small ones)."""
-    from huggingface_hub import HfApi
+def answer(source: Source, address: str) -> bytes:
+    """The body of a short answer of a hub. Raises Failed, and HubDown when another try may help."""
+    from huggingface_hub.utils._http import hf_raise_for_status
 
-    with _explained(machine.hub_url, model_id, revision):
-        info = HfApi(endpoint=machine.hub_url, token=_bare(token)).model_info(
-            model_id, revision=revision, files_metadata=True, timeout=30
-        )
-    files = []
-    for one in info.siblings or ():
-        lfs = one.lfs
-        sha256 = lfs["sha256"] if lfs else None
-        files.append(
-            {
-                "path": one.rfilename,
-                "size_bytes": one.size or 0,
-                "sha256": sha256,
-                "blob_id": None if lfs else one.blob_id,
-            }
-        )
-    return {"commit": info.sha, "files": sorted(files, key=lambda file: str(file["path"]))}
+    from sparkwright.host.models import bounded_http
 
-
-def config(machine: Machine, model_id: str, commit: str, token: Secret | None) -> dict[str, Any]:
-    """A model's config.json at a commit; empty when it is not a JSON object."""
-    import json
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        use("plain", retries=CONFIG_RETRIES)
-        fetch(Source(machine.hub_url, model_id, commit, token), CONFIG, Path(folder))
-        try:
-            found = json.loads((Path(folder) / CONFIG).read_text())
-        except ValueError:
-            return {}
-    return found if isinstance(found, dict) else {}
+    with _explained(source.url, source.id, source.commit):
+        response = bounded_http.get(address, source.headers())
+        hf_raise_for_status(response)
+        return response.content
 
 
 def use(mode: str, *, retries: int) -> None:
@@ -102,11 +77,15 @@ def use(mode: str, *, retries: int) -> None:
     """
     from functools import partial as bound
 
-    from huggingface_hub import constants, file_download
+    from huggingface_hub import configure_http_backend, constants, file_download
     from huggingface_hub.utils._http import http_backoff
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    from sparkwright.host.models import as_locked, bounded_http
+
     disable_progress_bars()
+    configure_http_backend(bounded_http.session)
+    as_locked.hold()
     constants.HF_HUB_ENABLE_HF_TRANSFER = mode == "hf_transfer"
     constants.HF_HUB_DISABLE_XET = mode != "xet"
     vars(file_download)["http_backoff"] = bound(http_backoff, max_retries=retries)
@@ -114,17 +93,20 @@ def use(mode: str, *, retries: int) -> None:
     constants.DOWNLOAD_CHUNK_SIZE = RANGE_BYTES if mode == "hf_transfer" else CHUNK_BYTES
 
 
-def fetch(source: Source, path: str, folder: Path, *, again: bool = False) -> None:
+def fetch(source: Source, file: Mapping[str, Any], folder: Path, *, again: bool = False) -> None:
     """Bring one file into a folder, in the mode that is in use. A plain transfer goes on where one of its own stopped.
 
+    file: as spark.lock has it; a source that has it in another size is refused, and no byte more than that is written.
     again: what a cache of this machine holds of it is not to be trusted. Raises HubDown when another try may help.
     """
     from huggingface_hub import hf_hub_download
 
-    with _explained(source.url, source.id, source.commit):
+    from sparkwright.host.models import as_locked
+
+    with _explained(source.url, source.id, source.commit), as_locked.wanted(file):
         hf_hub_download(
             source.id,
-            path,
+            file["path"],
             revision=source.commit,
             local_dir=folder,
             endpoint=source.url,
@@ -151,13 +133,15 @@ def prepare(folder: Path, mode: str) -> None:
     mark = folder / MARK
     if mode not in RESUMES or not mark.exists() or mark.read_text() != now:
         remove_leftovers(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    mark.parent.mkdir(parents=True, exist_ok=True)
     mark.write_text(now)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Drop the partial files of a folder."""
-    for path in (folder / ".cache/huggingface/download").rglob("*.incomplete"):
+    """Drop the partial files of a folder. Where a link leads out of it, they are another's."""
+    if leads_out(folder, folder / PARTIAL):
+        return
+    for path in (folder / PARTIAL).rglob("*.incomplete"):
         path.unlink(missing_ok=True)
 
 
@@ -195,12 +179,14 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
         raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from error
     except EntryNotFoundError as error:
         raise Failed(
-            f"{model_id} has lost a file that the lock names: {error}.", fix="Remove its entry from spark.lock."
+            f"{model_id} has lost a file that the lock names: {_short(error)}.", fix="Remove its entry from spark.lock."
         ) from None
     except HfHubHTTPError as error:
-        raise HubDown(f"the hub {url} answers {error}.") from None
+        raise HubDown(f"the hub {url} answers {_short(error)}.") from None
     except (requests.ConnectionError, requests.Timeout):
         raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from None
+    except (requests.TooManyRedirects, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL):
+        raise Failed(f"the hub {url} redirects in circles, or to what is neither http nor https.", fix=OTHER) from None
     except requests.RequestException as error:
         raise HubDown(f"the transfer from {url} broke off: {type(error).__name__}.") from None
     except PermissionError as error:
@@ -210,16 +196,29 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DiskFull(_FULL, fix=_FREE) from None
-        raise HubDown(f"the transfer from {url} broke off: {error}.") from None
+        if error.errno == errno.EFBIG:
+            raise Failed(_LONGER, fix=OTHER) from None
+        raise HubDown(f"the transfer from {url} broke off: {_short(error)}.") from None
     except Exception as error:
         causes = f"{error} {error.__cause__}"
         if "os error 28" in causes or "No space left" in causes:
             raise DiskFull(_FULL, fix=_FREE) from None
-        if type(error).__module__.startswith(("hf_transfer", "builtins")):
-            raise HubDown(f"the transfer from {url} broke off: {error}.") from None
+        if "os error 27" in causes:
+            raise Failed(_LONGER, fix=OTHER) from None
+        if type(error).__module__.startswith(
+            ("hf_transfer", "builtins", "urllib3", "requests", "http", "huggingface_hub")
+        ):
+            raise HubDown(f"the transfer from {url} broke off: {_short(error)}.") from None
         raise
 
 
+def _short(error: BaseException) -> str:
+    """What a server said, which may be a page of it."""
+    return one_line(str(error).strip().rstrip("."), at_most=300)
+
+
+OTHER = "Ask another hub (HF_ENDPOINT), or find out who answers in its place."
 _NETWORK = "Check the host's network."
+_LONGER = "more bytes came than spark.lock says a file has."
 _FULL = "the disk is full."
 _FREE = "Free some space; what was whole already is kept."

@@ -16,6 +16,8 @@ from typing import Any
 from sparkwright.host.records import good_states
 from sparkwright.host.state import write_atomically
 from sparkwright.modules.base import Context
+from sparkwright.trust.model_files import why_not_a_model_file
+from sparkwright.trust.names import place
 
 FOLDER = ".before"
 ABOUT = ".about.json"
@@ -26,11 +28,13 @@ def keep(folder: Path, paths: Iterable[str], commit: str) -> None:
 
     commit: of the revision they belong to. Raises OSError where the file system knows no hard links.
     """
-    kept, new = folder / FOLDER, set(_about(folder).get("new", []))
+    kept, new = place(folder, FOLDER), set(_new(folder))
+    if kept.is_symlink():
+        kept.unlink()
     kept.mkdir(exist_ok=True)
     for path in paths:
         if (folder / path).is_file() and not (kept / path).exists() and path not in new:
-            (kept / path).parent.mkdir(parents=True, exist_ok=True)
+            place(folder, f"{FOLDER}/{path}").parent.mkdir(parents=True, exist_ok=True)
             os.link(folder / path, kept / path)
         elif not (folder / path).exists():
             new.add(path)
@@ -45,16 +49,16 @@ def commit_of(folder: Path) -> str:
 
 def put_back(folder: Path) -> int:
     """Give every kept file its place again, and drop those that came with the other revision. Returns how many changed."""
-    kept, new = folder / FOLDER, _about(folder).get("new", [])
-    files = [path for path in kept.rglob("*") if path.is_file() and path.name != ABOUT]
+    kept = folder / FOLDER
+    files = [path for path in kept.rglob("*") if path.is_file() and path != kept / ABOUT]
     changed = 0
     for path in files:
-        place = folder / path.relative_to(kept)
-        changed += not (place.exists() and place.samefile(path))
-        path.replace(place)
-    for name in new:
+        target = place(folder, str(path.relative_to(kept)))
+        changed += not (target.exists() and target.samefile(path))
+        path.replace(target)
+    for name in _new(folder):
         with contextlib.suppress(FileNotFoundError):
-            (folder / name).unlink()
+            place(folder, name).unlink()
             changed += 1
     forget(folder)
     return changed
@@ -71,9 +75,16 @@ def served_folder(context: Context) -> Path | None:
     return context.machine.expand(folder) if folder else None
 
 
+def _new(folder: Path) -> list[str]:
+    """The names of files that came with the other revision. Whoever may write in the folder may have put others there."""
+    found = _about(folder).get("new")
+    names = found if isinstance(found, list) else []
+    return [name for name in names if isinstance(name, str) and not why_not_a_model_file(name)]
+
+
 def _about(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads((folder / FOLDER / ABOUT).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -11,6 +11,7 @@ from typing import Any
 from sparkwright.host.models import staging
 from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context
+from sparkwright.trust.names import leads_out
 
 KEPT_BY_TRANSFERS = (staging.NAME, ".cache/huggingface")
 
@@ -51,14 +52,23 @@ def found(context: Context) -> list[ModelFolder]:
 
 def on_disk(one: Manifest) -> int:
     """Bytes that removing it would free: its files and what transfers left."""
-    own = [one.folder / path for path in one.rows]
-    return sum(_blocks(path) for path in (*own, *leftovers(one.folder)))
+    return sum(_blocks(path) for path in (*own_files(one), *leftovers(one.folder)))
 
 
 def leftovers(folder: Path) -> Iterator[Path]:
     """What transfers, ours and huggingface_hub's, keep in a model's folder."""
-    for part in KEPT_BY_TRANSFERS:
-        yield from (path for path in (folder / part).rglob("*") if path.is_file() or path.is_symlink())
+    for part in kept_by_transfers(folder):
+        yield from (path for path in part.rglob("*") if path.is_file() or path.is_symlink())
+
+
+def kept_by_transfers(folder: Path) -> list[Path]:
+    """Where transfers keep it, when no link leads out of the folder: then it is another's."""
+    return [folder / part for part in KEPT_BY_TRANSFERS if not leads_out(folder, folder / part)]
+
+
+def own_files(one: Manifest) -> list[Path]:
+    """What was proved in the folder and stands in it: where a link leads out, the file is another's."""
+    return [one.folder / path for path in one.rows if not leads_out(one.folder, (one.folder / path).parent)]
 
 
 def overlaps(folder: Path, source: Path) -> bool:

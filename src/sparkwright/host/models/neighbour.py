@@ -1,8 +1,9 @@
 """A host hands its proved model to others: it speaks as a small hub on its own addresses, to who knows a token.
 
-The token is made for one copy and travels as every secret does. Only the files that are named are handed out, read only; the
-process ends when its readers said so, or when nobody asked anything for a while. The bytes are not encrypted on their way:
-what matters is that they arrive right, and every reader proves that by the lock's hashes.
+The token is made for one copy and travels as every secret does. Only the files that are named are handed out, read only, from
+where they were proved, never through a link that came later. Without the token nobody gets anything, and the connections at
+one time are bounded. The process ends when its readers said so, or when nobody asked anything for a while. The bytes are not
+encrypted on their way: what matters is that they arrive right, and every reader proves that by the lock's hashes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hmac
 import ipaddress
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -38,6 +40,9 @@ REACH_S = 3.0
 DONE = "/done"
 HERE = "/here"
 PR_SET_NAME = 15
+#: a copy uses some 30; strangers wait outside
+CONNECTIONS = 256
+RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")
 
 
 # -- the side that has the model ---------------------------------------------------------------------------------------
@@ -53,9 +58,8 @@ def hand_out(
     bind: str = "",
 ) -> int:
     """Start a process that hands files out, and outlives this one. model: id, commit. Returns its port."""
-    rows = {file["path"]: [wanted(file), file["size_bytes"]] for file in files}
+    rows = {file["path"]: [wanted(file), file["size_bytes"], os.path.realpath(folder / file["path"])] for file in files}
     request = {
-        "folder": str(folder),
         "id": model[0],
         "commit": model[1],
         "files": rows,
@@ -105,7 +109,21 @@ class _Hub(ThreadingHTTPServer):
         self.asked_s = time.monotonic()
         self.busy = 0
         self.guard = threading.Lock()
+        self.free = threading.BoundedSemaphore(CONNECTIONS)
         super().__init__((request["bind"], 0), _Reader)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own, as long as there are not too many."""
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
 
     def watch(self) -> None:
         """End when every reader is done, or when nobody asks any more."""
@@ -137,7 +155,8 @@ class _Reader(BaseHTTPRequestHandler):
         if path == HERE:
             return self._empty(204)
         if path == DONE:
-            self.server.readers -= 1
+            with self.server.guard:
+                self.server.readers -= 1
             return self._empty(204)
         front = f"/{self.server.request['id']}/resolve/{self.server.request['commit']}/"
         name = path.removeprefix(front) if path.startswith(front) else ""
@@ -147,19 +166,19 @@ class _Reader(BaseHTTPRequestHandler):
         with self.server.guard:
             self.server.busy += 1
         try:
-            self._file(name, *row)
-        except (OSError, ConnectionError):
+            self._file(*row)
+        except OSError:
             self.close_connection = True
         finally:
             with self.server.guard:
                 self.server.busy -= 1
             self.server.asked_s = time.monotonic()
 
-    def _file(self, name: str, etag: str, size: int) -> None:
+    def _file(self, etag: str, size: int, path: str) -> None:
         first, last = _range(self.headers.get("Range", ""), size)
         if first > last and size:
             return self._empty(416, {"Content-Range": f"bytes */{size}"})
-        with (Path(self.server.request["folder"]) / name).open("rb") as file:
+        with open(path, "rb", opener=_without_links) as file:
             self.send_response(206 if "Range" in self.headers else 200)
             self.send_header("ETag", f'"{etag}"')
             self.send_header("X-Repo-Commit", self.server.request["commit"])
@@ -185,12 +204,20 @@ class _Reader(BaseHTTPRequestHandler):
         del format, args
 
 
+def _without_links(path: str, flags: int) -> int:
+    """Open a path that was free of links when its file was proved, if it still is. Raises OSError."""
+    if os.path.realpath(path) != path:
+        raise PermissionError(f"{path} has become a link")
+    return os.open(path, flags | os.O_NOFOLLOW)
+
+
 def _range(given: str, size: int) -> tuple[int, int]:
-    """First and last byte of a Range header, both included."""
-    if not given.startswith("bytes="):
+    """First and last byte of a Range header, both included; the whole file for one that is none."""
+    match = RANGE.fullmatch(given)
+    if match is None:
         return 0, size - 1
-    first, _, last = given[6:].partition("-")
-    return int(first or 0), min(int(last), size - 1) if last else size - 1
+    first, last = match.groups()
+    return int(first), min(int(last), size - 1) if last else size - 1
 
 
 def main() -> None:
@@ -228,7 +255,10 @@ def _asked(url: str, headers: Mapping[str, str]) -> bool:
     try:
         with requests.Session() as session:
             session.trust_env = False  # a proxy knows nothing of the neighbour
-            return session.get(url, headers=dict(headers), timeout=REACH_S).status_code == 204
+            with session.get(
+                url, headers=dict(headers), timeout=REACH_S, allow_redirects=False, stream=True
+            ) as response:
+                return response.status_code == 204
     except requests.RequestException:
         return False
 

@@ -6,6 +6,7 @@ model's folder, so that taking a place is a rename. What is proved there is reme
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from sparkwright.host.models import hub
 from sparkwright.host.models.whole import Manifest, digest, stamp, wanted
+from sparkwright.trust.names import place
 
 NAME = ".cache/sparkwright"
 
@@ -22,7 +24,8 @@ class Staging:
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self.path = manifest.folder / NAME
+        self.path = place(manifest.folder, NAME)
+        self._drop_links()
 
     def holds(self, file: Mapping[str, Any]) -> bool:
         """Whether a file waits there in its full size."""
@@ -49,9 +52,9 @@ class Staging:
     def place(self, files: Iterable[Mapping[str, Any]]) -> None:
         """Every file over the old one, each in one step; nothing waits any more."""
         for file in files:
-            place = self.manifest.folder / file["path"]
-            place.parent.mkdir(parents=True, exist_ok=True)
-            (self.path / file["path"]).replace(place)
+            target = place(self.manifest.folder, file["path"])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (self.path / file["path"]).replace(target)
             self.manifest.note(file)
         self.manifest.staged.clear()
         shutil.rmtree(self.path, ignore_errors=True)
@@ -63,6 +66,15 @@ class Staging:
             hub.remove_leftovers(self.path)
         if not self.partial_files() and not any(self.holds(file) for file in files):
             shutil.rmtree(self.path, ignore_errors=True)
+
+    def _drop_links(self) -> None:
+        """No link that somebody else laid there is written through."""
+        if self.path.is_symlink():
+            self.path.unlink()
+        for at, folders, names in os.walk(self.path):
+            for path in (Path(at) / name for name in (*folders, *names)):
+                if path.is_symlink():
+                    path.unlink()
 
     def partial_files(self) -> list[Path]:
         """What is growing there, or was left in the middle."""

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.host.state import StateFolder
+from sparkwright.trust.model_files import why_not_a_model_file
 
 CHUNK_BYTES = 2**20
 INDEX = ".safetensors.index.json"
+INDEX_BYTES = 128 * 2**20  # of the largest models they have 20 MB
 PREFIX = "model-"
 SHA256_DIGITS = 64
 
@@ -53,8 +55,12 @@ class Manifest:
 
     @classmethod
     def _from(cls, state: StateFolder, folder: Path, found: Mapping[str, Any]) -> Manifest:
-        files, indexes, about, staged = (found.get(key, {}) for key in ("files", "indexes", "about", "staged"))
-        return cls(state, folder, files, indexes, about, staged)
+        files, indexes, staged = (_own(found.get(key, {})) for key in ("files", "indexes", "staged"))
+        about = found.get("about", {})
+        paths = (
+            {"paths": [path for path in about["paths"] if not why_not_a_model_file(path)]} if "paths" in about else {}
+        )
+        return cls(state, folder, files, indexes, {**about, **paths}, staged)
 
     def save(self) -> None:
         """Remember it, unless it is remembered so already."""
@@ -133,6 +139,11 @@ class Manifest:
         return found
 
 
+def _own(rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Without names that lead elsewhere, which versions before 1.0 took from a lock."""
+    return {path: row for path, row in rows.items() if not why_not_a_model_file(path)}
+
+
 def _entry(path: str, row: list[Any]) -> dict[str, Any]:
     found = str(row[3])
     large = len(found) == SHA256_DIGITS
@@ -171,17 +182,20 @@ def stamp(path: Path) -> list[int] | None:
     """[size, mtime_ns, inode] of a file; None when there is none."""
     try:
         found = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in a name that an index gives
         return None
     return [found.st_size, found.st_mtime_ns, found.st_ino]
 
 
 def _shards(index: Path) -> list[str]:
+    """The files that an index names, as far as they are text; one of another kind, or far too long, names none."""
     try:
+        if index.stat().st_size > INDEX_BYTES:
+            return []
         named = json.loads(index.read_text())["weight_map"].values()
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return []
-    return sorted({str(one) for one in named})
+    return sorted({one for one in named if isinstance(one, str)})
 
 
 def _size(path: Path) -> int:

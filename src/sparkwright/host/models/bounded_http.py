@@ -1,0 +1,93 @@
+"""HTTP to a hub that may lie: answers have an end in bytes and in time, redirects are few and lead to http or https only.
+
+A token goes to the host it is for: requests takes it off on the way to another one, huggingface_hub and hf_transfer do too
+(tests/modules/test_hostile_hub.py asks all of them).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from sparkwright.errors import Failed
+
+T = TypeVar("T")
+
+#: of an answer that is read into memory: metadata, an error, a redirect. A model of 20,000 files is described in 8 MB
+ANSWER_BYTES = 16 * 2**20
+REDIRECTS = 10
+SILENCE_S, ANSWER_S = 30.0, 120.0
+
+
+def session() -> requests.Session:
+    """A session whose answers are bounded, but for files that are streamed to the disk."""
+    one = requests.Session()
+    one.max_redirects = REDIRECTS
+    for scheme in ("http://", "https://"):
+        one.mount(scheme, _Bounded())
+    return one
+
+
+def get(url: str, headers: Mapping[str, str]) -> requests.Response:
+    """Ask for a short answer. Raises requests.RequestException, Failed for one that is too long."""
+    headers = {**headers, "Accept-Encoding": "identity"}
+
+    def ask() -> requests.Response:
+        with session() as one:
+            return one.get(url, headers=headers, timeout=SILENCE_S)
+
+    return _within(ANSWER_S, ask)
+
+
+class _Bounded(HTTPAdapter):
+    def send(
+        self, request: requests.PreparedRequest, stream: bool = False, *args: Any, **kwargs: Any
+    ) -> requests.Response:
+        response = super().send(request, stream, *args, **kwargs)
+        if not stream or response.is_redirect or not response.ok:
+            response.raw = _AtMost(response.raw, ANSWER_BYTES)
+        return response
+
+
+class _AtMost:
+    """A body that ends with an error after so many bytes."""
+
+    def __init__(self, raw: Any, at_most: int) -> None:
+        self._raw = raw
+        self._left = at_most
+
+    def stream(self, amount: int, decode_content: bool | None = None) -> Iterator[bytes]:
+        for data in self._raw.stream(amount, decode_content=decode_content):
+            self._left -= len(data)
+            if self._left < 0:
+                self._raw.close()
+                raise Failed(f"the answer is longer than {ANSWER_BYTES // 2**20} MiB.")
+            yield data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+def _within(seconds: float, work: Callable[[], T]) -> T:
+    """What a piece of work returns or raises. A byte now and then keeps each read alive: only the clock ends that."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    worker = threading.Thread(target=run, daemon=True)
+    worker.start()
+    worker.join(seconds)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise requests.Timeout(f"no answer within {seconds:g} s")
+    return done[0]

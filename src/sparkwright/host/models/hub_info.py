@@ -1,0 +1,75 @@
+"""What a hub says of a model, read up to a bound and judged before anything is made of it: the lock entry, and config.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from sparkwright.errors import Failed
+from sparkwright.host.models import hub
+from sparkwright.host.models.hub import CONFIG, Source
+from sparkwright.trust import model_files
+from sparkwright.trust.names import COMMIT, matched
+
+CONFIG_BYTES = 4 * 2**20
+_FIX = "Leave it out with `ignore` in the recipe's model, or ask another hub (HF_ENDPOINT)."
+
+
+def entry(source: Source, chosen: Callable[[str], bool]) -> dict[str, Any]:
+    """The lock entry of a model: commit, and every chosen file with size, sha256 (large ones) or git blob id (small ones).
+
+    source: its commit is a branch, a tag or a commit here. Raises Failed for an answer that can't be one.
+    """
+    address = f"{source.url}/api/models/{source.id}/revision/{quote(source.commit, safe='')}?blobs=true"
+    return read(parsed(hub.answer(source, address), source), source, chosen)
+
+
+def read(found: object, source: Source, chosen: Callable[[str], bool]) -> dict[str, Any]:
+    """The lock entry in a hub's answer about a model. Pure. Raises Failed for an answer that can't be one."""
+    about = f"the hub's answer about {source.id}"
+    if not isinstance(found, Mapping) or not isinstance(found.get("siblings"), list):
+        raise Failed(f"{about} has no list of files.", fix=hub.OTHER)
+    commit = matched(COMMIT, found.get("sha"), f"the commit in {about}")
+    if COMMIT.fullmatch(source.commit) and commit != source.commit:
+        raise Failed(f"{about} is of commit {commit}, not of {source.commit}.", fix=hub.OTHER)
+    siblings = found["siblings"]
+    if len(siblings) > model_files.FILES_AT_MOST:
+        raise Failed(f"{about} names {model_files.why_not_together(map(str, range(len(siblings))))}.", fix=hub.OTHER)
+    rows = [_row(one) for one in siblings]
+    rows = [row for row in rows if not isinstance(row["path"], str) or chosen(row["path"])]
+    files = model_files.checked(rows, about, fix=_FIX)
+    return {"commit": commit, "files": sorted(files, key=lambda file: str(file["path"]))}
+
+
+def config(source: Source, file: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's config.json at a commit; empty when it is not a JSON object, or far too long to be one. file: its row."""
+    if file["size_bytes"] > CONFIG_BYTES:
+        return {}
+    try:
+        found = json.loads(hub.answer(source, source.address(CONFIG)))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _row(sibling: object) -> dict[str, Any]:
+    """A file as the lock holds it, of what the hub says about it; what it does not say is None."""
+    one = sibling if isinstance(sibling, Mapping) else {}
+    lfs = one.get("lfs")
+    large = isinstance(lfs, Mapping)
+    sha256 = lfs.get("sha256") if isinstance(lfs, Mapping) else None
+    return {
+        "path": one.get("rfilename"),
+        "size_bytes": one.get("size"),
+        "sha256": sha256,
+        "blob_id": None if large else one.get("blobId"),
+    }
+
+
+def parsed(text: bytes, source: Source) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Failed(f"the hub's answer about {source.id} is not JSON.", fix=hub.OTHER) from None

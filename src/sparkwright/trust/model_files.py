@@ -1,0 +1,99 @@
+"""What a lock, a hub or a folder may say of a model: its id and revision, the names, sizes and hashes of its files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.trust.names import COMMIT, why_not_a_file
+from sparkwright.trust.visible import one_line
+
+#: as the hub names them: OWNER/NAME, or NAME alone for the oldest
+_ID = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
+#: what git refuses in the name of a branch or tag (git-check-ref-format)
+_NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^[-/.]|[/.]$")
+REVISION_CHARACTERS = 255
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+#: far above the largest repositories, which are below 2,000 files and 2 TB
+FILES_AT_MOST, BYTES_AT_MOST = 20_000, 2**60
+#: huggingface_hub writes NAME.metadata beside its partial files, and a step of a path has 255 bytes
+STEP_BYTES = 255 - len(".metadata")
+#: what sparkwright and huggingface_hub keep in a model's folder
+OWN = (".before", ".cache/huggingface", ".cache/sparkwright")
+
+
+def why_not_an_id(text: str) -> str:
+    """Why this is not the name of a model on a hub; empty when it is."""
+    if ".." in text or "--" in text or not _ID.fullmatch(text):
+        return "is not a model's name on the hub, as OWNER/NAME: letters, digits, `.`, `_` and `-`"
+    return ""
+
+
+def why_not_a_revision(text: str) -> str:
+    """Why this is not a branch, a tag or a commit; empty when it is."""
+    if not text or len(text) > REVISION_CHARACTERS or text != one_line(text) or _NO_REF.search(text):
+        return "is not a branch, tag or commit, as git allows them"
+    return ""
+
+
+def why_not_a_model_file(name: str) -> str:
+    """Why no file of a model can have this name; empty when one can."""
+    reason = why_not_a_file(name)
+    if reason:
+        return reason
+    if any(name == own or name.startswith(f"{own}/") for own in OWN):
+        return "is where sparkwright and the hub's client keep their own"
+    return "is too long" if any(len(step.encode()) > STEP_BYTES for step in name.split("/")) else ""
+
+
+def why_not_together(names: Iterable[str]) -> str:
+    """Why these can't be the files of one folder: too many, one twice, or one that is the folder of another. Empty: they can."""
+    ordered = sorted(names, key=lambda name: name.replace("/", "\0"))
+    if len(ordered) > FILES_AT_MOST:
+        return f"{len(ordered)} files; at most {FILES_AT_MOST} are read"
+    for one, following in pairwise(ordered):
+        if one == following:
+            return f"the file '{_shown(one)}' twice"
+        if following.startswith(f"{one}/"):
+            return f"'{_shown(one)}' as a file and as a folder"
+    return ""
+
+
+def why_not_a_row(row: Mapping[str, Any]) -> str:
+    """Why this can't be a file's size and hash; empty when it can. A row: path, size_bytes, and sha256 or blob_id."""
+    size, sha256, blob_id = (row.get(key) for key in ("size_bytes", "sha256", "blob_id"))
+    if type(size) is not int or not 0 <= size <= BYTES_AT_MOST:
+        return f"a size of {_shown(size)} bytes"
+    if sha256 is None and blob_id is None:
+        return "no hash"
+    if sha256 is not None and not _matches(SHA256, sha256):
+        return f"the sha256 {_shown(sha256)}"
+    return f"the git id {_shown(blob_id)}" if blob_id is not None and not _matches(COMMIT, blob_id) else ""
+
+
+def checked(rows: Sequence[Any], what: str, *, fix: str = "") -> list[dict[str, Any]]:
+    """The rows of a model's files as they are. Raises Failed that names WHAT and the first that can't be."""
+    for row in rows:
+        name = row.get("path") if isinstance(row, Mapping) else None
+        reason = why_not_a_model_file(name) if isinstance(name, str) else "is not text"
+        if reason:
+            raise Failed(f"{what} names a file '{_shown(name)}' that {reason}.", fix=fix)
+        reason = why_not_a_row(row)
+        if reason:
+            raise Failed(f"{what} gives the file '{_shown(name)}' {reason}.", fix=fix)
+    reason = why_not_together(row["path"] for row in rows)
+    if reason:
+        raise Failed(f"{what} names {reason}.", fix=fix)
+    return list(rows)
+
+
+def _matches(pattern: re.Pattern[str], text: object) -> bool:
+    return isinstance(text, str) and pattern.fullmatch(text) is not None
+
+
+def _shown(value: object) -> str:
+    return one_line(str(value) if not isinstance(value, int) or abs(value) < 10**40 else "more than 10**40", at_most=80)

@@ -1,0 +1,151 @@
+"""What a hub, a lock, a peer and a model's folder say of a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sparkwright import lockfile
+from sparkwright.cli import sharing
+from sparkwright.errors import Failed, Refused
+from sparkwright.host.models import hub_info, kept_files, neighbour
+from sparkwright.host.models.hub import Source
+from sparkwright.host.models.whole import Manifest
+from sparkwright.host.state import StateFolder
+from sparkwright.sandbox import hub as sandbox_hub
+from sparkwright.trust import model_files
+from tests.fuzz.harness import NASTY, feed, texts, values
+
+MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
+SOURCE = Source("http://127.0.0.1:1", MODEL, "main")
+
+
+def hub_answer() -> dict[str, Any]:
+    siblings = [sandbox_hub.sibling(MODEL, path) for path in sandbox_hub.files(MODEL)[:7]]
+    return {"id": MODEL, "sha": sandbox_hub.commit(MODEL), "private": False, "tags": [], "siblings": siblings}
+
+
+def inside(path: str) -> bool:
+    return (Path("/models/m") / path).resolve().is_relative_to("/models/m/")
+
+
+def test_a_hubs_answer(tmp_path: Path) -> None:
+    """What is taken of it can be locked, and is read as it was written."""
+
+    def read(answer: Any) -> None:
+        found = hub_info.read(answer, SOURCE, lambda path: True)
+        assert all(inside(one["path"]) for one in found["files"])
+        locked = lockfile.Lock().with_model(MODEL, "main", found)
+        locked.save(tmp_path)
+        assert lockfile.load(tmp_path) == locked
+
+    feed(read, values([hub_answer()]))
+
+
+def test_a_name(tmp_path: Path) -> None:
+    def read(row: Any) -> None:
+        found = hub_info.read({**hub_answer(), "siblings": [row]}, SOURCE, lambda path: True)
+        locked = lockfile.Lock().with_model(MODEL, "main", found)
+        locked.save(tmp_path)
+        assert lockfile.load(tmp_path) == locked
+
+    rows = [
+        {"rfilename": name, "size": 1, "blobId": "b" * 40} for name in ("a, b.json", "x[1].bin", "'q': #1", "a/b/c")
+    ]
+    feed(read, values(rows))
+
+
+def test_the_bytes_of_an_answer() -> None:
+    def read(text: bytes) -> None:
+        hub_info.read(hub_info.parsed(text, SOURCE), SOURCE, lambda path: True)
+
+    feed(read, texts([json.dumps(hub_answer()).encode()]))
+
+
+def lock() -> dict[str, Any]:
+    entry = hub_info.read(hub_answer(), SOURCE, lambda path: True)
+    image = {"digest": "sha256:" + "d" * 64, "platforms": ["linux/arm64"]}
+    return {"schema": 1, "images": {"a/b:v1": image}, "models": {f"{MODEL}@main": {**entry, "config": {"a": [1]}}}}
+
+
+def test_a_lock(tmp_path: Path) -> None:
+    def read(data: Any) -> None:
+        text = yaml.safe_dump(data, allow_unicode=True)
+        (tmp_path / "spark.lock").write_text(text, encoding="utf-8", errors="replace")
+        found = lockfile.load(tmp_path)
+        assert all(inside(file["path"]) for entry in found.models.values() for file in entry["files"])
+        found.save(tmp_path)
+        assert lockfile.load(tmp_path) == found
+
+    feed(read, values([lock()]))
+
+
+def test_what_a_host_says_of_a_model() -> None:
+    entry = lock()["models"][f"{MODEL}@main"]
+    feed(lambda found: lockfile.model_entry("a/b@main", found if isinstance(found, dict) else {}), values([entry]))
+
+
+def test_the_rows_that_a_host_is_given() -> None:
+    rows = lock()["models"][f"{MODEL}@main"]["files"]
+    feed(lambda found: model_files.checked(found if isinstance(found, list) else [found], "the plan"), values([rows]))
+
+
+def test_ids_and_revisions() -> None:
+    def read(text: bytes) -> None:
+        name = text.decode(errors="surrogateescape")
+        if not model_files.why_not_an_id(name):
+            assert inside(name)
+        model_files.why_not_a_revision(name)
+
+    feed(read, texts([MODEL.encode(), b"refs/pr/1"]))
+
+
+def test_where_a_peer_hands_out() -> None:
+    def read(found: Any) -> None:
+        for url in sharing.addresses(found if isinstance(found, dict) else {}, "spark1"):
+            assert url.startswith("http://") and url.count("/") == 2
+
+    feed(read, values([{"urls": ["http://10.0.0.2:4711", "http://169.254.1.1:1"], "dir": "/m", "size_bytes": 1}]))
+
+
+def test_a_range() -> None:
+    feed(lambda text: neighbour._range(text.decode("latin-1"), 1000), texts([b"bytes=0-99", b"bytes=5-"]))
+
+
+def test_what_was_kept_of_another_revision(tmp_path: Path) -> None:
+    about = tmp_path / "m" / kept_files.FOLDER / kept_files.ABOUT
+    (tmp_path / "keys").write_text("mine")
+
+    def read(text: bytes) -> None:
+        about.parent.mkdir(parents=True, exist_ok=True)
+        about.write_bytes(text)
+        kept_files.commit_of(tmp_path / "m")
+        kept_files.put_back(tmp_path / "m")
+        assert (tmp_path / "keys").read_text() == "mine"
+
+    feed(read, texts([json.dumps({"commit": "a" * 40, "new": ["a", "b/c", "../keys"]}).encode()]))
+
+
+def test_an_index(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    manifest = Manifest(StateFolder(tmp_path / "state"), folder, {})
+
+    def read(text: bytes) -> None:
+        (folder / "model.safetensors.index.json").write_bytes(text)
+        manifest.indexes.clear()
+        manifest.unnamed([{"path": "model.safetensors.index.json"}])
+
+    feed(read, texts([sandbox_hub.content(MODEL, "model.safetensors.index.json")]))
+
+
+def test_every_nasty_thing_is_judged() -> None:
+    for one in NASTY:
+        for rows in ([one], [{"path": one, "size_bytes": 1, "sha256": None, "blob_id": "b" * 40}]):
+            try:
+                model_files.checked(rows, "the hub")
+            except (Failed, Refused) as error:
+                assert str(error).isprintable()

@@ -1,0 +1,166 @@
+"""Links and notes that somebody laid into a model's folder: nothing is written, moved or removed where they lead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Failed
+from sparkwright.host.models import kept_files, staging
+from sparkwright.host.models.patience import Patience
+from sparkwright.host.models.whole import Manifest
+from sparkwright.modules.base import Result
+from sparkwright.modules.hf_model import HfModel
+from sparkwright.modules.remove_model import RemoveModel
+from tests.modules.context import RecordingContext
+from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
+from tests.modules.test_model_folders import mounted
+
+FILES = {"config.json": b"{}", "sub/authorized_keys": b"ssh-ed25519 AAAA of somebody else"}
+HASTY = Patience(tries=2, pauses_s=(0.0,), hub_retries=0)
+MINE = "ssh-ed25519 AAAA mine"
+
+
+@pytest.fixture
+def hub() -> Iterator[LoopbackHub]:
+    one = LoopbackHub(dict(FILES))
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
+    one = RecordingContext(tmp_path, hub_url=hub.url)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys/authorized_keys").write_text(MINE)
+    mounted(one, {})
+    return one
+
+
+def fetch(context: RecordingContext, hub: LoopbackHub) -> Result:
+    args = HfModel.Args(id=MODEL, commit=COMMIT, files=hub.locked(), dir="~/m", transfer="plain")
+    return HfModel(HASTY).run(args, context)
+
+
+def untouched(context: RecordingContext) -> bool:
+    keys = context.machine.home / "keys"
+    return [path.name for path in keys.rglob("*")] == ["authorized_keys"] and (
+        (keys / "authorized_keys").read_text() == MINE
+    )
+
+
+@pytest.mark.parametrize("link", ["sub", staging.NAME, ".cache"])
+def test_a_transfer_does_not_write_through_a_folder_that_is_a_link(
+    context: RecordingContext, hub: LoopbackHub, link: str
+) -> None:
+    place = context.machine.home / "m" / link
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(context.machine.home / "keys")
+    try:
+        fetch(context, hub)
+    except Failed as error:
+        assert "a link that leads out of" in error.message
+    assert untouched(context)
+
+
+def test_a_partial_file_that_is_a_link_is_not_gone_on_with(context: RecordingContext, hub: LoopbackHub) -> None:
+    from sparkwright.host.models import hub as hub_client
+
+    waiting = context.machine.home / "m" / staging.NAME
+    hub_client.prepare(waiting, "plain")
+    row = hub.row("config.json")
+    hub_client.partial(waiting, "config.json", str(row["blob_id"])).symlink_to(
+        context.machine.home / "keys/authorized_keys"
+    )
+    fetch(context, hub)
+    assert untouched(context)
+    assert (context.machine.home / "m/config.json").read_bytes() == b"{}"
+
+
+def test_a_file_that_is_a_link_is_replaced_and_not_written_through(context: RecordingContext, hub: LoopbackHub) -> None:
+    place = context.machine.home / "m/config.json"
+    place.symlink_to(context.machine.home / "keys/authorized_keys")
+    fetch(context, hub)
+    assert untouched(context)
+    assert place.read_bytes() == b"{}" and not place.is_symlink()
+
+
+def test_a_folder_that_is_a_link_itself_is_the_users_choice(context: RecordingContext, hub: LoopbackHub) -> None:
+    (context.machine.home / "m").rmdir()
+    (context.machine.home / "disk").mkdir()
+    (context.machine.home / "m").symlink_to(context.machine.home / "disk")
+    fetch(context, hub)
+    assert (context.machine.home / "disk/sub/authorized_keys").exists()
+
+
+def test_removing_a_model_leaves_what_links_lead_to(context: RecordingContext, hub: LoopbackHub) -> None:
+    fetch(context, hub)
+    home = context.machine.home
+    (home / ".cache/huggingface/download").mkdir(parents=True)
+    (home / ".cache/huggingface/download/x.incomplete").write_text("of another program")
+    for path in (home / "m/sub").iterdir():
+        path.unlink()
+    (home / "m/sub").rmdir()
+    (home / "m/sub").symlink_to(home / "keys")
+    (home / "m/.cache").rmdir()
+    (home / "m/.cache").symlink_to(home / ".cache")
+    RemoveModel().run(RemoveModel.Args(dir="~/m"), context)
+    assert untouched(context)
+    assert (home / ".cache/huggingface/download/x.incomplete").exists()
+    assert not (home / "m/config.json").exists()
+
+
+def test_a_name_that_an_older_version_noted_is_not_removed(context: RecordingContext, hub: LoopbackHub) -> None:
+    fetch(context, hub)
+    manifest = Manifest.of(context.state, context.machine.home / "m")
+    manifest.rows["../keys/authorized_keys"] = [1, 1, 1, "a" * 64]
+    manifest.about["paths"].append("../keys/authorized_keys")
+    manifest.save()
+    assert "../keys/authorized_keys" not in [
+        one["path"] for one in Manifest.of(context.state, manifest.folder).entries()
+    ]
+    hub.files.pop("config.json")
+    fetch(context, hub)
+    RemoveModel().run(RemoveModel.Args(dir="~/m"), context)
+    assert untouched(context)
+
+
+@pytest.mark.parametrize(
+    "new", [["../keys/authorized_keys"], ["sub/authorized_keys"], [{}, 7, None], "../keys/authorized_keys", {"a": 1}]
+)
+def test_a_note_in_the_folder_removes_nothing_elsewhere(context: RecordingContext, new: object) -> None:
+    folder = context.machine.home / "m"
+    (folder / kept_files.FOLDER).mkdir()
+    (folder / "sub").symlink_to(context.machine.home / "keys")
+    (folder / kept_files.FOLDER / kept_files.ABOUT).write_text(json.dumps({"commit": COMMIT, "new": new}))
+    try:
+        kept_files.put_back(folder)
+    except Failed as error:
+        assert "a link that leads out of" in error.message
+    assert untouched(context)
+
+
+def test_kept_files_go_neither_through_links_nor_come_back_through_them(context: RecordingContext) -> None:
+    folder, keys = context.machine.home / "m", context.machine.home / "keys"
+    (folder / "config.json").write_text("old")
+    (folder / kept_files.FOLDER).symlink_to(keys)
+    kept_files.keep(folder, ["config.json"], COMMIT)
+    assert untouched(context)
+    (folder / kept_files.FOLDER / "sub").mkdir()
+    (folder / kept_files.FOLDER / "sub/authorized_keys").write_text("of somebody else")
+    (folder / "sub").symlink_to(keys)
+    with pytest.raises(Failed, match="a link that leads out of"):
+        kept_files.put_back(folder)
+    assert untouched(context)
+
+
+@pytest.mark.parametrize("name", ["a\x00b", "../../etc/passwd", "\x1b]52;c;aGk=\x07"])
+def test_an_index_names_its_shards_and_no_more(context: RecordingContext, hub: LoopbackHub, name: str) -> None:
+    hub.files["x.safetensors.index.json"] = json.dumps({"weight_map": {"a": name, "b": 7, "c": None}}).encode()
+    with pytest.raises(Failed, match="names files that are not there") as caught:
+        fetch(context, hub)
+    assert caught.value.message.isprintable()
