@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import paramiko
 import pytest
@@ -36,11 +35,11 @@ class Bench:
             ("nobody", "ed25519"),
         ):
             self._key(name, kind)
-        for name in ("held", "locked", "signed", "signed too", "expired"):
+        for name in ("held", "locked", "signed", "signed2", "expired"):
             self._key(name, "ed25519")
         shutil.copy(lab.folder / "id", self.made / "id")
         self._sign("signed", "a cert.pub")
-        self._sign("signed too", "signed too-cert.pub")
+        self._sign("signed2", "signed2-cert.pub")
         self._sign("expired", "expired-cert.pub", "-V", "20200101:20200102")
         self.agent = self._agent()
         self._passphrase("locked")
@@ -140,8 +139,8 @@ class Bench:
     def lay_out(self, case: Case) -> None:
         """The files of a case, as nobody has touched them yet."""
         server, jump = self.servers[case.server], self.servers["jump"]
-        shutil.rmtree(self.files, ignore_errors=True)
-        self.files.mkdir()
+        for path in self.files.iterdir():
+            path.unlink()
         for path in self.made.iterdir():
             (self.files / path.name).symlink_to(path)
         for name, text in case.files.items():
@@ -155,7 +154,7 @@ class Bench:
         usual = "UserKnownHostsFile <dir>/known\nGlobalKnownHostsFile none\nUser root"
         host = self.filled(f"{case.config}\n{case.login}\n{usual}", server).replace("\n", "\n  ")
         hops = f"Match host 127.0.0.1,::1,localhost !originalhost target\n  UserKnownHostsFile {self.files}/jumps\n  User root\n  IdentityFile {self.files}/id\n"
-        match = 'Match originalhost target exec "exit 1"\n  HostKeyAlias wrong\nMatch originalhost target exec "exit 0"\n  HostKeyAlias none\n'
+        match = 'Match originalhost target exec "exit 1"\n  HostKeyAlias wrong\nMatch originalhost target exec "exit 0"\n  HostKeyAlias right\n'
         first = f"{match}\n" if case.before == "match" else ""
         self.lab.write_config(
             f"{first}Match originalhost target\n  HostName 127.0.0.1\n  Port {server.port}\n  {host}\n{hops}"

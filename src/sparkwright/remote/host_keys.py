@@ -1,7 +1,7 @@
 """A host's key is checked as ssh checks it; an unknown, changed or revoked one is refused with what would help.
 
-In three places this is stricter than ssh, on purpose: a changed key is refused whatever StrictHostKeyChecking says, a key of
-another kind than the known ones is not new, and NoHostAuthenticationForLocalhost is not heeded (docs/ssh.md).
+In two places this is stricter than ssh, on purpose: a changed key is refused whatever StrictHostKeyChecking says, and
+NoHostAuthenticationForLocalhost is not heeded (docs/ssh.md).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str =
             return True
     if plain:
         raise changed(target, key, plain)
-    if target.strict in ("accept-new", "no"):
+    if target.strict in ("accept-new", "no") and target.keep_in is not None:
         return False
     raise Unreachable(f"the key of {target.known_as} is not known yet: {fingerprint(key)}.", fix=_fix(target, first))
 
@@ -98,12 +98,9 @@ def fingerprint(key: paramiko.PKey) -> str:
     return _sha256(key.asbytes())
 
 
-def keep(target: SshTarget, key: paramiko.PKey) -> str:
-    """Write a new key down where ssh would. Returns what was done, one sentence."""
+def keep(target: SshTarget, key: paramiko.PKey, path: Path) -> str:
+    """Write a new key down. Returns what was done, one sentence."""
     line = f"{_written_name(target)} {key.get_name()} {key.get_base64()}\n"
-    path = target.keep_in
-    if path is None:
-        return f"the new key of {target.known_as} is accepted and kept nowhere (UserKnownHostsFile none): {fingerprint(key)}"
     try:
         _append(path, line)
     except OSError as error:
@@ -122,8 +119,8 @@ class _Policy(paramiko.MissingHostKeyPolicy):
         target, first = self._target, self._first
         if target.known_hosts_command:
             first = known_hosts.lines(target, target.known_as, key)
-        if not check(target, key, first, _peer(client)):
-            self._say(keep(target, key))
+        if not check(target, key, first, _peer(client)) and target.keep_in is not None:
+            self._say(keep(target, key, target.keep_in))
 
 
 def _refuse_revoked(target: SshTarget, key: paramiko.PKey, lines: list[Known]) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import paramiko
@@ -217,15 +218,20 @@ def _last_words(channel: Channel, said: bytes) -> str:
 def _open(target: SshTarget, name: str, say: Callable[[str], None], through: tuple[str, ...] = ()) -> Connection:
     """A connection, over its jump hosts, with every key checked. Raises Unreachable; Refused when the jump hosts are a circle."""
     gateway: Connection | None = None
-    for hop in target.jump:
-        if hop in through:
-            raise Refused(f"ProxyJump goes in a circle: {' > '.join((*through, hop))}.", where=name)
-        over, where = ssh_config.jump_target(hop), f"{name} (over {hop})"
-        if gateway is None and over.jump != target.jump:  # equal: `Host *` names the jump host for itself too
-            gateway = _open(over, where, say, (*through, hop))
-        else:
-            gateway = _one(over, where, gateway, say)
-    return _one(target, name, gateway, say)
+    try:
+        for hop in target.jump:
+            if hop in through:
+                raise Refused(f"ProxyJump goes in a circle: {' > '.join((*through, hop))}.", where=name)
+            over, where = ssh_config.jump_target(hop), f"{name} (over {hop})"
+            if gateway is None and over.jump != target.jump:  # equal: `Host *` names the jump host for itself too
+                gateway = _open(over, where, say, (*through, hop))
+            else:
+                gateway = _one(over, where, gateway, say)
+        return _one(target, name, gateway, say)
+    except BaseException:
+        if gateway is not None:
+            gateway.close()
+        raise
 
 
 def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable[[str], None]) -> Connection:
@@ -262,7 +268,8 @@ def _once(target: SshTarget, name: str, gateway: Connection | None, say: Callabl
             config=Config(overrides={"load_ssh_configs": False}),
         )
         connection.connect_kwargs["transport_factory"] = host_keys.prepare(connection.client, target, say)
-        connection.open()
+        with _closed_when_refused(connection):
+            connection.open()
     except SparkwrightError as error:
         error.where = error.where or name
         raise
@@ -275,6 +282,16 @@ def _once(target: SshTarget, name: str, gateway: Connection | None, say: Callabl
     if connection.transport is not None:
         connection.transport.set_keepalive(5)
     return connection
+
+
+@contextmanager
+def _closed_when_refused(connection: Connection) -> Iterator[None]:
+    """Hang up at once: sshd counts who stays without a login, and turns away others after some (MaxStartups)."""
+    try:
+        yield
+    except BaseException:
+        connection.client.close()
+        raise
 
 
 def _socket(target: SshTarget) -> socket.socket | paramiko.ProxyCommand:
