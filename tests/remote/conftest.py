@@ -53,16 +53,20 @@ class Lab:
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    yield from in_folder(tmp_path, monkeypatch)
+
+
+def in_folder(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Lab]:
     if SSHD is None:
         pytest.skip("no sshd here (Debian: openssh-server)")
     if os.geteuid() != 0:
         pytest.skip("an sshd with its own HOME needs root")
-    one = Lab(tmp_path)
-    wrapper = tmp_path / "bin" / "ssh"
+    one = Lab(folder)
+    wrapper = folder / "bin" / "ssh"
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F "{one.config}" "$@"\n')
     wrapper.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
+    patch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
     yield one
     for sshd in one.started:
         sshd.stop()

@@ -32,13 +32,15 @@ def free_port() -> int:
 
 @dataclass
 class Sshd:
-    """One sshd with its own host key. home: what HOME is for those who log in. forced: what runs whatever they ask for."""
+    """One sshd with its own host key. home: what HOME is for those who log in. forced: what runs whatever they ask for.
+    more: lines of its configuration."""
 
     folder: Path
     home: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
     forced: str = ""
+    more: str = ""
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -52,6 +54,7 @@ class Sshd:
             f"AuthorizedKeysFile {self.folder}/authorized_keys\nPermitRootLogin yes\nPasswordAuthentication no\n"
             f"SetEnv HOME={self.home}\nAllowTcpForwarding yes\n"
             + (f"ForceCommand {self.forced}\n" if self.forced else "")
+            + self.more
         )
         Path("/run/sshd").mkdir(exist_ok=True)
         self.process = subprocess.Popen(

@@ -1,71 +1,93 @@
-"""Host keys are checked against the user's known_hosts; an unknown or changed one is refused with what would mend it.
+"""A host's key is checked as ssh checks it; an unknown, changed or revoked one is refused with what would help.
 
-Which lines of known_hosts are a host's is asked of ssh-keygen: it knows hashed names, patterns and markers as ssh does.
+In two places this is stricter than ssh, on purpose: a changed key is refused whatever StrictHostKeyChecking says, and
+NoHostAuthenticationForLocalhost is not heeded (docs/ssh.md).
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import subprocess
+import hmac
+import ipaddress
+import os
 from collections.abc import Callable
-from typing import NamedTuple
+from pathlib import Path
 
 import paramiko
-from paramiko.pkey import UnknownKeyType
 
-from sparkwright.errors import Unreachable
-from sparkwright.remote.ssh_config import SshTarget
+from sparkwright.errors import Refused, Unreachable
+from sparkwright.remote import known_hosts
+from sparkwright.remote.known_hosts import AUTHORITY, REVOKED, Known
+from sparkwright.remote.ssh_target import SshTarget
 from sparkwright.shell import join
 
-REVOKED, AUTHORITY = "@revoked", "@cert-authority"
+Say = Callable[[str], None]
+RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
 
-class Known(NamedTuple):
-    """One line of known_hosts. marker: "", "@revoked" or "@cert-authority". key: base64."""
+def prepare(client: paramiko.SSHClient, target: SshTarget, say: Say) -> Callable[..., paramiko.Transport]:
+    """Let a client accept no key but by `check`. Returns how its transport is made: asking for a known kind of key first."""
+    first = known_hosts.lines(target, target.known_as)
+    client.set_missing_host_key_policy(
+        _Policy(target, first, say)
+    )  # the client itself knows no key, so every one is asked
 
-    marker: str
-    kind: str
-    key: str
+    def transport(sock: object, **settings: object) -> paramiko.Transport:
+        made = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]
+        options = made.get_security_options()
+        options.key_types = algorithms(target, first, tuple(options.key_types))
+        return made
 
-
-def prepare(client: paramiko.SSHClient, target: SshTarget, say: Callable[[str], None]) -> None:
-    """Give a client the keys that are known for a target, and a policy that never accepts silently."""
-    lines = known(target)
-    revoked = {line.key for line in lines if line.marker == REVOKED}
-    dialled = target.hostname if target.port == 22 else f"[{target.hostname}]:{target.port}"
-    keys = client.get_host_keys()
-    kinds: set[str] = set()
-    for line in lines:
-        if not line.marker and line.key not in revoked and line.kind not in kinds:
-            kinds.add(line.kind)  # of two keys of a kind paramiko compares one: the first
-            try:
-                keys.add(dialled, line.kind, paramiko.PKey.from_type_string(line.kind, base64.b64decode(line.key)))
-            except (paramiko.SSHException, UnknownKeyType, ValueError):
-                continue  # a kind that paramiko can't speak is never negotiated
-    client.set_missing_host_key_policy(_Policy(target, lines, say))
+    return transport
 
 
-def known(target: SshTarget) -> list[Known]:
-    """The lines for a target, the user's files first."""
-    found = []
-    for path in target.known_hosts:
-        if not path.is_file():
-            continue
-        words = ["ssh-keygen", "-F", target.known_as, "-f", str(path)]
-        said = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=10, check=False)
-        for line in said.stdout.splitlines():
-            fields = line.split()
-            marker = fields.pop(0) if line.startswith("@") else ""
-            if len(fields) >= 3 and not line.startswith("#"):
-                found.append(Known(marker, fields[1], fields[2]))
-    return found
+def algorithms(target: SshTarget, known: list[Known], spoken: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the spoken ones that the user allows, the kinds of the known keys first. Raises Refused when none is left."""
+    kinds = {line.kind for line in known if not line.marker}
+    preferred = kinds | set(RSA if "ssh-rsa" in kinds else ())
+    allowed = [one for one in spoken if not target.key_algorithms or one in target.key_algorithms]
+    if not allowed:
+        raise Refused("HostKeyAlgorithms of ssh leaves no kind of key that can be checked here.", where=target.address)
+    return tuple(sorted(allowed, key=lambda one: one not in preferred))
 
 
-def changed(target: SshTarget, error: paramiko.BadHostKeyException) -> Unreachable:
-    """The refusal of a key that differs from the known one."""
+def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str = "") -> bool:
+    """Whether the key is known; False when it is new and the user's configuration accepts new ones.
+
+    first: the lines under its own name. peer: the address that answers, where it was reached without a proxy.
+    Raises Unreachable when the key is not to be trusted.
+    """
+    _refuse_revoked(target, key, first)
+    if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
+        raise Unreachable(
+            f"the key of {target.known_as} has {key.get_bits()} bits, RequiredRSASize asks for {target.rsa_bits}.",
+            fix="Give the host a new one.",
+        )
+    _refuse_another_of_the_address(target, key, peer)
+    plain = [line for line in first if not line.marker]
+    if any(line.key == key.asbytes() for line in plain):
+        return True
+    if any(line.kind == key.get_name() for line in plain):
+        raise changed(target, key, plain)
+    if target.known_as.startswith("["):
+        portless = known_hosts.lines(target, target.hostname, key)  # ssh looks there too
+        _refuse_revoked(target, key, portless)
+        if any(line.key == key.asbytes() for line in portless if not line.marker):
+            return True
+    if plain:
+        raise changed(target, key, plain)
+    if target.strict in ("accept-new", "no") and target.keep_in is not None:
+        return False
+    raise Unreachable(f"the key of {target.known_as} is not known yet: {fingerprint(key)}.", fix=_fix(target, first))
+
+
+def changed(target: SshTarget, key: paramiko.PKey, plain: list[Known]) -> Unreachable:
+    """The refusal of a key that differs from the known ones."""
+    known = next((line for line in plain if line.kind == key.get_name()), plain[0])
     return Unreachable(
-        f"the key of {target.known_as} is not the known one: {fingerprint(error.key)}, not {fingerprint(error.expected_key)}."
+        f"the key of {target.known_as} is not the known one: {fingerprint(key)} ({key.get_name()}),"
+        f" not {_sha256(known.key)} ({known.kind})."
         " Somebody may be in between, or the host was installed anew.",
         fix=f"If it was: `{join(['ssh-keygen', '-R', target.known_as])}`, then log in once with ssh and compare the new one.",
     )
@@ -73,43 +95,93 @@ def changed(target: SshTarget, error: paramiko.BadHostKeyException) -> Unreachab
 
 def fingerprint(key: paramiko.PKey) -> str:
     """SHA256:..., as ssh shows it."""
-    digest = hashlib.sha256(key.asbytes()).digest()
-    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+    return _sha256(key.asbytes())
+
+
+def keep(target: SshTarget, key: paramiko.PKey, path: Path) -> str:
+    """Write a new key down. Returns what was done, one sentence."""
+    line = f"{_written_name(target)} {key.get_name()} {key.get_base64()}\n"
+    try:
+        _append(path, line)
+    except OSError as error:
+        return f"the new key of {target.known_as} is accepted, {path} can't be written ({error.strerror}): {fingerprint(key)}"
+    return f"the new key of {target.known_as} is now in {path}: {fingerprint(key)}"
 
 
 class _Policy(paramiko.MissingHostKeyPolicy):
-    def __init__(self, target: SshTarget, lines: list[Known], say: Callable[[str], None]) -> None:
+    def __init__(self, target: SshTarget, first: list[Known], say: Say) -> None:
         self._target = target
-        self._lines = lines
+        self._first = first
         self._say = say
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Unknown: accepted only when the user's own ssh configuration says so, and then written down and said."""
-        target = self._target
-        if any(line.marker == REVOKED and line.key == key.get_base64() for line in self._lines):
-            raise Unreachable(
-                f"the key of {target.known_as} is revoked in known_hosts: {fingerprint(key)}.",
-                fix="Whoever answers there holds a key that was given up: give the host a new one.",
-            )
-        if target.strict in ("accept-new", "no") and target.known_hosts:
-            self._keep(key)
-            return
-        raise Unreachable(f"the key of {target.known_as} is not known yet: {fingerprint(key)}.", fix=self._mend())
+        """Every key comes here: the client was given none to compare with."""
+        target, first = self._target, self._first
+        if target.known_hosts_command:
+            first = known_hosts.lines(target, target.known_as, key)
+        if not check(target, key, first, _peer(client)) and target.keep_in is not None:
+            self._say(keep(target, key, target.keep_in))
 
-    def _keep(self, key: paramiko.PKey) -> None:
-        path = self._target.known_hosts[0]
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with path.open("a+b") as file:
-            file.seek(0)
-            start = b"" if file.read()[-1:] in (b"", b"\n") else b"\n"
-            file.write(start + f"{self._target.known_as} {key.get_name()} {key.get_base64()}\n".encode())
-        self._say(f"the new key of {self._target.known_as} is now in {path}: {fingerprint(key)}")
 
-    def _mend(self) -> str:
-        target = self._target
-        authority = any(line.marker == AUTHORITY for line in self._lines)
-        if not authority and target.strict != "yes":
-            return f"Log in once by hand, compare it, and answer yes: `{target.by_hand}`."
-        scan = join(["ssh-keyscan", "-p", target.port, target.hostname])
-        why = "Certificates of hosts are not checked here. " if authority else ""
-        return f"{why}Compare it at the host, then add its line: `{scan} >> {target.known_hosts[0]}`."
+def _refuse_revoked(target: SshTarget, key: paramiko.PKey, lines: list[Known]) -> None:
+    where = f"{target.revoked} (RevokedHostKeys)" if target.revoked and known_hosts.revoked(target.revoked, key) else ""
+    if any(line.marker == REVOKED and line.key == key.asbytes() for line in lines):
+        where = "known_hosts"
+    if where:
+        raise Unreachable(
+            f"the key of {target.known_as} is revoked in {where}: {fingerprint(key)}.",
+            fix="Whoever answers there holds a key that was given up: give the host a new one.",
+        )
+
+
+def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
+    """CheckHostIP: the address must not be known by another key of the kind. Loopback is left out, as in ssh."""
+    if not target.check_ip or not peer or peer == target.hostname or ipaddress.ip_address(peer).is_loopback:
+        return
+    name = peer if target.port == 22 else f"[{peer}]:{target.port}"
+    plain = [line for line in known_hosts.lines(target, name, key) if not line.marker and line.kind == key.get_name()]
+    if plain and all(line.key != key.asbytes() for line in plain):
+        raise Unreachable(
+            f"{target.known_as} is at {peer}, which is known by another key: {_sha256(plain[0].key)}, not {fingerprint(key)}.",
+            fix=f"If the address moved: `{join(['ssh-keygen', '-R', name])}`.",
+        )
+
+
+def _peer(client: paramiko.SSHClient) -> str:
+    """The address at the other end of its socket; empty behind a proxy or a jump host."""
+    transport = client.get_transport()
+    try:
+        return str(transport.sock.getpeername()[0]).partition("%")[0] if transport else ""
+    except (AttributeError, OSError, TypeError):
+        return ""
+
+
+def _written_name(target: SshTarget) -> str:
+    if not target.hash_names:
+        return target.known_as
+    salt = os.urandom(20)
+    mac = hmac.new(salt, target.known_as.encode(), hashlib.sha1).digest()
+    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(mac).decode()}"
+
+
+def _append(path: Path, line: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(path, "a+b", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.seek(0)
+        start = b"" if file.read()[-1:] in (b"", b"\n") else b"\n"
+        file.write(start + line.encode())
+
+
+def _fix(target: SshTarget, lines: list[Known]) -> str:
+    authority = any(line.marker == AUTHORITY for line in lines)
+    if not authority and target.strict != "yes":
+        return f"Log in once by hand, compare it, and answer yes: `{target.by_hand}`."
+    why = "Certificates of hosts are not checked here. " if authority else ""
+    if target.keep_in is None:
+        return f"{why}Compare it at the host, and name a file in UserKnownHostsFile that holds it."
+    scan = join(["ssh-keyscan", "-p", target.port, target.hostname])
+    return f"{why}Compare it at the host, then add its line: `{scan} >> {target.keep_in}`."
+
+
+def _sha256(key: bytes) -> str:
+    return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import paramiko
@@ -25,7 +26,8 @@ from sparkwright.inventory.host import Host
 from sparkwright.plan.events import Event, event
 from sparkwright.plan.received import Received
 from sparkwright.remote import bootstrap, host_keys, runtime, ssh_config
-from sparkwright.remote.ssh_config import SshTarget
+from sparkwright.remote.identities import Login
+from sparkwright.remote.ssh_target import SshTarget
 from sparkwright.secret import Secret
 from sparkwright.shell import join
 
@@ -227,16 +229,23 @@ def _last_words(channel: Channel, said: str) -> str:
     return f"its last words: {text.splitlines()[-1][-200:]}" if text else "it said nothing"
 
 
-def _open(target: SshTarget, name: str, say: Callable[[str], None]) -> Connection:
-    """A connection, over its jump hosts, with every key checked. Raises Unreachable."""
+def _open(target: SshTarget, name: str, say: Callable[[str], None], through: tuple[str, ...] = ()) -> Connection:
+    """A connection, over its jump hosts, with every key checked. Raises Unreachable; Refused when the jump hosts are a circle."""
     gateway: Connection | None = None
-    for hop in target.jump:
-        over, where = ssh_config.jump_target(hop), f"{name} (over {hop})"
-        if gateway is None and over.jump != target.jump:  # equal: `Host *` names the jump host for itself too
-            gateway = _open(over, where, say)
-        else:
-            gateway = _one(over, where, gateway, say)
-    return _one(target, name, gateway, say)
+    try:
+        for hop in target.jump:
+            if hop in through:
+                raise Refused(f"ProxyJump goes in a circle: {' > '.join((*through, hop))}.", where=name)
+            over, where = ssh_config.jump_target(hop), f"{name} (over {hop})"
+            if gateway is None and over.jump != target.jump:  # equal: `Host *` names the jump host for itself too
+                gateway = _open(over, where, say, (*through, hop))
+            else:
+                gateway = _one(over, where, gateway, say)
+        return _one(target, name, gateway, say)
+    except BaseException:
+        if gateway is not None:
+            gateway.close()
+        raise
 
 
 def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable[[str], None]) -> Connection:
@@ -252,19 +261,16 @@ def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable
 
 
 def _once(target: SshTarget, name: str, gateway: Connection | None, say: Callable[[str], None]) -> Connection:
+    login = Login(target)
     settings: dict[str, Any] = {
-        "allow_agent": target.agent,
-        "look_for_keys": False,
-        "key_filename": [str(path) for path in target.identity_files],
+        "auth_strategy": login,
         "banner_timeout": CONNECT_S,
         "auth_timeout": CONNECT_S,
         "channel_timeout": CHANNEL_S,
     }
     began_s = time.monotonic()
     try:
-        if target.proxy_command:
-            settings["sock"] = paramiko.ProxyCommand(join(["sh", "-c", f"exec {target.proxy}"]))
-        elif gateway is None:
+        if gateway is None:
             settings["sock"] = _socket(target)
         connection = Connection(
             target.hostname,
@@ -275,33 +281,42 @@ def _once(target: SshTarget, name: str, gateway: Connection | None, say: Callabl
             connect_kwargs=settings,
             config=Config(overrides={"load_ssh_configs": False}),
         )
-        host_keys.prepare(connection.client, target, say)
-        connection.open()
+        connection.connect_kwargs["transport_factory"] = host_keys.prepare(connection.client, target, say)
+        with _closed_when_refused(connection):
+            connection.open()
     except SparkwrightError as error:
         error.where = error.where or name
         raise
-    except paramiko.BadHostKeyException as error:
-        refusal = host_keys.changed(target, error)
-        refusal.where = name
-        raise refusal from None
     except Exception as error:
         if "banner" in str(error) and time.monotonic() - began_s < CONNECT_S / 2:
             where = f"{target.user}@{target.hostname}:{target.port}"
             fix = "Too many logins at once? `MaxStartups` of its sshd says how many it takes."
             raise _Dropped(f"unreachable: {where} hangs up before the login.", where=name, fix=fix) from None
-        raise _refusal(error, target, name) from None
+        raise _refusal(error, target, name, login) from None
     if connection.transport is not None:
         connection.transport.set_keepalive(5)
     return connection
 
 
-def _socket(target: SshTarget) -> socket.socket:
+@contextmanager
+def _closed_when_refused(connection: Connection) -> Iterator[None]:
+    """Hang up at once: sshd counts who stays without a login, and turns away others after some (MaxStartups)."""
+    try:
+        yield
+    except BaseException:
+        connection.client.close()
+        raise
+
+
+def _socket(target: SshTarget) -> socket.socket | paramiko.ProxyCommand:
+    if target.proxy_command:
+        return paramiko.ProxyCommand(join(["sh", "-c", f"exec {target.proxy}"]))
     opened = socket.create_connection((target.hostname, target.port), timeout=CONNECT_S)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return opened
 
 
-def _refusal(error: Exception, target: SshTarget, name: str) -> Unreachable:
+def _refusal(error: Exception, target: SshTarget, name: str, login: Login) -> Unreachable:
     """What paramiko or the network said, as a sentence."""
     where = f"{target.user}@{target.hostname}:{target.port}"
     if isinstance(error, paramiko.PasswordRequiredException):
@@ -309,6 +324,7 @@ def _refusal(error: Exception, target: SshTarget, name: str) -> Unreachable:
         return Unreachable("unreachable: the key has a passphrase and no agent holds it.", where=name, fix=fix)
     if isinstance(error, paramiko.AuthenticationException):
         tried = ", ".join(str(path) for path in target.identity_files) or "no key file"
+        tried += f" ({'; '.join(login.problems)})" if login.problems else ""
         fix = f"Try `{target.by_hand}`."
         return Unreachable(f"unreachable: {where} accepts none of the agent's keys and {tried}.", where=name, fix=fix)
     if isinstance(error, socket.gaierror):

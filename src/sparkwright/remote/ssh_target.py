@@ -1,0 +1,179 @@
+"""What `ssh -G` says of a host, as a value: where it is, who logs in with which keys, and how its own key is checked."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkwright.errors import Refused
+from sparkwright.remote import ssh_tokens
+from sparkwright.shell import join
+from sparkwright.trust.visible import one_line
+
+SPELLED = {"true": "yes", "false": "no", "off": "no"}
+
+
+@dataclass(frozen=True)
+class SshTarget:
+    """What ssh would do.
+
+    address: what the user wrote, an alias perhaps. jump: the hosts of ProxyJump in their order.
+    identity_agent: as ssh -G prints it; empty for the one of SSH_AUTH_SOCK.
+    known_hosts: all files that are read. keep_in: the one that new keys go to. known_hosts_command: not split yet.
+    check_as: the name the host's key is known under. strict: yes, ask, accept-new or no.
+    key_algorithms: what the host may prove itself with; empty for all. rsa_bits: the shortest RSA key.
+    """
+
+    hostname: str
+    user: str
+    port: int
+    address: str = ""
+    jump: tuple[str, ...] = ()
+    proxy_command: str = ""
+    pubkey: bool = True
+    identity_files: tuple[Path, ...] = ()
+    certificate_files: tuple[Path, ...] = ()
+    identities_only: bool = False
+    identity_agent: str = ""
+    known_hosts: tuple[Path, ...] = ()
+    keep_in: Path | None = None
+    hash_names: bool = False
+    known_hosts_command: str = ""
+    revoked: Path | None = None
+    check_as: str = ""
+    check_ip: bool = False
+    strict: str = "ask"
+    key_algorithms: tuple[str, ...] = ()
+    rsa_bits: int = 0
+
+    @property
+    def known_as(self) -> str:
+        """The name of its line in known_hosts."""
+        name = self.check_as or self.hostname
+        return name if self.port == 22 or self.check_as else f"[{name}]:{self.port}"
+
+    @property
+    def by_hand(self) -> str:
+        """The command a person logs in with; ssh finds the jump hosts itself."""
+        port = ["-p", self.port] if self.port != 22 else []
+        return join(["ssh", *port, f"{self.user}@{self.address or self.hostname}"])
+
+    @property
+    def proxy(self) -> str:
+        """ProxyCommand with its tokens filled in; ssh -G prints it as it was written."""
+        return ssh_tokens.fill("ProxyCommand", self.proxy_command, self.tokens, environment=False)
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        """What %h and its like stand for."""
+        return ssh_tokens.of(self.hostname, self.address, self.port, self.user, self.check_as, ",".join(self.jump))
+
+
+def parse(text: str, address: str = "") -> SshTarget:
+    """What `ssh -G ADDRESS` printed. Raises Refused when a value can't be what ssh means."""
+    rows: dict[str, list[str]] = {}
+    for line in text.split("\n"):
+        key, _, value = line.partition(" ")
+        rows.setdefault(key, []).append(value)
+
+    def first(key: str, default: str = "") -> str:
+        value = rows.get(key, [default])[0]
+        return default if value == "none" else value
+
+    def word(key: str, default: str = "no") -> str:
+        return SPELLED.get(first(key, default), first(key, default))
+
+    hostname, user, port = first("hostname"), first("user"), _number(first("port", "22"), "Port", 65535)
+    alias = first("hostkeyalias")
+    jump = tuple(filter(None, first("proxyjump").split(",")))
+    tokens = ssh_tokens.of(hostname, address, port, user, alias, ",".join(jump))
+
+    def files(key: str, option: str) -> tuple[Path, ...]:
+        """One a line, spaces and all."""
+        values = [value for value in rows.get(key, []) if value not in ("", "none")]
+        return tuple(_path(ssh_tokens.fill(option, value, tokens)) for value in values)
+
+    def one_file(key: str, option: str) -> Path | None:
+        return next(iter(files(key, option)), None)
+
+    if not hostname or not user:
+        raise Refused(f"`ssh -G {one_line(address)}` names no host or no user.")
+    if word("proxyusefdpass") == "yes":
+        raise Refused("ProxyUseFdpass is not supported.", where=address, fix="Use `ProxyCommand ... -W %h:%p`.")
+    users_own = _split(first("userknownhostsfile"))
+    return SshTarget(
+        hostname=hostname,
+        user=user,
+        port=port,
+        address=address,
+        jump=jump,
+        proxy_command=first("proxycommand"),
+        pubkey=word("pubkeyauthentication", "yes") != "no",
+        identity_files=tuple(path for path in files("identityfile", "IdentityFile") if _there(path)),
+        certificate_files=files("certificatefile", "CertificateFile"),
+        identities_only=word("identitiesonly") == "yes",
+        identity_agent=ssh_tokens.fill("IdentityAgent", rows.get("identityagent", [""])[0], tokens),
+        known_hosts=users_own + _split(first("globalknownhostsfile")),
+        keep_in=users_own[0] if users_own else None,
+        hash_names=word("hashknownhosts") == "yes",
+        known_hosts_command=first("knownhostscommand"),
+        revoked=one_file("revokedhostkeys", "RevokedHostKeys"),
+        check_as=alias,
+        check_ip=word("checkhostip") == "yes",
+        strict=word("stricthostkeychecking", "ask"),
+        key_algorithms=tuple(filter(None, first("hostkeyalgorithms").split(","))),
+        rsa_bits=_number(first("requiredrsasize", "0"), "RequiredRSASize", 65536),
+    )
+
+
+def hop(spec: str) -> tuple[str, str, int]:
+    """Name, user and port of one hop of ProxyJump: [user@]host[:port], [user@][::1][:port] or the same as ssh://.
+
+    User and port are empty and 0 where they are left to the configuration. Raises Refused.
+    """
+    user, _, rest = spec.removeprefix("ssh://").rstrip("/").rpartition("@")
+    found = re.fullmatch(r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", rest, re.A)
+    if found is None and re.fullmatch(r"[0-9A-Fa-f:.]+(%\w+)?", rest, re.A):
+        return rest, user, 0
+    if found is None:
+        raise Refused(f"ProxyJump: '{one_line(spec, at_most=80)}' is no host.", fix="Write [user@]host[:port].")
+    port = found["port"] or found["port6"]
+    return found["v6"] or found["name"], user, _number(port, "the port of ProxyJump", 65535) if port else 0
+
+
+def _number(text: str, what: str, at_most: int) -> int:
+    if re.fullmatch(r"[0-9]{1,5}", text) and int(text) <= at_most:
+        return int(text)
+    raise Refused(f"{what} of ssh must be a number up to {at_most}, got '{one_line(text, at_most=40)}'.")
+
+
+def _split(value: str) -> tuple[Path, ...]:
+    """Several files on one line. ssh -G prints no quotes, so words that are a file only together are one."""
+    words, found = [one for one in value.split(" ") if one], []
+    while words:
+        together = (length for length in range(min(len(words), 16), 1, -1) if is_file(_path(" ".join(words[:length]))))
+        length = next(together, 1)
+        found.append(_path(" ".join(words[:length])))
+        words = words[length:]
+    return tuple(found)
+
+
+def _path(text: str) -> Path:
+    """`~` is what the password database says, as in ssh, whatever HOME is."""
+    return Path(pwd.getpwuid(os.getuid()).pw_dir + text[1:]) if text == "~" or text.startswith("~/") else Path(text)
+
+
+def is_file(path: Path) -> bool:
+    """Whether it is a file, as far as this user can see; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _there(path: Path) -> bool:
+    """Of a key that an agent or a card holds, the public part alone may be there."""
+    return is_file(path) or is_file(Path(f"{path}.pub"))

@@ -1,0 +1,52 @@
+"""The %-tokens and ${VARIABLES} of ssh_config(5): `ssh -G` prints most values as they were written."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import socket
+from collections.abc import Mapping
+
+from sparkwright.errors import Refused
+from sparkwright.trust.visible import one_line
+
+_TOKEN = re.compile(r"%(.?)", re.DOTALL)
+_EITHER = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)
+
+
+def of(hostname: str, address: str, port: int, user: str, alias: str, jump: str) -> dict[str, str]:
+    """What each token stands for. address: as the user wrote it. alias: HostKeyAlias or empty."""
+    here, me = socket.gethostname(), pwd.getpwuid(os.getuid())
+    return {
+        "%": "%",
+        "d": me.pw_dir,
+        "h": hostname,
+        "i": str(me.pw_uid),
+        "j": jump,
+        "k": alias or address,
+        "L": here.partition(".")[0],
+        "l": here,
+        "n": address,
+        "p": str(port),
+        "r": user,
+        "u": me.pw_name,
+    }
+
+
+def fill(option: str, text: str, tokens: Mapping[str, str], *, environment: bool = True) -> str:
+    """The text with its tokens filled in. Raises Refused for a token that is not known, and a variable that is not set."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[0].startswith("$"):
+            if found[2] in os.environ:
+                return os.environ[found[2]]
+            raise Refused(f"{option} of ssh names {one_line(found[0], at_most=80)}, which is not set.")
+        if found[1] in tokens:
+            return tokens[found[1]]
+        raise Refused(
+            f"{option} of ssh has the token '{one_line(found[0])}', which is not supported.",
+            fix="Write out what it stands for.",
+        )
+
+    return (_EITHER if environment else _TOKEN).sub(value, text)

@@ -1,0 +1,50 @@
+"""What `ssh -G` and `ssh-keygen -F` print, damaged: a value, or one sentence."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sparkwright.remote import known_hosts, ssh_target
+from tests.fuzz.harness import feed, texts
+from tests.remote.ssh_cases import CASES
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIPBJwYY+YKZvoKv9atSZmMekoPfwK5e8yHmbdSREEoQC"
+HEADS = ("IdentityFile %d/.ssh/%h_%r\n", "ProxyJump ann@a:22,b@[::1]:22\n", "KnownHostsCommand /bin/x '%H' %K\n", "")
+
+
+def seeds(folder: Path) -> list[bytes]:
+    """What the real ssh prints for some configurations of the table."""
+    if shutil.which("ssh") is None:
+        pytest.skip("no ssh here")
+    found = []
+    for number, head in enumerate(HEADS):
+        config = folder / f"config{number}"
+        config.write_text(head + next(case.config for case in CASES[number * 7 :] if "<" not in case.config) + "\n")
+        found.append(subprocess.run(["ssh", "-F", str(config), "-G", "spark1"], capture_output=True, check=True).stdout)
+    return found
+
+
+def test_what_ssh_says_of_its_configuration(tmp_path: Path) -> None:
+    def read(data: bytes) -> None:
+        target = ssh_target.parse(data.decode(errors="surrogateescape"), "spark1")
+        assert 0 <= target.port <= 65535
+        _ = target.known_as, target.by_hand
+        if "%" in target.proxy_command:
+            _ = target.proxy
+        for one in target.jump:
+            ssh_target.hop(one)
+
+    feed(read, texts(seeds(tmp_path)))
+
+
+def test_what_is_known_of_a_host() -> None:
+    lines = [
+        f"# Host spark1 found: line 1 \nspark1 ssh-ed25519 {KEY} a comment\n",
+        f"# Host h found: line 2 REVOKED\n@revoked * ssh-ed25519 {KEY}\n",
+        f"|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg= ssh-rsa {KEY}\n@cert-authority *,!b ssh-rsa {KEY}\n",
+    ]
+    feed(lambda data: list(known_hosts.read(data)), texts([line.encode() for line in lines]))

@@ -1,0 +1,226 @@
+"""The same configuration for ssh and for sparkwright: both connect, or both refuse. Where sparkwright refuses more, it is said why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import paramiko
+import pytest
+
+from sparkwright.errors import SparkwrightError
+from sparkwright.remote.ssh import SshLink
+from tests.remote import conftest
+from tests.remote.conftest import Lab
+from tests.remote.ssh_cases import CASES, Case
+from tests.remote.sshd import Sshd
+
+pytestmark = pytest.mark.ssh
+AGENT = "an agent"
+
+
+class Bench:
+    """Two servers, a jump host, an agent, and the files that a case starts from."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab, self.made, self.files = lab, lab.folder / "made", lab.folder / "files"
+        self.made.mkdir()
+        for name, kind in (
+            ("other", "ed25519"),
+            ("ecdsa", "ecdsa"),
+            ("rsa", "rsa"),
+            ("ca", "ed25519"),
+            ("nobody", "ed25519"),
+        ):
+            self._key(name, kind)
+        for name in ("held", "locked", "signed", "signed2", "expired"):
+            self._key(name, "ed25519")
+        shutil.copy(lab.folder / "id", self.made / "id")
+        self._sign("signed", "a cert.pub")
+        self._sign("signed2", "signed2-cert.pub")
+        self._sign("expired", "expired-cert.pub", "-V", "20200101:20200102")
+        self.agent = self._agent()
+        self._passphrase("locked")
+        lab.sshd.stop()
+        self.servers = {name: self._server(name) for name in ("plain", "certified", "jump")}
+
+    def _key(self, name: str, kind: str) -> None:
+        bits = ["-b", "2048"] if kind == "rsa" else []
+        words = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", "", "-C", "", "-f", str(self.made / name)]
+        subprocess.run(words, check=True)
+
+    def _sign(self, name: str, certificate: str, *more: str) -> None:
+        words = [
+            "ssh-keygen",
+            "-q",
+            "-s",
+            str(self.made / "ca"),
+            "-I",
+            "me",
+            "-n",
+            "root",
+            *more,
+            str(self.made / name),
+        ]
+        subprocess.run(words, check=True, capture_output=True)
+        (self.made / f"{name}-cert.pub").rename(self.made / certificate)
+
+    def _passphrase(self, name: str) -> None:
+        (self.made / f"{name}.pub").unlink()
+        subprocess.run(
+            ["ssh-keygen", "-q", "-p", "-P", "", "-N", "a phrase", "-f", str(self.made / name)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def _agent(self) -> subprocess.Popen[str]:
+        words = ["ssh-agent", "-D", "-a", str(self.made / AGENT)]
+        agent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert agent.stdout is not None
+        agent.stdout.readline()  # it listens
+        env = {**os.environ, "SSH_AUTH_SOCK": str(self.made / AGENT)}
+        subprocess.run(["ssh-add", "-q", str(self.made / "held"), str(self.made / "locked")], env=env, check=True)
+        return agent
+
+    def _server(self, name: str) -> Sshd:
+        one = Sshd(self.lab.folder / name, self.lab.folder / f"home-{name}")
+        one.more = f"HostKey {self.made}/rsa\nTrustedUserCAKeys {self.made}/ca.pub\n"
+        one.folder.mkdir()
+        one.new_host_key()
+        if name == "certified":
+            words = [
+                "ssh-keygen",
+                "-q",
+                "-s",
+                str(self.made / "ca"),
+                "-I",
+                "host",
+                "-h",
+                "-n",
+                "127.0.0.1",
+                str(one.host_key),
+            ]
+            subprocess.run(words, check=True, capture_output=True)
+            one.more += f"HostCertificate {one.host_key}-cert.pub\n"
+        if name == "jump":
+            one.more += "ListenAddress ::1\n"
+        one.start()
+        keys = [self.lab.folder / "id.pub", self.made / "held.pub", self.made / "expired.pub"]
+        lines = [path.read_text() for path in keys]
+        lines.append(
+            subprocess.run(
+                ["ssh-add", "-L"],
+                env={"SSH_AUTH_SOCK": str(self.made / AGENT)},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        (one.folder / "authorized_keys").write_text("".join(lines))
+        self.lab.started.append(one)
+        return one
+
+    def filled(self, text: str, server: Sshd) -> str:
+        """The text of a case with what it names."""
+        name = f"[127.0.0.1]:{server.port}"
+        jump = self.servers["jump"].port
+        known = {path.stem: " ".join(path.read_text().split()[:2]) for path in self.made.glob("*.pub")}
+        values = {
+            "me": name, "port": server.port, "jump": jump, "dir": self.files, "rsa": known["rsa"], "other": known["other"],
+            "ecdsa": known["ecdsa"], "ca": known["ca"], "ed": " ".join(server.host_key.with_suffix(".pub").read_text().split()[:2]),
+            "hashed": paramiko.HostKeys.hash_host(name), "id": (self.lab.folder / "id").read_text(),
+        }  # fmt: skip
+        for key, value in values.items():
+            text = text.replace(f"<{key}>", str(value))
+        return text
+
+    def lay_out(self, case: Case) -> None:
+        """The files of a case, as nobody has touched them yet."""
+        server, jump = self.servers[case.server], self.servers["jump"]
+        for path in self.files.iterdir():
+            path.unlink()
+        for path in self.made.iterdir():
+            (self.files / path.name).symlink_to(path)
+        for name, text in case.files.items():
+            path = self.files / self.filled(name, server)
+            path.write_text(self.filled(text, server))
+            path.chmod(0o700)
+        (self.files / "known").write_text(self.filled(case.known, server))
+        self._before(case, server)
+        key = jump.host_key.with_suffix(".pub").read_text()
+        (self.files / "jumps").write_text(f"[127.0.0.1]:{jump.port} {key}[::1]:{jump.port} {key}")
+        usual = "UserKnownHostsFile <dir>/known\nGlobalKnownHostsFile none\nUser root"
+        host = self.filled(f"{case.config}\n{case.login}\n{usual}", server).replace("\n", "\n  ")
+        hops = f"Match host 127.0.0.1,::1,localhost !originalhost target\n  UserKnownHostsFile {self.files}/jumps\n  User root\n  IdentityFile {self.files}/id\n"
+        match = 'Match originalhost target exec "exit 1"\n  HostKeyAlias wrong\nMatch originalhost target exec "exit 0"\n  HostKeyAlias right\n'
+        first = f"{match}\n" if case.before == "match" else ""
+        self.lab.write_config(
+            f"{first}Match originalhost target\n  HostName 127.0.0.1\n  Port {server.port}\n  {host}\n{hops}"
+        )
+
+    def _before(self, case: Case, server: Sshd) -> None:
+        match case.before.split():
+            case ["krl", which]:
+                public = server.host_key.with_suffix(".pub") if which == "ed" else self.made / f"{which}.pub"
+                words = ["ssh-keygen", "-q", "-k", "-f", str(self.files / "krl"), str(public)]
+                subprocess.run(words, check=True)
+            case ["open"]:
+                (self.files / "open").write_bytes((self.lab.folder / "id").read_bytes())
+                (self.files / "open").chmod(0o644)
+
+    def kept(self) -> str:
+        """What is in the user's known_hosts now, hashed names aside."""
+        lines = (self.files / "known").read_text().splitlines()
+        return "\n".join(line if not line.startswith("|1|") else f"hashed {line.split(' ', 1)[1]}" for line in lines)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with pytest.MonkeyPatch.context() as patch:
+        for lab in conftest.in_folder(tmp_path_factory.mktemp("cases"), patch):
+            lab.base = ""
+            one = Bench(lab)
+            one.files.mkdir()
+            patch.chdir(one.files)
+            patch.setenv("SSH_AUTH_SOCK", str(one.made / AGENT))
+            patch.setenv("LAB_AGENT", str(one.made / AGENT))
+            patch.setenv("LAB_DIR", str(one.made))
+            yield one
+            one.agent.kill()
+            one.agent.wait()
+
+
+def by_ssh(bench: Bench) -> str:
+    """What ssh says when it refuses; empty when it connects."""
+    words = ["ssh", "-o", "BatchMode=yes", "-o", "LogLevel=error", "target", "true"]
+    said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    return said.stderr.strip() or f"exit {said.returncode}" if said.returncode else ""
+
+
+def by_sparkwright(bench: Bench) -> str:
+    """What sparkwright says when it refuses; empty when it connects."""
+    link = SshLink(bench.lab.host(address="target", port=None))
+    try:
+        link.ready()
+    except SparkwrightError as error:
+        return str(error)
+    finally:
+        link.close()
+    return ""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_sparkwright_connects_where_ssh_does_and_nowhere_else(bench: Bench, case: Case) -> None:
+    bench.lay_out(case)
+    theirs, their_file = by_ssh(bench), bench.kept()
+    bench.lay_out(case)
+    ours, our_file = by_sparkwright(bench), bench.kept()
+    assert (theirs == "") is case.connects, f"ssh itself: {theirs or 'connects'}"
+    assert (ours == "") is (case.connects and not case.stricter), (
+        f"sparkwright: {ours or 'connects'}; ssh: {theirs or 'connects'}"
+    )
+    assert bench.filled(case.says, bench.servers[case.server]) in ours
+    if not case.stricter:
+        assert our_file == their_file
