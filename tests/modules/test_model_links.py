@@ -70,15 +70,15 @@ def test_a_transfer_does_not_write_through_a_folder_that_is_a_link(
 def test_a_partial_file_that_is_a_link_is_not_gone_on_with(context: RecordingContext, hub: LoopbackHub) -> None:
     from sparkwright.host.models import hub as hub_client
 
-    waiting = context.machine.home / "m" / staging.NAME
+    hub.files["config.json"] = json.dumps({"keys": "of somebody else"}).encode()
+    waiting, mine = context.machine.home / "m" / staging.NAME, context.machine.home / "mine"
+    mine.write_text("{")
     hub_client.prepare(waiting, "plain")
     row = hub.row("config.json")
-    hub_client.partial(waiting, "config.json", str(row["blob_id"])).symlink_to(
-        context.machine.home / "keys/authorized_keys"
-    )
+    hub_client.partial(waiting, "config.json", str(row["blob_id"])).symlink_to(mine)
     fetch(context, hub)
-    assert untouched(context)
-    assert (context.machine.home / "m/config.json").read_bytes() == b"{}"
+    assert mine.read_text() == "{"
+    assert (context.machine.home / "m/config.json").read_bytes() == hub.files["config.json"]
 
 
 def test_a_file_that_is_a_link_is_replaced_and_not_written_through(context: RecordingContext, hub: LoopbackHub) -> None:

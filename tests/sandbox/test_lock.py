@@ -53,3 +53,17 @@ def test_a_name_that_nothing_has_is_refused_with_the_nearest(desk: Desk) -> None
 
 def test_update_and_check_together_are_refused(desk: Desk) -> None:
     assert desk.run("lock", "--host", "sandbox", "--update", "--check").code == 5
+
+
+def test_a_lock_whose_files_lead_elsewhere_is_refused_with_its_line_before_anything_is_asked(desk: Desk) -> None:
+    assert desk.run("lock", "--host", "sandbox").code == 0
+    lock = desk.sandbox / "spark.lock"
+    lines = lock.read_text().splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if "path: README.md" in line)
+    lines[at] = lines[at].replace("README.md", "../../.ssh/authorized_keys")
+    lock.write_text("".join(lines))
+    for words in (("plan",), ("models.verify",), ("lock", "--check")):
+        said = desk.run(*words, "--host", "sandbox")
+        assert said.code == 5, said.err
+        assert f"spark.lock:{at + 1}: " in said.err + said.out
+        assert "'../../.ssh/authorized_keys' leaves its folder" in said.err + said.out

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import lockfile
-from sparkwright.cli import planning, session, sharing
+from sparkwright.cli import folder_answers, planning, session, sharing
 from sparkwright.cli.hosts import Chosen, choose
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.cli.project import Project
@@ -20,6 +20,7 @@ from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet import Member, failure
 from sparkwright.inventory.host import Host
 from sparkwright.plan.model import Plan, Task
+from sparkwright.trust.visible import one_line
 
 
 @dataclass
@@ -34,13 +35,14 @@ class Answers:
         return int(worst([int(others), *(int(error.exit) for error in self.errors.values())]))
 
 
-def ask(chosen: Chosen, module: str, args_of: Any) -> Answers:
-    """Run a module that only looks on every chosen host. args_of: the arguments for a host."""
+def ask(chosen: Chosen, module: str, kind: type[folder_answers.Answer], args_of: Any) -> Answers:
+    """Run a module that only looks on every chosen host. kind: of its answer. args_of: the arguments for a host."""
     answers = Answers({}, {})
 
     def one(member: Member) -> None:
         try:
-            answers.found[member.host.name] = session.look(chosen.fleet, member, module, args_of(member.host))
+            found = session.look(chosen.fleet, member, module, args_of(member.host))
+            answers.found[member.host.name] = folder_answers.read(kind, found)
         except SparkwrightError as error:
             answers.errors[member.host.name] = error
 
@@ -58,7 +60,7 @@ def ask(chosen: Chosen, module: str, args_of: Any) -> Answers:
 def list_models(pattern: str, *, as_json: bool) -> int:
     """Every model of every host, with who uses it."""
     chosen = choose(pattern)
-    answers = ask(chosen, "models", lambda host: {})
+    answers = ask(chosen, "models", folder_answers.Models, lambda host: {})
     rows = [(host, one) for host in answers.found for one in answers.found[host]["models"]]
     if as_json:
         say_json([{"host": host, **one} for host, one in rows])
@@ -67,7 +69,7 @@ def list_models(pattern: str, *, as_json: bool) -> int:
         state = f"{len(one['changed'])} files changed" if one["changed"] else "whole"
         used = f"used by {', '.join(one['used_by'])}" if one["used_by"] else "unused"
         model = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}"
-        say(f"{host:<12} {model:<52} {in_words(one['size_bytes']):>9}  {state}, {used}  {one['dir']}")
+        say(one_line(f"{host:<12} {model:<52} {in_words(one['size_bytes']):>9}  {state}, {used}  {one['dir']}"))
     if not rows and not answers.errors:
         say("no models that sparkwright proved.")
     return answers.exit()
@@ -77,14 +79,15 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> int:
     """Compare each host's model with the lock. Exit 2 when a file is missing or wrong."""
     chosen = choose(pattern)
     models = {host.name: locked_model(chosen.project, host) for host in chosen.hosts}
-    answers = ask(chosen, "verify_model", lambda host: {**models[host.name], "deep": deep})
+    answers = ask(chosen, "verify_model", folder_answers.Verified, lambda host: {**models[host.name], "deep": deep})
     if as_json:
         say_json([{"host": host, "id": models[host]["id"], **one} for host, one in answers.found.items()])
     else:
         for host, one in answers.found.items():
             how = "every byte read again" if deep else "as proved"
             whole = f"whole: {one['files']} files, {in_words(one['size_bytes'])}, {how}"
-            say(f"{host:<12} {models[host]['id']}  {'wrong: ' + ', '.join(one['wrong']) if one['wrong'] else whole}")
+            said = f"wrong: {', '.join(one['wrong'])}" if one["wrong"] else whole
+            say(one_line(f"{host:<12} {models[host]['id']}  {said}"))
     drift = any(one["wrong"] for one in answers.found.values())
     return answers.exit(Exit.CHANGES if drift else Exit.OK)
 
@@ -140,7 +143,7 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> int:
     """Show the models that nobody uses, ask, and remove them. Never one that a container mounts or a recipe names."""
     chosen = choose(pattern)
     kept = {host.name: _kept_folders(chosen.project, host) for host in chosen.hosts}
-    answers = ask(chosen, "models", lambda host: {})
+    answers = ask(chosen, "models", folder_answers.Models, lambda host: {})
     rows = [
         (host, one)
         for host, found in answers.found.items()
@@ -150,7 +153,7 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> int:
     total = sum(one["size_bytes"] for _, one in rows)
     if not as_json:
         for host, one in rows:
-            say(f"{host:<12} {one['id'] or '?'}  {in_words(one['size_bytes']):>9}  {one['dir']}")
+            say(one_line(f"{host:<12} {one['id'] or '?'}  {in_words(one['size_bytes']):>9}  {one['dir']}"))
         say(f"{in_words(total)} can be freed." if rows else "nothing to free.")
     if not rows:
         return _ended([], answers, as_json=as_json)
@@ -192,7 +195,8 @@ def _removed(chosen: Chosen, rows: list[tuple[str, Any]], answers: Answers) -> l
         plan = Plan(run_id=planning.new_run_id(), host=member.host.name, play="Prune", steps=tasks)
         for event in chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
             if event["event"] == "task_finished" and event["status"] == "changed":
-                done.append({"host": member.host.name, **event["data"]})
+                removed = folder_answers.read(folder_answers.Removed, event["data"])
+                done.append({"host": member.host.name, **removed})
 
     def guarded(member: Member) -> None:
         try:
@@ -216,7 +220,7 @@ def _ended(done: list[dict[str, Any]], answers: Answers, *, as_json: bool) -> in
     if as_json:
         say_json(done)
     for one in [] if as_json else done:
-        say(f"{one['host']:<12} {one['dir']}: {in_words(one['freed_bytes'])} freed")
+        say(one_line(f"{one['host']:<12} {one['dir']}: {in_words(one['freed_bytes'])} freed"))
     return answers.exit()
 
 

@@ -84,7 +84,8 @@ def _is_commit(revision: str) -> bool:
 
 def _config_here(folder: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads((folder / hub.CONFIG).read_text())
+        with (folder / hub.CONFIG).open("rb") as file:
+            found = json.loads(file.read(hub_info.CONFIG_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     return essence(found) if isinstance(found, dict) else None

@@ -19,7 +19,7 @@ from sparkwright.trust.visible import one_line
 ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
 #: of one process that transfers: hf_transfer plans every range of a file at once, however long a server says it is
 MEMORY_BYTES = {"plain": 2 * 2**30, "hf_transfer": 2 * 2**30, "xet": 16 * 2**30}
-OWN_FILES_BYTES = 2**20
+OWN_FILES_BYTES = 64 * 2**20  # the client's own: logs, notes
 
 _fix = "`invoke lock --update` asks for the files of the branch anew; another hub is named by HF_ENDPOINT."
 _file: ContextVar[Mapping[str, Any]] = ContextVar("file")

@@ -1,0 +1,49 @@
+"""A host that answers nonsense about its models fails alone, with a sentence; what it says is shown without its escapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkwright.cli import folder_answers
+from sparkwright.errors import Failed
+from tests.fuzz.harness import feed, values
+
+FOLDER = {
+    "dir": "/home/u/m",
+    "id": "a/b",
+    "commit": "a" * 40,
+    "files": 1,
+    "size_bytes": 1,
+    "changed": [],
+    "used_by": ["x"],
+}
+
+
+def test_an_answer_is_as_it_was() -> None:
+    assert folder_answers.read(folder_answers.Models, {"models": [FOLDER]}) == {"models": [FOLDER]}
+
+
+@pytest.mark.parametrize(
+    ("found", "place"),
+    [
+        ({}, "models"),
+        ([], ""),
+        ({"models": {}}, "models"),
+        ({"models": [7]}, "models.0"),
+        ({"models": [{**FOLDER, "size_bytes": "1"}]}, "models.0.size_bytes"),
+        ({"models": [{**FOLDER, "size_bytes": -1}]}, "models.0.size_bytes"),
+        ({"models": [{**FOLDER, "used_by": [None]}]}, "models.0.used_by.0"),
+    ],
+)
+def test_nonsense_is_a_sentence(found: Any, place: str) -> None:
+    with pytest.raises(Failed, match=f"not valid: `{place}`"):
+        folder_answers.read(folder_answers.Models, found)
+
+
+def test_any_answer() -> None:
+    verified = {"dir": "/m", "wrong": ["a"], "files": 3, "size_bytes": 7}
+    feed(lambda found: folder_answers.read(folder_answers.Models, found), values([{"models": [FOLDER, FOLDER]}]))
+    feed(lambda found: folder_answers.read(folder_answers.Verified, found), values([verified]))
+    feed(lambda found: folder_answers.read(folder_answers.Removed, found), values([{**verified, "freed_bytes": 1}]))
