@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkwright.engine import flags
 from sparkwright.errors import Refused
+from sparkwright.host.images.image_names import locked_ids
 from sparkwright.inventory.host import Host
 from sparkwright.plan.container import ContainerSpec
 from sparkwright.recipe.models import RecipeFile
@@ -94,6 +95,7 @@ def container_spec(
         labels=dict(box.labels),
         entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else None,
         command=command,
+        image_ids=locked_ids(image_entry),
     )
 
 

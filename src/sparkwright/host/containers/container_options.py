@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.host.images.image_names import digests_of
+from sparkwright.host.images.image_names import digests_of, proves
 from sparkwright.modules.base import Change
 from sparkwright.plan.container import ContainerSpec
 
@@ -157,10 +157,10 @@ def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
 
 
 def _image(spec: ContainerSpec, image: Inspect) -> list[Change]:
-    """By registry digest, never by image Id: the Id differs between image stores for the same content."""
+    """By the Ids that the lock allows for the digest; without them by the digest that the engine noted. Never by a tag."""
     wanted = spec.image.partition("@")[2]
     digests = digests_of(image)
-    if not wanted or wanted in digests:
+    if not wanted or proves(image, wanted, spec.image_ids):
         return []
     before = digests[0] if digests else image.get("Id", "unknown")
     return [Change("image", before, wanted, "the lock pins another digest")]
