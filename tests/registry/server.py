@@ -142,6 +142,7 @@ class Proxy:
         self.seen: list[tuple[str, int]] = []
         self.ranges: list[str] = []
         self.errors: dict[str, int] = {}  # a part of the path -> how many times it is answered with 500
+        self.instead: dict[str, str] = {}  # a part of the path -> the path whose answer is given
         self.cuts: dict[str, list[int]] = {}  # a part of the path -> after how many bytes each answer breaks off
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -178,7 +179,8 @@ class Proxy:
                 headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
                 if "Range" in headers:
                     proxy.ranges.append(headers["Range"])
-                url = f"http://{proxy.registry.address}{self.path}"
+                path = next((other for part, other in proxy.instead.items() if part in self.path), self.path)
+                url = f"http://{proxy.registry.address}{path}"
                 try:
                     answer = requests.request(self.command, url, headers=headers, timeout=30)
                 except requests.ConnectionError:

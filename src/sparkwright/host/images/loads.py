@@ -20,12 +20,12 @@ OWN_DOING = ("pull", "tag", "import", "build")
 class Names:
     """The images of an engine at one moment. tags: REPOSITORY:TAG -> Id. nameless: Ids that have no tag and no digest.
 
-    at: seconds since the epoch, by the engine's host.
+    at: seconds since the epoch by the engine's host, as the engine reads them: within one second it tells before from after.
     """
 
     tags: Mapping[str, str] = field(default_factory=dict)
     nameless: tuple[str, ...] = ()
-    at: int = 0
+    at: str = "0"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `from_json` is its inverse."""
@@ -45,7 +45,7 @@ def names(api: Any) -> Names:
         tags |= dict.fromkeys(own, image["Id"])
         if not own and not [one for one in image.get("RepoDigests") or () if "<none>" not in one]:
             nameless.append(image["Id"])
-    return Names(tags, tuple(nameless), int(time.time()))
+    return Names(tags, tuple(nameless), f"{time.time():.6f}")
 
 
 def undo(api: Any, before: Names, keep: str = "") -> list[str]:
@@ -81,7 +81,7 @@ def _removed(api: Any, name: str, why: str) -> str:
     return f"{why}; it is removed"
 
 
-def _named_by_others(api: Any, since: int) -> set[str]:
+def _named_by_others(api: Any, since: str) -> set[str]:
     found = set()
     for one in _events(api, since, OWN_DOING):
         about = one["Actor"]
@@ -89,9 +89,9 @@ def _named_by_others(api: Any, since: int) -> set[str]:
     return found
 
 
-def _events(api: Any, since: int, kinds: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _events(api: Any, since: str, kinds: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """The engine's events about images from a time on until now."""
     wanted = {"type": ["image"], "event": list(kinds)}
-    raw = api.events(since=since, until=int(time.time()) + 1, filters=wanted)
+    raw = api.events(since=since, until=f"{time.time():.6f}", filters=wanted)
     for line in b"".join(raw).splitlines():
         yield json.loads(line)
