@@ -14,7 +14,7 @@ from sparkwright.host.images.registry_errors import NotThere
 from sparkwright.modules.base import Result
 from sparkwright.modules.docker_image import DockerImage
 from sparkwright.modules.lock_image import LockImage
-from sparkwright.plan.container import ContainerSpec
+from sparkwright.plan.container import ContainerSpec, locked_ids
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 
@@ -145,7 +145,7 @@ def test_after_save_and_load_the_digest_is_known_again_without_a_registry(
     assert (result.changed, result.msg) == (True, "was here; its digest is known again")
     assert not pull(context, ref, entry).changed
     image = engine.inspect_image(ref)
-    spec = ContainerSpec("any", f"{ref}@{entry['digest']}", image_ids=image_names.locked_ids(entry))
+    spec = ContainerSpec("any", f"{ref}@{entry['digest']}", image_ids=locked_ids(entry))
     assert container_options._image(spec, image) == []
 
 
@@ -171,7 +171,7 @@ def test_a_mirror_gives_the_bytes_and_the_image_keeps_its_own_name(
     result = pull(context, ref, mirrored, mirror=proxy.address)
     assert result.msg == f"pulled from {proxy.address}"
     assert not pull(context, ref, mirrored).changed
-    ids = image_names.locked_ids(mirrored)
+    ids = locked_ids(mirrored)
     assert engine.inspect_image(ref)["Id"] == image_names.find(engine, f"{ref}@{mirrored['digest']}", ids)["Id"]
 
 

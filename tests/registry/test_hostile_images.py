@@ -20,7 +20,7 @@ from sparkwright.modules.lock_image import LockImage
 from sparkwright.modules.look_image import LookImage
 from sparkwright.modules.prune_images import PruneImages
 from sparkwright.modules.undo_load import UndoLoad
-from sparkwright.plan.container import ContainerSpec
+from sparkwright.plan.container import ContainerSpec, locked_ids
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 from tests.registry.test_docker_image import locked, pull
@@ -119,7 +119,7 @@ def test_no_container_is_created_from_a_false_tag(
     pinned = f"{ref}@{entry['digest']}"
     engine.tag(evil_id, *Name.parse(pinned).proved.rsplit(":", 1))
     container = repository.partition("/")[0]
-    for ids in (image_names.locked_ids(entry), ()):
+    for ids in (locked_ids(entry), ()):
         spec = ContainerSpec(container, pinned, gpus="", image_ids=ids)
         with pytest.raises(Failed, match="not proved"):
             Container().run(Container.Args(spec.to_json()), context)
@@ -159,7 +159,7 @@ def test_a_load_that_brings_other_tags_and_takes_a_name_is_undone(
     load(engine, sent)
     engine.tag(evil_id, name.repository, "own-doing")
     assert engine.inspect_image(ref)["Id"] == evil_id
-    ids = list(image_names.locked_ids(entry))
+    ids = list(locked_ids(entry))
     args = AdoptImage.Args(incoming, f"{ref}@{entry['digest']}", [], "linux/amd64", ids, before)
     with pytest.raises(Failed, match=r"is not .*its Id is .* and the lock has"):
         AdoptImage().run(args, context)
@@ -197,7 +197,7 @@ def test_prune_keeps_the_pinned_image_and_not_what_has_its_tag(
     load(engine, sent)
     pinned = f"{ref}@{entry['digest']}"
     engine.tag(evil_id, *Name.parse(pinned).proved.rsplit(":", 1))
-    args = PruneImages.Args([f"{registry.address}/{repository}"], {pinned: list(image_names.locked_ids(entry))})
+    args = PruneImages.Args([f"{registry.address}/{repository}"], {pinned: list(locked_ids(entry))})
     checked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
     kept = {row["id"]: row["kept"] for row in PruneImages().run(args, checked).data["images"]}
     assert (kept[good_id], kept[evil_id]) == ("pinned in spark.lock", "")

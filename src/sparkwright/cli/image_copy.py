@@ -17,7 +17,8 @@ from sparkwright.console import words
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet import Fleet, Member
 from sparkwright.host.images import image_stream
-from sparkwright.host.images.image_names import Name, locked_ids
+from sparkwright.host.images.image_names import Name
+from sparkwright.plan.container import locked_ids
 from sparkwright.plan.events import event
 from sparkwright.remote import ssh_config
 from sparkwright.remote.ssh import SshLink

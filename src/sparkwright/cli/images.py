@@ -118,7 +118,8 @@ def _prune_args(chosen: Any, member: Any, *, everything: bool) -> dict[str, Any]
     """The repositories that recipes and lock know, and what the lock pins for any host: another host's rest may be wanted."""
     from sparkwright import lockfile, recipe
     from sparkwright.cli.pinning import lock_folder
-    from sparkwright.host.images.image_names import Name, locked_ids
+    from sparkwright.host.images.image_names import Name
+    from sparkwright.plan.container import locked_ids
 
     root: Path = chosen.project.root
     lock = lockfile.load(lock_folder(chosen.project, member.host))

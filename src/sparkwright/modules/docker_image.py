@@ -13,6 +13,7 @@ from sparkwright.host.images.image_names import Name
 from sparkwright.host.images.registry_errors import RegistryDown
 from sparkwright.host.machine import Machine
 from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.plan.container import locked_ids
 from sparkwright.trust.names import PLATFORM
 
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
@@ -209,4 +210,4 @@ def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
 
 
 def _ids(args: DockerImage.Args) -> tuple[str, ...]:
-    return (*args.ids, *image_names.locked_ids({"manifests": args.manifests}))
+    return (*args.ids, *locked_ids({"manifests": args.manifests}))

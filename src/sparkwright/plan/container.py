@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+#: labels that start so are sparkwright's own: no recipe sets them, and they are never compared
+OWN_LABELS = "sparkwright."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +46,9 @@ class ContainerSpec:
         tuples = ("ports", "volumes", "command", "entrypoint", "image_ids")
         fields: dict[str, Any] = {k: tuple(v) if k in tuples and v is not None else v for k, v in data.items()}
         return cls(**fields)
+
+
+def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The Ids that an image of a lock's entry may have, of every platform and store; empty when the entry has no manifests."""
+    manifests = (entry or {}).get("manifests") or ()
+    return tuple(one[key] for one in manifests for key in ("config", "digest"))

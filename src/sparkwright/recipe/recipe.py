@@ -9,9 +9,8 @@ from typing import Any
 
 from sparkwright.engine import flags
 from sparkwright.errors import Refused
-from sparkwright.host.images.image_names import locked_ids
 from sparkwright.inventory.host import Host
-from sparkwright.plan.container import ContainerSpec
+from sparkwright.plan.container import ContainerSpec, locked_ids
 from sparkwright.recipe.models import RecipeFile
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest

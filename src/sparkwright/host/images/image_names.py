@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Refused
+from sparkwright.host.containers import inspected
 from sparkwright.trust.names import why_not_an_image
 from sparkwright.trust.visible import one_line
 
@@ -92,10 +93,9 @@ def look(api: Any, ref: str) -> dict[str, Any]:
     from docker.errors import ImageNotFound
 
     try:
-        found: dict[str, Any] = api.inspect_image(ref)
+        return inspected.image(api.inspect_image(ref))
     except ImageNotFound:
         return {}
-    return found
 
 
 def proves(image: Mapping[str, Any], digest: str, ids: Collection[str] = ()) -> bool:
@@ -129,12 +129,6 @@ def name_by_digest(api: Any, image_id: str, name: Name) -> None:
     api.tag(image_id, repository, tag, force=True)
     if name.tag:
         api.tag(image_id, name.repository, name.tag, force=True)
-
-
-def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The Ids that an image of a lock's entry may have, of every platform and store; empty when the entry has no manifests."""
-    manifests = (entry or {}).get("manifests") or ()
-    return tuple(one[key] for one in manifests for key in ("config", "digest"))
 
 
 def _pulled_elsewhere(api: Any, digest: str, platform: str) -> dict[str, Any]:
