@@ -6,18 +6,30 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from sparkwright.host.state import write_atomically
+from sparkwright.trust.names import why_not_an_image
+from sparkwright.trust.visible import one_line
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import Strict, check
 
 NAME = "spark.lock"
 SCHEMA = 1
 DIGEST = r"^sha256:[0-9a-f]{64}$"
+
+
+def _an_image(ref: str) -> str:
+    reason = why_not_an_image(ref)
+    if reason:
+        raise ValueError(f"'{one_line(ref, at_most=80)}' {reason}.")
+    return ref
+
+
+ImageName = Annotated[str, AfterValidator(_an_image)]
 
 
 class ManifestEntry(Strict):
@@ -63,7 +75,7 @@ class LockFile(Strict):
     """spark.lock."""
 
     schema_number: int = Field(SCHEMA, alias="schema")
-    images: dict[str, ImageEntry] = Field(default_factory=dict)
+    images: dict[ImageName, ImageEntry] = Field(default_factory=dict)
     models: dict[str, ModelEntry] = Field(default_factory=dict)
 
     @field_validator("schema_number")
