@@ -8,13 +8,12 @@ from typing import Any
 
 from sparkwright.engine import image as engine_image
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.host.images import image_names, registry_errors
+from sparkwright.host.images import image_names, registry_documents, registry_errors
 from sparkwright.host.images.image_names import Name
 from sparkwright.host.images.registry_errors import RegistryDown
 from sparkwright.host.machine import Machine
 from sparkwright.modules.base import Change, Context, StateModule, arg
 from sparkwright.plan.container import locked_ids
-from sparkwright.trust.names import PLATFORM
 
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 TRIES = 5
@@ -160,7 +159,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
 
     def _pull(self, name: Name, platform: str, context: Context) -> None:
         api: Any = context.docker().api
-        refuse_other_platforms(platforms_of(asked_of_registry(api, name)), name.asked, platform)
+        refuse_other_platforms(asked_of_registry(api, name)["platforms"], name.asked, platform)
         with registry_errors.explained(name.asked):
             if name.digest:
                 lines = api.pull(name.repository, tag=name.digest, stream=True, decode=True, platform=platform)
@@ -189,17 +188,11 @@ def platform_of(machine: Machine) -> str:
 
 
 def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:
-    """What the engine hears from the registry about an image: Descriptor and Platforms. Raises what explains a refusal."""
+    """What the engine hears from the registry about an image: digest and platforms. Raises what explains a refusal."""
     with registry_errors.explained(name.asked):
-        found: dict[str, Any] = api.inspect_distribution(name.asked)
-        return found
-
-
-def platforms_of(distribution: dict[str, Any]) -> list[str]:
-    """The platforms that a registry names for an image; empty when it names none."""
-    rows = distribution.get("Platforms")
-    found = {f"{one.get('os')}/{one.get('architecture')}" for one in rows or () if isinstance(one, dict)}
-    return sorted(one for one in found if PLATFORM.fullmatch(one) and one != "unknown/unknown")
+        return registry_documents.distribution(
+            api.inspect_distribution(name.asked), f"what the registry says of {name.asked}"
+        )
 
 
 def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:

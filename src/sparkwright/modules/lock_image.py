@@ -12,7 +12,6 @@ from sparkwright.host.images.image_names import Name, digests_of
 from sparkwright.host.images.registry_errors import NotThere, RegistryDown
 from sparkwright.modules import docker_image
 from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.trust.names import DIGEST, matched
 
 
 class LockImage(Module["LockImage.Args"]):
@@ -89,15 +88,7 @@ def _deep(api: Any, name: Name, platform: str, context: Context) -> dict[str, An
         except RegistryDown:
             pass  # the engine may have a proxy, a mirror or certificates of its own
     found = docker_image.asked_of_registry(api, name)
-    digest = (found.get("Descriptor") or {}).get("digest")
-    return {
-        "digest": matched(DIGEST, digest, f"the digest that the registry names for {name.asked}"),
-        "platforms": docker_image.platforms_of(found),
-        "manifests": [],
-        "engine_version": None,
-        "created": None,
-        "size_bytes": None,
-    }
+    return {**found, "manifests": [], "engine_version": None, "created": None, "size_bytes": None}
 
 
 def _gone(api: Any, args: LockImage.Args) -> bool | None:

@@ -27,6 +27,7 @@ _CONFIG = {
     "created?": str,
     "config?": {"Env?": [str], "Labels?": {str: str}},
 }
+_DISTRIBUTION = {"Descriptor": {"digest": str}, "Platforms?": [{"os": str, "architecture": str}]}
 #: an engine takes 127 layers at most; an index of a well-known image has about ten platforms, and an attestation for each
 MOST_LAYERS, MOST_PLATFORMS = 1000, 100
 LARGEST_BYTES = 2**50
@@ -47,6 +48,14 @@ def parsed(raw: bytes, what: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Failed(f"{what} is not JSON, or not a mapping.")
     return found
+
+
+def distribution(answer: Any, what: str) -> dict[str, Any]:
+    """digest and platforms of an engine's answer about an image in a registry; no platforms when the registry names none."""
+    found = checked(answer, _DISTRIBUTION, what)
+    rows = {f"{one['os']}/{one['architecture']}" for one in found.get("Platforms") or ()}
+    known = sorted(one for one in rows if PLATFORM.fullmatch(one) and "unknown" not in one)
+    return {"digest": matched(DIGEST, found["Descriptor"]["digest"], f"the digest in {what}"), "platforms": known}
 
 
 def is_index(document: dict[str, Any]) -> bool:

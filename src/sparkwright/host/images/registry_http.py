@@ -56,11 +56,10 @@ class Http:
             if answer.status_code != 200:
                 raise self._refusal(answer)
             return self._body(answer, at_most)
-        except (
-            requests.RequestException,
-            ValueError,
-        ) as error:  # ValueError: what urllib3 says of some malformed answers
+        except requests.RequestException as error:
             raise registry_errors.explain(self.name.asked, f"timeout ({type(error).__name__})") from None
+        except ValueError as error:  # an address that urllib can't take apart
+            raise Failed(f"the registry {self.name.registry} answers with an address that is none: {error}.") from None
 
     def _opened(self) -> requests.Session:
         import requests
