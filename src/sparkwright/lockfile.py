@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 
+from sparkwright.errors import Failed
 from sparkwright.host.state import write_atomically
-from sparkwright.trust.names import why_not_an_image
+from sparkwright.trust.names import PLATFORM, why_not_an_image
 from sparkwright.trust.visible import one_line
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import Strict, check
@@ -35,7 +36,7 @@ ImageName = Annotated[str, AfterValidator(_an_image)]
 class ManifestEntry(Strict):
     """An image for one platform."""
 
-    platform: str = Field(description="as linux/arm64")
+    platform: str = Field(pattern=f"^{PLATFORM.pattern}$", description="as linux/arm64")
     digest: str = Field(pattern=DIGEST, description="of its manifest")
     config: str = Field(pattern=DIGEST, description="of its config: the Id it has on a host with overlay2")
     size_bytes: int = Field(ge=0, description="what a pull downloads")
@@ -45,9 +46,13 @@ class ImageEntry(Strict):
     """An image, by the digest its tag had."""
 
     digest: str = Field(description="of the index, or of the manifest where there is only one", pattern=DIGEST)
-    platforms: list[str] = Field(default_factory=list, description="as linux/arm64")
-    engine_version: str | None = Field(None, description="of vLLM, as the image says it; null until that is known")
-    created: str | None = Field(None, description="when the image was made")
+    platforms: list[Annotated[str, Field(pattern=f"^{PLATFORM.pattern}$")]] = Field(
+        default_factory=list, description="as linux/arm64"
+    )
+    engine_version: str | None = Field(
+        None, max_length=80, description="of vLLM, as the image says it; null until that is known"
+    )
+    created: str | None = Field(None, max_length=40, description="when the image was made")
     size_bytes: int | None = Field(None, description="what a pull downloads, for the host that asked")
     manifests: list[ManifestEntry] = Field(default_factory=list, description="by platform, as the registry has them")
 
@@ -147,9 +152,14 @@ _Dumper.add_representer(list, _represent_list)
 
 
 def _entry(model: type[Strict], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what belongs into the lock, of all that a module returned."""
+    """Only what belongs into the lock, of all that a host's module returned. Raises Failed when that is no entry."""
     known = {key: value for key, value in entry.items() if key in model.model_fields}
-    return model.model_validate(known).model_dump(mode="json")
+    try:
+        return model.model_validate(known).model_dump(mode="json")
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = one_line(".".join(str(part) for part in first["loc"]), at_most=80)
+        raise Failed(f"a host's answer for {NAME} is not valid: `{place}`: {first['msg']}.") from None
 
 
 def _one_line_a_file(text: str) -> str:

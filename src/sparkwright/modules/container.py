@@ -39,13 +39,14 @@ class Found:
 class Container(StateModule["Container.Args", Found]):
     """The server's container is what the spec says, and runs.
 
-    It compares what runs with the spec, field by field, and creates and starts what is missing. A new container starts
-    with the restart policy `no`; `grant_restart` gives it the spec's once it is verified. A container that differs is never
-    replaced silently: set it aside first.
+    It compares what runs with the spec, field by field, over what the image brings, and creates and starts what is missing, from
+    the image that is proved to be the spec's (see `docker_image`). A new container starts with the restart policy `no`;
+    `grant_restart` gives it the spec's once it is verified. A container that differs is never replaced silently: set it aside
+    first.
 
     Returns: differs, running, exists, verified (proved once, and the policy granted), drift (fields), id.
 
-    Fails when a container of this name differs and was not set aside, when the port is taken (it says by what), when the
+    Fails when a container of this name differs and was not set aside, when the image is not there, when the port is taken (it says by what), when the
     engine has no GPU runtime. What a refused start leaves behind is removed.
     """
 

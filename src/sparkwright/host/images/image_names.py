@@ -82,7 +82,7 @@ def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> d
     name = Name.parse(ref)
     if not name.digest:
         return look(api, name.asked)
-    candidates = (look(api, one) for one in (*ids, name.digest, name.asked))
+    candidates = (look(api, one) for one in (name.asked, *ids, name.digest))
     proved = (image for image in candidates if proves(image, name.digest, ids))
     found = next((image for image in proved if platform in ("", platform_of(image))), {})
     return found if found or ids else _pulled_elsewhere(api, name.digest, platform)
