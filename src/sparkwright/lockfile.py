@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from sparkwright.host.state import write_atomically
 from sparkwright.trust import model_files
+from sparkwright.trust.names import PLATFORM, why_not_an_image
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import Strict, check, rule
 
@@ -32,12 +33,13 @@ def _why_not_a_key(key: str) -> str:
 
 FileName = Annotated[str, rule(model_files.why_not_a_model_file)]
 ModelKey = Annotated[str, rule(_why_not_a_key)]
+ImageName = Annotated[str, rule(why_not_an_image)]
 
 
 class ManifestEntry(Strict):
     """An image for one platform."""
 
-    platform: str = Field(description="as linux/arm64")
+    platform: str = Field(pattern=f"^{PLATFORM.pattern}$", description="as linux/arm64")
     digest: str = Field(pattern=DIGEST, description="of its manifest")
     config: str = Field(pattern=DIGEST, description="of its config: the Id it has on a host with overlay2")
     size_bytes: int = Field(ge=0, description="what a pull downloads")
@@ -47,9 +49,13 @@ class ImageEntry(Strict):
     """An image, by the digest its tag had."""
 
     digest: str = Field(description="of the index, or of the manifest where there is only one", pattern=DIGEST)
-    platforms: list[str] = Field(default_factory=list, description="as linux/arm64")
-    engine_version: str | None = Field(None, description="of vLLM, as the image says it; null until that is known")
-    created: str | None = Field(None, description="when the image was made")
+    platforms: list[Annotated[str, Field(pattern=f"^{PLATFORM.pattern}$")]] = Field(
+        default_factory=list, description="as linux/arm64"
+    )
+    engine_version: str | None = Field(
+        None, max_length=80, description="of vLLM, as the image says it; null until that is known"
+    )
+    created: str | None = Field(None, max_length=40, description="when the image was made")
     size_bytes: int | None = Field(None, description="what a pull downloads, for the host that asked")
     manifests: list[ManifestEntry] = Field(default_factory=list, description="by platform, as the registry has them")
 
@@ -91,7 +97,7 @@ class LockFile(Strict):
     """spark.lock."""
 
     schema_number: int = Field(SCHEMA, alias="schema")
-    images: dict[str, ImageEntry] = Field(default_factory=dict)
+    images: dict[ImageName, ImageEntry] = Field(default_factory=dict)
     models: dict[ModelKey, ModelEntry] = Field(default_factory=dict)
 
     @field_validator("schema_number")

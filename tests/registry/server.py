@@ -9,6 +9,7 @@ import json
 import random
 import shutil
 import socket
+import struct
 import subprocess
 import tarfile
 import threading
@@ -27,6 +28,15 @@ INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
 LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+#: a program that waits for ever, for Linux on x86_64: pause(), again and again
+_CODE = bytes.fromhex("b822000000 0f05 ebf7")
+_ENTRY = 0x400078
+WAITS = (
+    struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 2, 62, 1, _ENTRY, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    + struct.pack("<IIQQQQQQ", 1, 5, 0, 0x400000, 0x400000, 120 + len(_CODE), 120 + len(_CODE), 0x1000)
+    + _CODE
+)
 
 
 @dataclass
@@ -83,11 +93,15 @@ class Registry:
         seed: int = 0,
         layer_bytes: tuple[int, ...] = (2000,),
         version: str = "0.32.0",
+        config: dict[str, Any] | None = None,
     ) -> str:
-        """Make an image of random layers, for these platforms, and give it this tag. Returns its index's digest."""
+        """Make an image of random layers, for these platforms, and give it this tag. Returns its index's digest.
+
+        config: what the image asks for, beside the usual; one with it can run: /wait waits for ever, on x86_64.
+        """
         rows = []
         for platform in platforms:
-            manifest = self._manifest(repository, platform, seed, layer_bytes, version)
+            manifest = self._manifest(repository, platform, seed, layer_bytes, version, config)
             digest = self._put_manifest(repository, None, manifest, MANIFEST)
             os_name, _, architecture = platform.partition("/")
             about = {"os": os_name, "architecture": architecture}
@@ -99,10 +113,21 @@ class Registry:
         answer = requests.delete(f"http://{self.address}/v2/{repository}/manifests/{digest}", timeout=10)
         assert answer.status_code == 202, answer.text
 
-    def _manifest(self, repository: str, platform: str, seed: int, layer_bytes: tuple[int, ...], version: str) -> bytes:
+    def _manifest(
+        self,
+        repository: str,
+        platform: str,
+        seed: int,
+        layer_bytes: tuple[int, ...],
+        version: str,
+        wanted: dict[str, Any] | None = None,
+    ) -> bytes:
         layers, diff_ids = [], []
-        for n, size in enumerate(layer_bytes):
-            raw = _tar(f"layer-{n}", random.Random(f"{platform}{seed}{n}").randbytes(size))
+        rows = [
+            (f"layer-{n}", random.Random(f"{platform}{seed}{n}").randbytes(size)) for n, size in enumerate(layer_bytes)
+        ]
+        for name, content in [*rows, *([("wait", WAITS)] if wanted is not None else [])]:
+            raw = _tar(name, content)
             packed = gzip.compress(raw, mtime=0)
             layers.append({"mediaType": LAYER, "size": len(packed), "digest": self._put_blob(repository, packed)})
             diff_ids.append(_sha(raw))
@@ -111,7 +136,12 @@ class Registry:
             "os": os_name,
             "architecture": architecture,
             "created": f"2026-10-0{1 + seed}T00:00:00Z",
-            "config": {"Env": ["PATH=/bin"], "Labels": {"ai.vllm.version": version}, "Cmd": ["/layer-0"]},
+            "config": {
+                "Env": ["PATH=/bin"],
+                "Labels": {"ai.vllm.version": version},
+                "Cmd": ["/layer-0"],
+                **(wanted or {}),
+            },
             "rootfs": {"type": "layers", "diff_ids": diff_ids},
             "history": [{"created": "2026-10-01T00:00:00Z", "created_by": "tests"} for _ in layers],
         }
@@ -142,6 +172,7 @@ class Proxy:
         self.seen: list[tuple[str, int]] = []
         self.ranges: list[str] = []
         self.errors: dict[str, int] = {}  # a part of the path -> how many times it is answered with 500
+        self.instead: dict[str, str] = {}  # a part of the path -> the path whose answer is given
         self.cuts: dict[str, list[int]] = {}  # a part of the path -> after how many bytes each answer breaks off
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -178,7 +209,8 @@ class Proxy:
                 headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
                 if "Range" in headers:
                     proxy.ranges.append(headers["Range"])
-                url = f"http://{proxy.registry.address}{self.path}"
+                path = next((other for part, other in proxy.instead.items() if part in self.path), self.path)
+                url = f"http://{proxy.registry.address}{path}"
                 try:
                     answer = requests.request(self.command, url, headers=headers, timeout=30)
                 except requests.ConnectionError:
@@ -209,7 +241,7 @@ def _tar(name: str, data: bytes) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         about = tarfile.TarInfo(name)
-        about.size = len(data)
+        about.size, about.mode = len(data), 0o755
         archive.addfile(about, io.BytesIO(data))
     return out.getvalue()
 

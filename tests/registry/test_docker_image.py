@@ -14,6 +14,7 @@ from sparkwright.host.images.registry_errors import NotThere
 from sparkwright.modules.base import Result
 from sparkwright.modules.docker_image import DockerImage
 from sparkwright.modules.lock_image import LockImage
+from sparkwright.plan.container import ContainerSpec, locked_ids
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 
@@ -144,8 +145,8 @@ def test_after_save_and_load_the_digest_is_known_again_without_a_registry(
     assert (result.changed, result.msg) == (True, "was here; its digest is known again")
     assert not pull(context, ref, entry).changed
     image = engine.inspect_image(ref)
-    spec = type("Spec", (), {"image": f"{ref}@{entry['digest']}"})
-    assert container_options._image(spec, image) == []  # type: ignore[arg-type]
+    spec = ContainerSpec("any", f"{ref}@{entry['digest']}", image_ids=locked_ids(entry))
+    assert container_options._image(spec, image) == []
 
 
 def test_another_image_under_the_same_tag_is_not_taken_for_the_locked_one(
@@ -170,7 +171,8 @@ def test_a_mirror_gives_the_bytes_and_the_image_keeps_its_own_name(
     result = pull(context, ref, mirrored, mirror=proxy.address)
     assert result.msg == f"pulled from {proxy.address}"
     assert not pull(context, ref, mirrored).changed
-    assert engine.inspect_image(ref)["Id"] == engine.inspect_image(image_names.known_as(engine, ref))["Id"]
+    ids = locked_ids(mirrored)
+    assert engine.inspect_image(ref)["Id"] == image_names.find(engine, f"{ref}@{mirrored['digest']}", ids)["Id"]
 
 
 def test_a_mirror_that_lost_the_image_is_said_and_the_registry_asked(

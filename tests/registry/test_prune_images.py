@@ -30,7 +30,7 @@ def test_only_what_nothing_needs_goes(
     )
     context.state.write("verified", {"spec": {"image": good}})
     container = engine.create_container(used)["Id"]
-    args = PruneImages.Args([f"{registry.address}/{repository}"], pinned=[pinned])
+    args = PruneImages.Args([f"{registry.address}/{repository}"], pinned={pinned: [pinned_id]})
     try:
         looked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
         shown = PruneImages().run(args, looked)

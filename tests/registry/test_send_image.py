@@ -12,7 +12,7 @@ import pytest
 from sparkwright.cli.image_copy import _key_pair
 from sparkwright.errors import Failed, Unreachable
 from sparkwright.host.images import image_stream
-from sparkwright.host.images.image_names import Name, known_as
+from sparkwright.host.images.image_names import Name, find, look
 from sparkwright.modules.adopt_image import AdoptImage
 from sparkwright.modules.copy_key import CopyKey
 from sparkwright.modules.look_image import LookImage
@@ -76,10 +76,10 @@ def test_an_image_arrives_is_compared_and_known_by_its_digest(
     assert done.data["sent_bytes"] > 500_000
     assert [one for one in sender.said if one["event"] == "progress"]
     incoming = f"{Name.parse(image).repository}:incoming-1"
-    args = AdoptImage.Args(incoming, image, about["id"], about["layers"], about["platform"], [about["id"]])
+    args = AdoptImage.Args(incoming, image, about["layers"], about["platform"], [about["id"]], about["names"])
     engine.remove_image(f"{Name.parse(image).repository}@{Name.parse(image).digest}", force=True)
     AdoptImage().run(args, context)
-    assert known_as(engine, image) == Name.parse(image).proved
+    assert find(engine, image, [about["id"]])["Id"] == look(engine, Name.parse(image).proved)["Id"] == about["id"]
     assert not [
         path
         for path in tmp_path.rglob("*")
@@ -91,10 +91,10 @@ def test_what_arrives_and_is_something_else_is_removed(image: str, engine: Any, 
     incoming = f"{Name.parse(image).repository}:incoming-2"
     engine.tag(image, *incoming.rsplit(":", 1))
     about = LookImage().run(LookImage.Args(image), context).data
-    args = AdoptImage.Args(incoming, image, about["id"], ["sha256:other"], about["platform"])
+    args = AdoptImage.Args(incoming, image, ["sha256:other"], about["platform"])
     with pytest.raises(Failed, match="is not"):
         AdoptImage().run(args, context)
-    assert known_as(engine, incoming) == ""
+    assert look(engine, incoming) == {}
 
 
 def test_a_host_with_another_key_gets_nothing(image: str, sshd: Sshd, tmp_path: Path) -> None:

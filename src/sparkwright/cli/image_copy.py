@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet import Fleet, Member
 from sparkwright.host.images import image_stream
 from sparkwright.host.images.image_names import Name
+from sparkwright.plan.container import locked_ids
 from sparkwright.plan.events import event
 from sparkwright.remote import ssh_config
 from sparkwright.remote.ssh import SshLink
@@ -36,10 +37,14 @@ SAVE = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is copied. ref: with the digest, where that is known. contents: what the lock says it may be called."""
+    """What is copied. ref: with the digest, where that is known. ids: those that the lock allows for the digest."""
 
     ref: str
-    contents: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As modules take it."""
+        return {"ref": self.ref, "ids": list(self.ids)}
 
     @property
     def incoming(self) -> str:
@@ -53,44 +58,60 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
     Raises Refused before anything is sent when the source has no such image, or the target can't take it.
     """
     wanted = _wanted(chosen, target, image)
-    here = session.look(fleet, source, "look_image", {"ref": wanted.ref})
+    here = session.look(fleet, source, "look_image", wanted.to_json())
     if not here["present"]:
-        raise Refused(
-            f"{source.host.name} has no {wanted.ref}.", fix="Deploy it there first, or name one with --image."
-        )
+        other = f", only another image under its name ({here['impostor'][7:19]})" if here["impostor"] else ""
+        fix = "Deploy it there first, or name one with --image."
+        raise Refused(f"{source.host.name} has no {wanted.ref}{other}.", fix=fix)
     if not Name.parse(wanted.ref).digest and here["digests"]:
         wanted = replace(wanted, ref=f"{wanted.ref}@{here['digests'][0]}")
-    there = session.look(fleet, target, "look_image", {"ref": wanted.ref})
+    there = session.look(fleet, target, "look_image", wanted.to_json())
     if there["present"] and there["layers"] == here["layers"]:
         return f"{target.host.name}: has {wanted.ref} already."
     _refuse_what_cannot_be(wanted, here, there, source, target)
     incoming, packer = wanted.incoming, image_stream.packer(here["tools"], there["tools"])
     started_s = time.monotonic()
     try:
-        way = _straight(fleet, source, target, here, there, incoming, packer)
+        way = _some_way(fleet, source, target, here, there, incoming, packer)
+    except BaseException:
+        with suppress(SparkwrightError):  # what broke the copy is what has to be said
+            session.look(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
+        raise
+    compared = {"layers": here["layers"], "platform": here["platform"], "before": there["names"]}
+    session.look(fleet, target, "adopt_image", {**wanted.to_json(), "incoming": incoming, **compared}, exclusive=True)
+    took = words.duration(time.monotonic() - started_s)
+    size = words.size(here["size_bytes"])
+    proof = "its content is the lock's" if wanted.ids else f"the lock can't prove it: as {source.host.name} has it"
+    return f"{target.host.name}: has {wanted.ref} now, {proof} ({size}, {took}, {way}, {packer})."
+
+
+def _some_way(
+    fleet: Fleet,
+    source: Member,
+    target: Member,
+    here: dict[str, Any],
+    there: dict[str, Any],
+    incoming: str,
+    packer: str,
+) -> str:
+    """Carry it, straight if that goes. Returns how."""
+    try:
+        return _straight(fleet, source, target, here, there, incoming, packer)
     except SparkwrightError as error:
         if error.exit is not Exit.UNREACHABLE:
             raise
         fleet.tell(target, f"{error.message} Through this laptop then.")
-        way = _through_the_laptop(fleet, source, target, here, incoming, packer)
-    compared = {"layers": here["layers"], "platform": here["platform"], "contents": list(wanted.contents)}
-    adopted = {"incoming": incoming, "ref": wanted.ref, "id": here["id"], **compared}
-    session.look(fleet, target, "adopt_image", adopted, exclusive=True)
-    took = words.duration(time.monotonic() - started_s)
-    size = words.size(here["size_bytes"])
-    return f"{target.host.name}: has {wanted.ref} now, the same layer by layer ({size}, {took}, {way}, {packer})."
+        return _through_the_laptop(fleet, source, target, here, incoming, packer)
 
 
 def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
     if not image:
         image = planning.recipe_of(chosen.project, target.host).image
-    name = Name.parse(image)
+    name = Name.given(image)
     entry = lockfile.load(lock_folder(chosen.project, target.host)).image(f"{name.repository}:{name.tag or 'latest'}")
     if entry is None or (name.digest and name.digest != entry["digest"]):
         return Wanted(image)
-    contents = [one[key] for one in entry["manifests"] for key in ("config", "digest")]
-    ref = f"{name.repository}:{name.tag or 'latest'}@{entry['digest']}"
-    return Wanted(ref, (*contents, entry["digest"]) if contents else ())
+    return Wanted(f"{name.repository}:{name.tag or 'latest'}@{entry['digest']}", locked_ids(entry))
 
 
 def _refuse_what_cannot_be(
@@ -129,7 +150,7 @@ def _straight(
     private, public = _key_pair()
     allowed = {"public_key": public, "command": image_stream.load_command(packer)}
     args = {
-        "image": here["known_as"],
+        "image": here["id"],
         "incoming": incoming,
         "size_bytes": here["size_bytes"],
         "addresses": _addresses(target, there["addresses"]),
@@ -189,7 +210,7 @@ def _through_the_laptop(
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
         raise Refused("both hosts must be reached over ssh.", where=source.host.name)
     pack = " ".join(image_stream.PACKERS[packer][0])
-    out = links[0].run(["sh", "-c", SAVE, "sparkwright", here["known_as"], incoming, pack])
+    out = links[0].run(["sh", "-c", SAVE, "sparkwright", here["id"], incoming, pack])
     into = links[1].run(["sh", "-c", image_stream.load_command(packer)])
 
     def progress(sent: int) -> None:

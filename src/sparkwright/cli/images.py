@@ -120,11 +120,12 @@ def _prune_args(chosen: Any, member: Any, *, everything: bool) -> dict[str, Any]
     from sparkwright import lockfile, recipe
     from sparkwright.cli.pinning import lock_folder
     from sparkwright.host.images.image_names import Name
+    from sparkwright.plan.container import locked_ids
 
     root: Path = chosen.project.root
     lock = lockfile.load(lock_folder(chosen.project, member.host))
     refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
-    pinned = [f"{ref}@{entry['digest']}" for ref, entry in lock.images.items()]
+    pinned = {f"{ref}@{entry['digest']}": list(locked_ids(entry)) for ref, entry in lock.images.items()}
     return {
         "repositories": [] if everything else sorted({Name.parse(one).repository for one in refs}),
         "pinned": pinned,

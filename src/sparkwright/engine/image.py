@@ -11,6 +11,7 @@ from packaging.version import InvalidVersion, Version
 #: Sources: NGC images set VLLM_VERSION; sparkwright's own test images set the label.
 LABELS = ("ai.vllm.version",)
 VARIABLES = ("VLLM_VERSION",)
+LONGEST_VERSION = 80
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
@@ -22,6 +23,8 @@ def version_of(config: Mapping[str, Any]) -> str | None:
 
 
 def _is_version(text: str) -> bool:
+    if len(text) > LONGEST_VERSION or text != text.strip():
+        return False
     try:
         Version(text)
     except InvalidVersion:

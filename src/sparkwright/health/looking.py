@@ -89,6 +89,10 @@ class Looker:
         spec = ContainerSpec.from_json(self.good["spec"])
         image = containers.image_of(self.context.docker(), inspected)
         fields = [one.field for one in container_options.differences(spec, inspected, image)]
+        if inspected["Id"] == self.good.get(
+            "container_id"
+        ):  # a container's image can't change; the names of that image can
+            fields = [one for one in fields if one != "image"]
         folder = (self.good.get("model") or {}).get("dir")
         manifest = Manifest.of(self.context.state, self.context.machine.expand(folder)) if folder else None
         return (*dict.fromkeys(fields), *(f"model {path}" for path in (manifest.changed() if manifest else ())))

@@ -164,6 +164,7 @@ def _prepared(experiment: Experiment, names: Sequence[str]) -> list[dict[str, An
                 "name": f"Check arm {name} against this engine and this model",
                 "lint": {
                     "image": f"{{{{ {of}.spec.image }}}}",
+                    "image_ids": f"{{{{ {of}.spec.image_ids }}}}",
                     "model_dir": f"{{{{ {of}.model.dir }}}}",
                     **{word: f"{{{{ {of}.engine.{word} }}}}" for word in words},
                 },

@@ -7,10 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.errors import Failed
 from sparkwright.host.containers import container_options, containers
-from sparkwright.host.images.image_names import known_as
+from sparkwright.host.images import image_names
 from sparkwright.host.records import good_states
 from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.modules.docker_image import platform_of
 from sparkwright.plan.container import ContainerSpec
 
 #: files of a model that no engine reads
@@ -37,13 +39,14 @@ class Found:
 class Container(StateModule["Container.Args", Found]):
     """The server's container is what the spec says, and runs.
 
-    It compares what runs with the spec, field by field, and creates and starts what is missing. A new container starts
-    with the restart policy `no`; `grant_restart` gives it the spec's once it is verified. A container that differs is never
-    replaced silently: set it aside first.
+    It compares what runs with the spec, field by field, over what the image brings, and creates and starts what is missing, from
+    the image that is proved to be the spec's (see `docker_image`). A new container starts with the restart policy `no`;
+    `grant_restart` gives it the spec's once it is verified. A container that differs is never replaced silently: set it aside
+    first.
 
     Returns: differs, running, exists, verified (proved once, and the policy granted), drift (fields), id.
 
-    Fails when a container of this name differs and was not set aside, when the port is taken (it says by what), when the
+    Fails when a container of this name differs and was not set aside, when the image is not there, when the port is taken (it says by what), when the
     engine has no GPU runtime. What a refused start leaves behind is removed.
     """
 
@@ -90,8 +93,6 @@ class Container(StateModule["Container.Args", Found]):
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         from docker.errors import APIError
 
-        from sparkwright.errors import Failed
-
         spec = ContainerSpec.from_json(args.spec)
         client: Any = context.docker()
         if found.container and changes[0].field != "state":
@@ -100,9 +101,7 @@ class Container(StateModule["Container.Args", Found]):
         created = ""
         try:
             if not found.container:
-                config = container_options.create_arguments(spec)
-                config["Image"] = known_as(client.api, spec.image) or spec.image
-                created = client.api.create_container_from_config(config, spec.name)["Id"]
+                created = _create(client.api, spec, platform_of(context.machine))
             client.api.start(spec.name)
         except APIError as error:
             if created:
@@ -110,6 +109,27 @@ class Container(StateModule["Container.Args", Found]):
             raise containers.refused_start(error, context.machine, client, spec.ports) from None
         now = containers.inspect(client, spec.name) or {}
         return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
+
+
+def _create(api: Any, spec: ContainerSpec, platform: str) -> str:
+    """Create the container of the image that is proved to be the spec's; returns its id.
+
+    Raises Failed, and leaves no container, when there is no such image, or its name came to mean another one meanwhile.
+    """
+    image = image_names.find(api, spec.image, spec.image_ids, platform)
+    if not image:
+        raise Failed(f"{spec.image} is not on the host, or not proved to be it.", fix="`invoke deploy` pulls it.")
+    config = container_options.create_arguments(spec)
+    config["Image"] = image_names.name_of(api, spec.image, image["Id"])
+    created: str = api.create_container_from_config(config, spec.name)["Id"]
+    took = api.inspect_container(created)["Image"]
+    if took != image["Id"]:
+        api.remove_container(created, force=True)
+        raise Failed(
+            f"{config['Image']} came to mean {took} while {spec.name} was created from it.",
+            fix="Give the command again.",
+        )
+    return created
 
 
 def _drift(args: Container.Args, spec: ContainerSpec, found: Found) -> list[Change]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from sparkwright.engine import image as engine_image
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.host.images import registry_errors
-from sparkwright.host.images.image_names import Name, known_as, name_by_digest, with_content
+from sparkwright.host.images import image_names, registry_documents, registry_errors
+from sparkwright.host.images.image_names import Name
 from sparkwright.host.images.registry_errors import RegistryDown
 from sparkwright.host.machine import Machine
 from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.plan.container import locked_ids
 
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 TRIES = 5
@@ -21,14 +22,16 @@ LONGEST_PAUSE_S = 20
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """image: the inspect of the image with this digest; empty when it is not there. platform: what this host runs.
+    """image: the inspect of the image that was proved to be this digest, empty when none was. platform: what this host runs.
 
-    unnamed: the Id of an image that is this digest by its content, but is not known by it: it came by `docker load`.
+    named: the engine knows it by its digest or by the tag that stands for it. impostor: the Id of another image that has
+    that tag.
     """
 
     image: dict[str, Any]
     platform: str
-    unnamed: str = ""
+    named: bool = True
+    impostor: str = ""
 
 
 @dataclass
@@ -54,14 +57,16 @@ class Layers:
 class DockerImage(StateModule["DockerImage.Args", Found]):
     """The image of this digest is on the host, for the host's own platform.
 
-    Present by digest: nothing is asked of any registry. An image that came by `docker load` or from another host has lost the
-    registry's digest: it is recognised by the hashes of its content in the lock, and named by its digest again. Else the
+    Present is what is proved: its Id is one that the lock holds for the digest; where the lock holds none, the engine noted the
+    digest itself at a pull. A tag is never believed. Then nothing is asked of any registry. An image that came by `docker load`
+    or from another host has lost the registry's digest: it is recognised by its Id, and tagged with its digest again. Else the
     registry's manifest is asked for the platforms first, and an image that has none for this host is refused before a byte is
     pulled. Network errors are tried again, nothing else; the engine goes on in the middle of a layer.
 
-    Returns: digest, id, known_as (what the engine calls it), engine_version (null when the image does not say), size_bytes.
+    Returns: digest, id, engine_version (null when the image does not say), size_bytes.
 
-    Fails: registry down, digest gone, access denied, disk full. Refused: no linux/arm64 in the image for an arm64 host.
+    Fails: registry down, digest gone, access denied, disk full, another image than the lock's. Refused: no linux/arm64 in the
+    image for an arm64 host.
     """
 
     @dataclass(frozen=True)
@@ -69,23 +74,31 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         ref: str = arg("repository:tag@sha256:digest")
         platform: str = arg("as linux/arm64; the host's own if not given", default="")
         manifests: list[dict[str, Any]] | None = arg("the lock's, by platform", default=None)
+        ids: list[str] = arg("the Ids it may have, when there are no manifests", default_factory=list)
         mirror: str = arg("a registry that holds copies, as HOST[:PORT]; asked first", default="")
 
     def read(self, args: Args, context: Context) -> Found:
         platform = args.platform or platform_of(context.machine)
         api: Any = context.docker().api
-        known = known_as(api, args.ref)
-        if known:
-            return Found(api.inspect_image(known), platform)
-        return Found({}, platform, with_content(api, _contents(args, platform)))
+        name = Name.given(args.ref)
+        image = image_names.find(api, args.ref, _ids(args), platform)
+        if not name.digest or (image and name.digest in image_names.digests_of(image)):
+            return Found(image, platform)
+        tagged = image_names.look(api, name.proved).get("Id", "")
+        impostor = tagged if tagged != image.get("Id") else ""
+        return Found(image, platform, named=bool(tagged) and not impostor, impostor=impostor)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        if found.image:
+        digest = Name.parse(args.ref).digest
+        if found.image and found.named:
             return []
-        if found.unnamed:
-            digest = Name.parse(args.ref).digest
-            return [Change("digest", None, digest, "it is here, and lost its digest: docker load forgets it")]
-        return [Change("image", None, args.ref, "not on the host")]
+        if found.image:
+            why = "another image has the tag of this digest" if found.impostor else "docker load forgets it"
+            return [Change("digest", None, digest, f"the image is here, its digest is not: {why}")]
+        if not found.impostor:
+            return [Change("image", None, args.ref, "not on the host")]
+        lacks = "" if _ids(args) else ", and the lock holds no manifests to prove it by (`invoke lock` adds them)"
+        return [Change("image", found.impostor, args.ref, f"tagged with this digest, not proved to be it{lacks}")]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         image = found.image
@@ -100,18 +113,22 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         api: Any = context.docker().api
         name = Name.parse(args.ref)
-        if found.unnamed:
-            name_by_digest(api, found.unnamed, name)
-            msg = "was here; its digest is known again"
-        else:
-            msg = self._pull_from_somewhere(args, name, found.platform, context)
-        now = self.read(args, context)
-        if not now.image:
-            raise Failed(f"{args.ref} was pulled, and the engine does not know it by its digest.")
-        has = f"{now.image.get('Os', 'linux')}/{now.image.get('Architecture')}"
-        if has != found.platform:
-            raise Failed(f"{args.ref}: the engine handed over {has}, and {found.platform} was asked for.")
-        return {**self.describe(args, now), "msg": msg}
+        if found.image:
+            image_names.name_by_digest(api, found.image["Id"], name)
+            return {"msg": "was here; its digest is known again"}
+        msg = self._pull_from_somewhere(args, name, found.platform, context)
+        image = image_names.find(api, args.ref, _ids(args), found.platform)
+        if not image:
+            has = image_names.look(api, name.asked)
+            pulled = f"{has['Id']} for {image_names.platform_of(has)}" if has else "nothing of that digest"
+            raise Failed(
+                f"{args.ref} was pulled for {found.platform}, and the engine has {pulled}: not what the lock holds."
+            )
+        if found.impostor or (name.digest and image_names.look(api, name.asked).get("Id") != image["Id"]):
+            image_names.name_by_digest(api, image["Id"], name)
+        elif name.tag:
+            api.tag(image["Id"], name.repository, name.tag, force=True)
+        return {**self.describe(args, Found(image, found.platform)), "msg": msg}
 
     def _pull_from_somewhere(self, args: Args, name: Name, platform: str, context: Context) -> str:
         """From the mirror when there is one, and from the image's own registry when the mirror can't give it."""
@@ -121,7 +138,6 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
             except SparkwrightError as error:
                 context.note(f"mirror {args.mirror}: {error.message} Asking {name.registry}.")
             else:
-                name_by_digest(context.docker().api, name.at(args.mirror).asked, name)
                 return f"pulled from {args.mirror}"
         self._pull_again(name, platform, context)
         return "pulled"
@@ -143,15 +159,13 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
 
     def _pull(self, name: Name, platform: str, context: Context) -> None:
         api: Any = context.docker().api
-        refuse_other_platforms(platforms_of(asked_of_registry(api, name)), name.asked, platform)
+        refuse_other_platforms(asked_of_registry(api, name)["platforms"], name.asked, platform)
         with registry_errors.explained(name.asked):
             if name.digest:
                 lines = api.pull(name.repository, tag=name.digest, stream=True, decode=True, platform=platform)
             else:
                 lines = api.pull(name.repository, tag=name.tag, stream=True, decode=True, platform=platform)
             self._follow(lines, name.asked, context)
-            if name.tag:
-                api.tag(name.asked, name.repository, name.tag, force=True)
 
     @staticmethod
     def _follow(lines: Iterator[dict[str, Any]], ref: str, context: Context) -> None:
@@ -174,16 +188,11 @@ def platform_of(machine: Machine) -> str:
 
 
 def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:
-    """What the engine hears from the registry about an image: Descriptor and Platforms. Raises what explains a refusal."""
+    """What the engine hears from the registry about an image: digest and platforms. Raises what explains a refusal."""
     with registry_errors.explained(name.asked):
-        found: dict[str, Any] = api.inspect_distribution(name.asked)
-        return found
-
-
-def platforms_of(distribution: dict[str, Any]) -> list[str]:
-    """The platforms that a registry names for an image; empty when it names none."""
-    found = {f"{one['os']}/{one['architecture']}" for one in distribution.get("Platforms") or ()}
-    return sorted(found - {"unknown/unknown"})
+        return registry_documents.distribution(
+            api.inspect_distribution(name.asked), f"what the registry says of {name.asked}"
+        )
 
 
 def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
@@ -193,8 +202,5 @@ def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
         raise Refused(f"{ref} has no {wanted}, only {', '.join(has)}.", fix=fix)
 
 
-def _contents(args: DockerImage.Args, platform: str) -> list[str]:
-    """What this digest's image may be called by its content: see `with_content`."""
-    mine = [one for one in args.manifests or () if one["platform"] == platform]
-    digest = Name.parse(args.ref).digest
-    return [*(one[key] for one in mine for key in ("config", "digest")), *([digest] if digest else [])]
+def _ids(args: DockerImage.Args) -> tuple[str, ...]:
+    return (*args.ids, *locked_ids({"manifests": args.manifests}))

@@ -29,9 +29,10 @@ class Lint(Module["Lint.Args"]):
         platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
         model_by_flag: bool = arg("the command gives the model as --model", default=False)
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
+        image_ids: list[str] = arg("the Ids that prove the image; what a pull noted if not given", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
-        engine = engine_image.ask(context, args.image)
+        engine = engine_image.ask(context, args.image, args.image_ids)
         if engine is None:
             return Result(msg="the image is not here yet: not looked at", data={"engine_version": None, "findings": []})
         asked = rules.Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag)

@@ -7,8 +7,8 @@ from typing import Any
 
 from sparkwright.engine import image as engine_image
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.images import registry_client
-from sparkwright.host.images.image_names import Name, digests_of, known_as
+from sparkwright.host.images import image_names, registry_client
+from sparkwright.host.images.image_names import Name, digests_of
 from sparkwright.host.images.registry_errors import NotThere, RegistryDown
 from sparkwright.modules import docker_image
 from sparkwright.modules.base import Context, Module, Result, arg
@@ -51,7 +51,7 @@ class LockImage(Module["LockImage.Args"]):
 
     @staticmethod
     def _of_registry(api: Any, args: Args, platform: str, context: Context) -> dict[str, Any]:
-        name = Name.parse(args.ref)
+        name = Name.given(args.ref)
         try:
             return _deep(api, name, platform, context)
         except RegistryDown as error:
@@ -62,9 +62,8 @@ class LockImage(Module["LockImage.Args"]):
 
     @staticmethod
     def _of_host(api: Any, ref: str) -> dict[str, Any] | None:
-        """The entry of an image that is on the host, when the host remembers its digest."""
-        known = known_as(api, ref)
-        image: dict[str, Any] = api.inspect_image(known) if known else {}
+        """The entry of an image that is on the host, when the engine noted its digest at a pull."""
+        image = image_names.find(api, ref)
         repository = Name.parse(ref).repository
         own = [one.partition("@")[2] for one in image.get("RepoDigests") or () if one.startswith(f"{repository}@")]
         digests = own or digests_of(image)
@@ -72,7 +71,7 @@ class LockImage(Module["LockImage.Args"]):
             return None
         return {
             "digest": digests[0],
-            "platforms": [f"{image.get('Os', 'linux')}/{image['Architecture']}"],
+            "platforms": [image_names.platform_of(image)],
             "manifests": [],
             "engine_version": engine_image.version_of(image.get("Config") or {}),
             "created": image.get("Created"),
@@ -89,14 +88,7 @@ def _deep(api: Any, name: Name, platform: str, context: Context) -> dict[str, An
         except RegistryDown:
             pass  # the engine may have a proxy, a mirror or certificates of its own
     found = docker_image.asked_of_registry(api, name)
-    return {
-        "digest": found["Descriptor"]["digest"],
-        "platforms": docker_image.platforms_of(found),
-        "manifests": [],
-        "engine_version": None,
-        "created": None,
-        "size_bytes": None,
-    }
+    return {**found, "manifests": [], "engine_version": None, "created": None, "size_bytes": None}
 
 
 def _gone(api: Any, args: LockImage.Args) -> bool | None:

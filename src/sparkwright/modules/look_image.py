@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.host.images import image_stream
-from sparkwright.host.images.image_names import digests_of, known_as
+from sparkwright.host.images import image_names, image_stream, loads
+from sparkwright.host.images.image_names import Name, digests_of
 from sparkwright.modules.base import Context, Module, Result, arg
 
 NOT_OURS = ("lo", "docker", "br-", "veth", "virbr")
@@ -17,34 +17,38 @@ NOT_OURS = ("lo", "docker", "br-", "veth", "virbr")
 class LookImage(Module["LookImage.Args"]):
     """What a host knows of an image, and how other hosts may reach it. Changes nothing, asks no registry.
 
-    Returns: present, known_as, id, digests, layers (hashes of their content), platform (the image's), size_bytes, host_platform,
-    free_bytes (where the engine stores images; null when that can't be seen), tools, addresses (the fastest network first).
+    Returns: present, id, digests, layers (hashes of their content), platform (the image's), size_bytes, host_platform,
+    free_bytes (where the engine stores images; null when that can't be seen), tools, addresses (the fastest network first),
+    impostor (the Id of an image that has the name and is not proved to be it), names (of all images here).
     """
 
     @dataclass(frozen=True)
     class Args:
         ref: str = arg("repository:tag[@sha256:digest]")
+        ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
         from sparkwright.modules.docker_image import platform_of
 
         api: Any = context.docker().api
-        known = known_as(api, args.ref)
-        image: dict[str, Any] = api.inspect_image(known) if known else {}
+        name = Name.given(args.ref)
+        image = image_names.find(api, args.ref, args.ids)
+        tagged = "" if image else image_names.look(api, name.proved if name.digest else name.asked).get("Id", "")
         data = {
-            "present": bool(known),
-            "known_as": known,
+            "present": bool(image),
+            "impostor": tagged,
             "id": image.get("Id", ""),
             "digests": digests_of(image),
             "layers": (image.get("RootFS") or {}).get("Layers") or [],
-            "platform": f"{image.get('Os', 'linux')}/{image['Architecture']}" if image else "",
+            "platform": image_names.platform_of(image) if image else "",
             "size_bytes": image.get("Size", 0),
             "host_platform": platform_of(context.machine),
             "free_bytes": _free_bytes(str(api.info().get("DockerRootDir") or "")),
             "tools": image_stream.tools(),
             "addresses": _addresses(),
+            "names": loads.names(api).to_json(),
         }
-        return Result(msg="present" if known else "not on the host", data=data)
+        return Result(msg="present" if image else "not on the host", data=data)
 
 
 def _free_bytes(folder: str) -> int | None:

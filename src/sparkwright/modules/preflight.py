@@ -10,9 +10,10 @@ from typing import Any
 
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.containers import containers
-from sparkwright.host.images.image_names import known_as
+from sparkwright.host.images import image_names
 from sparkwright.modules.base import Context, Module, Result, arg
 from sparkwright.modules.docker_image import platform_of
+from sparkwright.plan.container import locked_ids
 
 MARGIN = 1.05
 
@@ -112,7 +113,7 @@ def _image_disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         return
     try:
         api: Any = context.docker().api
-        if known_as(api, args.container["image"]):
+        if image_names.find(api, args.container["image"], locked_ids(args.image)):
             return
         root = Path(str(api.info().get("DockerRootDir") or "/"))
         free = context.machine.free_bytes(_standing(root))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.images.image_names import Name, known_as
+from sparkwright.host.images import image_names
+from sparkwright.host.images.image_names import Name
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 
@@ -46,7 +47,9 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
     @dataclass(frozen=True)
     class Args:
         repositories: list[str] = arg("only images of these repositories; [] for all", default_factory=list)
-        pinned: list[str] = arg("repository:tag@digest that must stay", default_factory=list)
+        pinned: dict[str, list[str]] = arg(
+            "repository:tag@digest that must stay, with the Ids that the lock allows for it", default_factory=dict
+        )
         only: list[str] | None = arg("the Ids that were agreed on; all that may go if not given", default=None)
 
     def read(self, args: Args, context: Context) -> Found:
@@ -98,19 +101,20 @@ def _used(api: Any) -> dict[str, str]:
 
 
 def _last_good(api: Any, context: Context) -> dict[str, str]:
-    ref = ((context.state.read("verified") or {}).get("spec") or {}).get("image", "")
-    return dict.fromkeys(_ids(api, [ref] if ref else []), "the last good state")
+    spec = (context.state.read("verified") or {}).get("spec") or {}
+    wanted = {spec["image"]: spec.get("image_ids") or []} if spec.get("image") else {}
+    return dict.fromkeys(_ids(api, wanted), "the last good state")
 
 
 def _pinned(api: Any, args: PruneImages.Args) -> dict[str, str]:
     return dict.fromkeys(_ids(api, args.pinned), "pinned in spark.lock")
 
 
-def _ids(api: Any, refs: list[str]) -> Iterator[str]:
-    for ref in refs:
-        known = known_as(api, ref)
-        if known:
-            yield str(api.inspect_image(known)["Id"])
+def _ids(api: Any, wanted: Mapping[str, Collection[str]]) -> Iterator[str]:
+    for ref, ids in wanted.items():
+        image = image_names.find(api, ref, ids)
+        if image:
+            yield str(image["Id"])
 
 
 def _unique_bytes(api: Any) -> dict[str, int]:

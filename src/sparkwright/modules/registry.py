@@ -66,6 +66,7 @@ NAMES: tuple[str, ...] = (
     "stopped",
     "systemd_unit",
     "template",
+    "undo_load",
     "user_group",
     "verdict",
     "verify_health",

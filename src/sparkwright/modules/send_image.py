@@ -37,7 +37,7 @@ class SendImage(Module["SendImage.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        image: str = arg("what the engine here calls the image")
+        image: str = arg("the Id of the image on this host")
         incoming: str = arg("repository:tag under which it arrives")
         size_bytes: int = arg("its size, for the progress", default=0)
         addresses: list[str] = arg("HOST:PORT of the other host's sshd, best first", default_factory=list)

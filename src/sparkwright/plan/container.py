@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+#: labels that start so are sparkwright's own: no recipe sets them, and they are never compared
+OWN_LABELS = "sparkwright."
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +17,8 @@ class ContainerSpec:
     image: "repo:tag@sha256:...". restart: the policy it earns when verification has passed. gpus: "all", "device=0,1"
     or "" for none. shm_size: docker's own spelling, "64gb". ports: "8000:8000" or "127.0.0.1:8000:8000".
     volumes: "/host/folder:/container/folder[:ro]", ~ already expanded. ulimits: "memlock": "-1" or "soft:hard".
-    command: what follows the image. entrypoint: None leaves the image's.
+    command: what follows the image. entrypoint: None leaves the image's. image_ids: what proves a local image, see
+    `image_names.find`.
     """
 
     name: str
@@ -29,6 +34,7 @@ class ContainerSpec:
     labels: dict[str, str] = field(default_factory=dict)
     entrypoint: tuple[str, ...] | None = None
     command: tuple[str, ...] = ()
+    image_ids: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `from_json` is its inverse."""
@@ -37,6 +43,12 @@ class ContainerSpec:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ContainerSpec:
         """The spec again. Raises TypeError for a key that is none of its own."""
-        tuples = ("ports", "volumes", "command", "entrypoint")
+        tuples = ("ports", "volumes", "command", "entrypoint", "image_ids")
         fields: dict[str, Any] = {k: tuple(v) if k in tuples and v is not None else v for k, v in data.items()}
         return cls(**fields)
+
+
+def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The Ids that an image of a lock's entry may have, of every platform and store; empty when the entry has no manifests."""
+    manifests = (entry or {}).get("manifests") or ()
+    return tuple(one[key] for one in manifests for key in ("config", "digest"))

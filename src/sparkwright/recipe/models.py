@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from sparkwright.recipe import words
 from sparkwright.trust import model_files
 from sparkwright.userfiles.checked import Strict, rule
 
@@ -45,16 +46,20 @@ class Container(Strict):
     restart: Literal["no", "always", "unless-stopped", "on-failure"] = Field(
         "unless-stopped", description="the restart policy it earns once it is verified"
     )
-    gpus: str = Field("all", description='"all", "device=0" or "" for none')
-    ipc: str = Field("host", description="docker's --ipc")
-    shm_size: str = Field("", description='docker\'s --shm-size, as "64gb"')
-    ports: list[str] = Field(default_factory=lambda: ["8000:8000"], description='"8000:8000", "127.0.0.1:8000:8000"')
+    gpus: words.Gpus = Field("all", description='"all", "device=0" or "" for none')
+    ipc: str = Field("host", description="docker's --ipc; empty: as the engine does it")
+    shm_size: words.Size = Field("", description='docker\'s --shm-size, as "64gb"')
+    ports: list[words.Port] = Field(
+        default_factory=lambda: ["8000:8000"], description='"8000:8000", "127.0.0.1:8000:8000"'
+    )
     volumes: list[str] = Field(
         default_factory=list, description='more of "/host:/container[:ro]"; the model is there already'
     )
-    env: dict[str, str] = Field(default_factory=dict, description="environment variables")
-    ulimits: dict[str, str] = Field(default_factory=dict, description='as memlock: "-1"')
-    labels: dict[str, str] = Field(default_factory=dict, description="labels")
+    env: words.Environment = Field(default_factory=dict, description="environment variables")
+    ulimits: dict[str, words.Ulimit] = Field(default_factory=dict, description='as memlock: "-1"')
+    labels: words.Labels = Field(
+        default_factory=dict, description="labels; those that begin with sparkwright. are its own"
+    )
     entrypoint: list[str] | None = Field(None, description="instead of the image's, as words")
     stop_timeout_s: int = Field(60, description="seconds a stop waits before the container is killed", ge=1)
 
@@ -93,7 +98,7 @@ class RecipeFile(Strict):
     """recipes/NAME.yml: one way to serve one model."""
 
     description: str = Field("", description="one line, for people")
-    image: str = Field(description="REPOSITORY:TAG; spark.lock pins the digest")
+    image: words.ImageName = Field(description="REPOSITORY:TAG; spark.lock pins the digest")
     platform: Literal["gb10", "ascend"] = Field("gb10", description="whose rules the flags must keep")
     model: Model
     container: Container

@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.engine import flags
 from sparkwright.errors import Refused
 from sparkwright.inventory.host import Host
-from sparkwright.plan.container import ContainerSpec
+from sparkwright.plan.container import ContainerSpec, locked_ids
 from sparkwright.recipe.models import RecipeFile
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest
@@ -94,6 +94,7 @@ def container_spec(
         labels=dict(box.labels),
         entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else None,
         command=command,
+        image_ids=locked_ids(image_entry),
     )
 
 

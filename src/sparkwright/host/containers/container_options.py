@@ -1,7 +1,8 @@
 """One table of what a container is made of: it drives create, compare and diff.
 
-Each option knows how the spec says it, how the engine says it back, and why a difference matters. Only what the spec asks
-for is compared, after merging what the image contributes (environment, labels, entrypoint, command).
+Each option knows how the spec says it, how the engine says it back, and why a difference matters. Compared is what the spec
+asks for, over what the image brings (environment, labels, entrypoint, command): a value equal to the image's own is no
+difference. What is empty is not asked for. Lists whose order has no meaning are compared without it.
 """
 
 from __future__ import annotations
@@ -10,28 +11,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.host.images.image_names import digests_of
+from sparkwright.errors import Refused
+from sparkwright.host.images.image_names import digests_of, proves
 from sparkwright.modules.base import Change
-from sparkwright.plan.container import ContainerSpec
+from sparkwright.plan.container import OWN_LABELS, ContainerSpec
+from sparkwright.trust import container_words
 
 Inspect = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """wanted: from the spec. found: from the container's and its image's inspect. why: what a difference means."""
+    """wanted: from the spec; None when it does not ask. found: from the container's and its image's inspect, for this spec.
+
+    why: what a difference means.
+    """
 
     field: str
     wanted: Callable[[ContainerSpec], Any]
-    found: Callable[[Inspect, Inspect], Any]
+    found: Callable[[Inspect, Inspect, ContainerSpec], Any]
     why: str = ""
 
 
 def size_bytes(text: str) -> int:
-    """Docker's spelling of a size ("64gb", "512m", "1024") in bytes; its units are binary."""
-    number = text.strip().lower().rstrip("b")
-    factor = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}.get(number[-1:], 1)
-    return int(float(number.rstrip("kmgt")) * factor)
+    """Docker's spelling of a size in bytes; its units are binary. Raises Refused for anything else."""
+    match = container_words.SIZE.fullmatch(text)
+    if match is None:
+        raise Refused(container_words.size(text) or "a size is empty.")
+    return int(float(match[1]) * 2 ** (10 * " kmgtp".index(match[2].lower() or " ")))
 
 
 def port_bindings(ports: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:
@@ -40,7 +47,7 @@ def port_bindings(ports: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:
     for port in ports:
         *address, host, inside = port.rsplit(":", 2) if port.count(":") > 1 else ["", *port.split(":")]
         key = inside if "/" in inside else f"{inside}/tcp"
-        bindings.setdefault(key, []).append({"HostIp": address[0] if address else "", "HostPort": host})
+        bindings.setdefault(key, []).append({"HostIp": address[0].strip("[]") if address else "", "HostPort": host})
     return bindings
 
 
@@ -49,7 +56,15 @@ def gpu_request(gpus: str) -> list[dict[str, Any]]:
     if not gpus:
         return []
     if gpus.startswith("device="):
-        return [{"Driver": "", "Count": 0, "DeviceIDs": gpus[7:].split(","), "Capabilities": [["gpu"]], "Options": {}}]
+        return [
+            {
+                "Driver": "",
+                "Count": 0,
+                "DeviceIDs": sorted(gpus[7:].split(",")),
+                "Capabilities": [["gpu"]],
+                "Options": {},
+            }
+        ]
     count = -1 if gpus == "all" else int(gpus)
     return [{"Driver": "", "Count": count, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}]
 
@@ -67,87 +82,105 @@ def _env(pairs: list[str] | None) -> dict[str, str]:
     return dict(pair.partition("=")[::2] for pair in pairs or ())
 
 
-def _own_env(container: Inspect, image: Inspect) -> dict[str, str]:
+def _own(
+    found: Mapping[str, str], wanted: Mapping[str, str], image: Inspect, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """What of a container's variables or labels is asked for, or not its image's. Of an image that is gone nothing is known."""
+    return {k: v for k, v in found.items() if k in wanted or (image and inherited.get(k) != v)}
+
+
+def _own_env(container: Inspect, image: Inspect, spec: ContainerSpec) -> dict[str, str]:
     inherited = _env((image.get("Config") or {}).get("Env"))
-    return {k: v for k, v in _env(container["Config"].get("Env")).items() if inherited.get(k) != v}
+    return _own(_env(container["Config"].get("Env")), spec.env, image, inherited)
 
 
-def _own_labels(container: Inspect, image: Inspect) -> dict[str, str]:
+def _own_labels(container: Inspect, image: Inspect, spec: ContainerSpec) -> dict[str, str]:
     inherited = (image.get("Config") or {}).get("Labels") or {}
-    own = container["Config"].get("Labels") or {}
-    return {k: v for k, v in own.items() if inherited.get(k) != v and not k.startswith("sparkwright.")}
+    found = _own(container["Config"].get("Labels") or {}, spec.labels, image, inherited)
+    return {k: v for k, v in found.items() if not k.startswith(OWN_LABELS)}
 
 
-def _entrypoint(container: Inspect, image: Inspect) -> list[str] | None:
-    found = container["Config"].get("Entrypoint")
-    inherited = (image.get("Config") or {}).get("Entrypoint")
-    return None if found == inherited else found
-
-
-def _shm(container: Inspect, image: Inspect) -> int:
-    return int(container["HostConfig"].get("ShmSize") or 0)
-
-
-def _gpus(container: Inspect, image: Inspect) -> list[dict[str, Any]]:
+def _gpus(container: Inspect, image: Inspect, spec: ContainerSpec) -> list[dict[str, Any]]:
     rows = container["HostConfig"].get("DeviceRequests") or []
-    return [{**row, "Driver": "", "Options": {}, "DeviceIDs": row.get("DeviceIDs") or None} for row in rows]
+    return [
+        {**row, "Driver": "", "Options": {}, "DeviceIDs": sorted(row.get("DeviceIDs") or ()) or None} for row in rows
+    ]
 
 
-def _ports(container: Inspect, image: Inspect) -> Any:
-    found = container["HostConfig"].get("PortBindings") or {}
-    return {k: [{"HostIp": b.get("HostIp", ""), "HostPort": b["HostPort"]} for b in v or []] for k, v in found.items()}
+def _sorted_bindings(found: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
+    rows = {
+        k: [{"HostIp": b.get("HostIp") or "", "HostPort": b["HostPort"]} for b in v or []] for k, v in found.items()
+    }
+    return {k: sorted(v, key=lambda b: (b["HostIp"], b["HostPort"])) for k, v in rows.items()}
 
 
-def _host_config(key: str, default: Any = "") -> Callable[[Inspect, Inspect], Any]:
-    return lambda container, image: container["HostConfig"].get(key) or default
+def _volumes(binds: list[str] | tuple[str, ...]) -> list[str]:
+    """Mounts in one spelling: no slash at the end of a folder, no `rw`, which is meant without it."""
+    found = []
+    for bind in binds:
+        parts = bind.split(":")
+        folders = [part.rstrip("/") or "/" for part in parts[:2]]
+        modes = sorted(mode for mode in ",".join(parts[2:]).split(",") if mode not in ("", "rw"))
+        found.append(":".join([*folders, *([",".join(modes)] if modes else [])]))
+    return sorted(found)
 
 
-#: every option but image, command and restart policy, which have rules of their own in container.py
+def _host_config(key: str) -> Callable[[Inspect, Inspect, ContainerSpec], Any]:
+    return lambda container, image, spec: container["HostConfig"].get(key)
+
+
+#: every option but image, entrypoint, command and restart policy, which have rules of their own here and in container.py
 OPTIONS: tuple[Option, ...] = (
-    Option("entrypoint", lambda s: list(s.entrypoint[:1]) if s.entrypoint else None, _entrypoint),
     Option("gpus", lambda s: gpu_request(s.gpus), _gpus, "without it the engine finds no GPU"),
+    Option("ipc", lambda s: s.ipc or None, _host_config("IpcMode"), "workers share memory through it"),
+    Option("shm-size", lambda s: size_bytes(s.shm_size or "0") or None, _host_config("ShmSize")),
     Option(
-        "ipc", lambda s: s.ipc, lambda c, i: c["HostConfig"].get("IpcMode") or "", "workers share memory through it"
+        "ports",
+        lambda s: _sorted_bindings(port_bindings(s.ports)),
+        lambda c, i, s: _sorted_bindings(c["HostConfig"].get("PortBindings") or {}),
+        "where clients find the server",
     ),
-    Option("shm-size", lambda s: size_bytes(s.shm_size) if s.shm_size else None, _shm),
-    Option("ports", lambda s: port_bindings(s.ports), _ports, "where clients find the server"),
-    Option("volumes", lambda s: sorted(s.volumes), lambda c, i: sorted(c["HostConfig"].get("Binds") or [])),
+    Option("volumes", lambda s: _volumes(s.volumes), lambda c, i, s: _volumes(c["HostConfig"].get("Binds") or [])),
     Option("env", lambda s: dict(s.env), _own_env),
     Option("labels", lambda s: dict(s.labels), _own_labels),
     Option(
         "ulimits",
         lambda s: ulimits(s.ulimits),
-        lambda c, i: sorted(c["HostConfig"].get("Ulimits") or [], key=lambda row: str(row["Name"])),
+        lambda c, i, s: sorted(c["HostConfig"].get("Ulimits") or [], key=lambda row: str(row["Name"])),
     ),
 )
 
 
 def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
-    """Every option that is not as the spec asks for, with the command's flags one by one. Pure."""
-    changes = _image(spec, image)
+    """Every option that is not as the spec asks for, with the command's flags one by one. Pure.
+
+    image: the inspect of the image that the container was made from; empty when it is gone.
+    """
+    changes = _image(spec, image or {"Id": container.get("Image")}) + _entrypoint(spec, container, image)
     for option in OPTIONS:
-        wanted, found = option.wanted(spec), option.found(container, image)
-        if (wanted is not None and wanted != found) or (option.field == "entrypoint" and wanted != found):
+        wanted, found = option.wanted(spec), option.found(container, image, spec)
+        if wanted is not None and wanted != found:
             changes.append(Change(option.field, found, wanted, option.why))
-    return changes + _command(spec, list(container["Config"].get("Cmd") or []))
+    return changes + _command(spec, container, image)
 
 
 def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
     """The engine's own words for `POST /containers/create`; the restart policy is `no` until it is earned."""
-    entrypoint = list(spec.entrypoint) if spec.entrypoint else None
+    entrypoint = list(spec.entrypoint or ())
     host: dict[str, Any] = {
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
         "Binds": list(spec.volumes),
         "PortBindings": port_bindings(spec.ports),
         "DeviceRequests": gpu_request(spec.gpus),
-        "IpcMode": spec.ipc,
         "Ulimits": ulimits(spec.ulimits),
     }
+    if spec.ipc:
+        host["IpcMode"] = spec.ipc
     if spec.shm_size:
         host["ShmSize"] = size_bytes(spec.shm_size)
     body: dict[str, Any] = {
         "Image": spec.image,
-        "Cmd": [*(entrypoint[1:] if entrypoint else []), *spec.command],
+        "Cmd": [*entrypoint[1:], *spec.command],
         "Env": [f"{name}={value}" for name, value in sorted(spec.env.items())],
         "Labels": dict(spec.labels),
         "ExposedPorts": {key: {} for key in port_bindings(spec.ports)},
@@ -157,17 +190,46 @@ def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
 
 
 def _image(spec: ContainerSpec, image: Inspect) -> list[Change]:
-    """By registry digest, never by image Id: the Id differs between image stores for the same content."""
+    """By the Ids that the lock allows for the digest; without them by the digest that the engine noted. Never by a tag."""
     wanted = spec.image.partition("@")[2]
     digests = digests_of(image)
-    if not wanted or wanted in digests:
+    if not wanted or proves(image, wanted, spec.image_ids):
         return []
     before = digests[0] if digests else image.get("Id", "unknown")
     return [Change("image", before, wanted, "the lock pins another digest")]
 
 
-def _command(spec: ContainerSpec, found: list[str]) -> list[Change]:
-    wanted = [*(spec.entrypoint[1:] if spec.entrypoint else ()), *spec.command]
+def _words(container: Inspect) -> list[str]:
+    """All that the container runs: its entrypoint and its command are one list of words to the kernel."""
+    config = container["Config"]
+    return [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
+
+
+def _first_words(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
+    """The entrypoint that it should have: the spec's, else the image's; of an image that is gone, the one it has.
+
+    An empty first word is docker's `--entrypoint ""`: none, not even the image's.
+    """
+    if spec.entrypoint:
+        return list(spec.entrypoint if spec.entrypoint[0] else spec.entrypoint[1:])
+    config: Inspect = image.get("Config") or {} if image else container["Config"]
+    return list(config.get("Entrypoint") or ())
+
+
+def _entrypoint(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
+    first = _first_words(spec, container, image)
+    if _words(container)[: len(first)] == first:
+        return []
+    return [Change("entrypoint", container["Config"].get("Entrypoint"), list(spec.entrypoint or ()) or None)]
+
+
+def _command(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
+    first, words = _first_words(spec, container, image), _words(container)
+    as_wanted = words[: len(first)] == first
+    found = words[len(first) :] if as_wanted else list(container["Config"].get("Cmd") or ())
+    wanted = list(spec.command)
+    if not wanted and not spec.entrypoint:
+        wanted = list((image.get("Config") or {}).get("Cmd") or ()) if image else found
     if wanted == found:
         return []
     before, after = _flags(found), _flags(wanted)

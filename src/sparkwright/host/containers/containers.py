@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
+from sparkwright.host.containers import inspected
 from sparkwright.host.machine import Machine
 
 if TYPE_CHECKING:
@@ -21,10 +22,9 @@ def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
     from docker.errors import NotFound
 
     try:
-        found: dict[str, Any] = client.api.inspect_container(name)
+        return inspected.container(client.api.inspect_container(name))
     except NotFound:
         return None
-    return found
 
 
 def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str, Any]:
@@ -33,10 +33,9 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
 
     api: Any = client.api
     try:
-        found: dict[str, Any] = api.inspect_image(container["Image"])
+        return inspected.image(api.inspect_image(container["Image"]))
     except NotFound:
         return {}
-    return found
 
 
 def set_policy(client: docker.DockerClient, name: str, policy: str) -> None:
@@ -98,7 +97,10 @@ def last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:
 def started_at(container: dict[str, Any]) -> datetime:
     """When the container's last start began; the beginning of time for one that never started."""
     text = str(container["State"].get("StartedAt") or "0001-01-01T00:00:00Z")
-    found = datetime.fromisoformat(text[:19])
+    try:
+        found = datetime.fromisoformat(text[:19])
+    except ValueError:
+        return datetime(1970, 1, 2)
     return found if found.year > 1970 else datetime(1970, 1, 2)
 
 

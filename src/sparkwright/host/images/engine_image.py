@@ -5,12 +5,13 @@ The image's label or variable is believed first; else `vllm --version` runs in a
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engine import image as said_by_image
 from sparkwright.engine import known_flags
-from sparkwright.host.images.image_names import known_as
+from sparkwright.host.images import image_names
 from sparkwright.modules.base import Context
 
 ASK_S = 90
@@ -25,27 +26,26 @@ class EngineImage:
     listed: tuple[str, ...] = ()
 
 
-def ask(context: Context, ref: str) -> EngineImage | None:
-    """What the engine of this image says; None when the image is not on the host."""
+def ask(context: Context, ref: str, ids: Collection[str] = ()) -> EngineImage | None:
+    """What the engine of this image says; None when the image is not on the host. ids: what proves it, see `image_names.find`."""
     api: Any = context.docker().api
-    known = known_as(api, ref)
-    if not known:
+    image = image_names.find(api, ref, ids)
+    if not image:
         return None
-    image = api.inspect_image(known)
     name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}"
     kept = context.state.read(name)
     if kept is not None:
         return EngineImage(kept["version"], tuple(kept["listed"]))
     context.note("asking the image for its version and its options, once")
     version = said_by_image.version_of(image.get("Config") or {})
-    version = version or said_by_image.version_in(_run(api, known, ["--version"]))
-    found = EngineImage(version, tuple(sorted(known_flags.listed(_run(api, known, ["serve", "--help=all"])))))
+    version = version or said_by_image.version_in(_run(api, image["Id"], ["--version"]))
+    found = EngineImage(version, tuple(sorted(known_flags.listed(_run(api, image["Id"], ["serve", "--help=all"])))))
     if not context.check:
         context.state.write(name, {"ref": ref, "version": found.version, "listed": list(found.listed)})
     return found
 
 
-def _run(api: Any, ref: str, words: list[str]) -> str:
+def _run(api: Any, image_id: str, words: list[str]) -> str:
     """What `vllm WORDS` prints in a container of its own; nothing when it fails or takes too long."""
     from docker.errors import APIError
     from requests import RequestException
@@ -53,7 +53,7 @@ def _run(api: Any, ref: str, words: list[str]) -> str:
     created = ""
     try:
         host = api.create_host_config(mem_limit=MEMORY, network_mode="none")
-        created = api.create_container(ref, words, entrypoint=["vllm"], host_config=host)["Id"]
+        created = api.create_container(image_id, words, entrypoint=["vllm"], host_config=host)["Id"]
         api.start(created)
         ended = api.wait(created, timeout=ASK_S)
         said: bytes = api.logs(created, stdout=True, stderr=False)

@@ -1,16 +1,23 @@
-"""The names of an image: where it comes from, what it is called on a host, and how a host knows it by its digest.
+"""The names of an image: where it comes from, what it is called on a host, and what proves that it is the pinned one.
+
+A tag proves nothing: anybody who may use the engine can set it, and `docker load` brings what its sender wrote. What proves
+an image is its Id, a hash over all that is in it: of its config (overlay2) or of its manifest or index (containerd's store).
+The lock holds these hashes. Where it does not, the engine's RepoDigests count: only a pull, which compares, writes them.
 
 An engine forgets the registry's digest of an image that came by `docker load`, and knows the one of a mirror under the
-mirror's name only. So an image that was proved to be a digest is tagged REPOSITORY:sha256-HEX: the engine keeps that name,
-`docker save` carries it, and a person can read it.
+mirror's name only. So a proved image is also tagged REPOSITORY:sha256-HEX, for people and against pruning; never as proof.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.host.containers import inspected
+from sparkwright.trust.names import why_not_an_image
+from sparkwright.trust.visible import one_line
 
 DOCKER_HUB = "docker.io"
 
@@ -29,6 +36,14 @@ class Name:
         name, _, digest = ref.partition("@")
         head, _, tail = name.rpartition(":")
         return cls(head, tail, digest) if head and "/" not in tail else cls(name, "", digest)
+
+    @classmethod
+    def given(cls, ref: str) -> Name:
+        """Of what a person, a recipe or a lock names. Raises Refused when it is no image reference."""
+        reason = why_not_an_image(ref)
+        if reason:
+            raise Refused(f"the image '{one_line(ref, at_most=80)}' {reason}.")
+        return cls.parse(ref)
 
     @property
     def registry(self) -> str:
@@ -49,7 +64,7 @@ class Name:
 
     @property
     def proved(self) -> str:
-        """The tag of an image that was proved to be this digest."""
+        """The tag that an image gets once it was proved to be this digest; it proves nothing itself."""
         return f"{self.repository}:{self.digest.replace(':', '-')}"
 
     def at(self, mirror: str) -> Name:
@@ -57,53 +72,68 @@ class Name:
         return Name(f"{mirror.rstrip('/')}/{self.path}", self.tag, self.digest)
 
 
-def known_as(api: Any, ref: str) -> str:
-    """The name under which this engine knows an image; empty when it is not there. Asks no registry.
+def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> dict[str, Any]:
+    """The inspect of the local image that is this reference, proved; empty when there is none. Asks no registry.
 
-    As it is written, where the engine takes that, so that a person finds the same in `docker inspect`; else by digest: the
-    repository's own, the tag of a proved one, or another repository's (a mirror's) of the same digest.
+    ref: by tag alone it is whatever has the tag now. ids: the Ids that the lock allows for its digest, of every platform and
+    store; empty: the lock does not know, and the digest that the engine noted at a pull counts. platform: as linux/arm64, when
+    only one for it will do.
     """
+    name = Name.parse(ref)
+    if not name.digest:
+        return look(api, name.asked)
+    candidates = (look(api, one) for one in (name.asked, *ids, name.digest))
+    proved = (image for image in candidates if proves(image, name.digest, ids))
+    found = next((image for image in proved if platform in ("", platform_of(image))), {})
+    return found if found or ids else _pulled_elsewhere(api, name.digest, platform)
+
+
+def look(api: Any, ref: str) -> dict[str, Any]:
+    """What the engine says of an image by a name or an Id; empty when it has none."""
     from docker.errors import ImageNotFound
 
-    name = Name.parse(ref)
-    for one in (ref, name.asked, name.proved) if name.digest else (name.asked,):
-        try:
-            api.inspect_image(one)
-        except ImageNotFound:
-            continue
-        return one
-    if not name.digest:
-        return ""
-    everyone = (one for image in api.images() for one in image.get("RepoDigests") or ())
-    return next((one for one in everyone if one.endswith(f"@{name.digest}")), "")
+    try:
+        return inspected.image(api.inspect_image(ref))
+    except ImageNotFound:
+        return {}
+
+
+def proves(image: Mapping[str, Any], digest: str, ids: Collection[str] = ()) -> bool:
+    """Whether a local image, of its inspect, is this digest. See `find`."""
+    if not image:
+        return False
+    return image["Id"] in (digest, *ids) or (not ids and digest in digests_of(image))
+
+
+def platform_of(image: Mapping[str, Any]) -> str:
+    """What an image is made for, of its inspect, as linux/arm64."""
+    return f"{image.get('Os') or 'linux'}/{image.get('Architecture')}"
 
 
 def digests_of(image: Mapping[str, Any]) -> list[str]:
-    """The registry digests of a local image, of its inspect: what the engine remembers, then what was proved."""
-    remembered = [ref.partition("@")[2] for ref in image.get("RepoDigests") or ()]
-    found = (re.search(r":sha256-([0-9a-f]{64})$", tag) for tag in image.get("RepoTags") or ())
-    return list(dict.fromkeys([*remembered, *(f"sha256:{one[1]}" for one in found if one)]))
+    """The registry digests of a local image, of its inspect, as the engine noted them at a pull."""
+    return list(dict.fromkeys(ref.partition("@")[2] for ref in image.get("RepoDigests") or ()))
 
 
-def name_by_digest(api: Any, image: str, name: Name) -> None:
-    """Tag an image that was proved to be this digest, so that the engine keeps knowing it. image: Id or reference."""
+def name_of(api: Any, ref: str, image_id: str) -> str:
+    """What to call the image of this Id: the reference as it is written where the engine takes that, so that a person finds
+    it in `docker ps`; a tag that names another image is passed over, and the Id itself always does."""
+    name = Name.parse(ref)
+    names = (ref, name.asked, name.proved) if name.digest else (name.asked,)
+    return next((one for one in names if look(api, one).get("Id") == image_id), image_id)
+
+
+def name_by_digest(api: Any, image_id: str, name: Name) -> None:
+    """Tag the image that was proved to be this digest."""
     repository, _, tag = name.proved.rpartition(":")
-    api.tag(image, repository, tag, force=True)
+    api.tag(image_id, repository, tag, force=True)
     if name.tag:
-        api.tag(image, name.repository, name.tag, force=True)
+        api.tag(image_id, name.repository, name.tag, force=True)
 
 
-def with_content(api: Any, contents: Iterable[str]) -> str:
-    """The Id of a local image that is one of these contents; empty when none is.
-
-    contents: the digests of its config, its manifest and its index: overlay2 names an image by the first, containerd's
-    store by one of the others. Each is a hash over all that is in the image, so an equal Id is a proof.
-    """
-    from docker.errors import ImageNotFound
-
-    for digest in contents:
-        try:
-            return str(api.inspect_image(digest)["Id"])
-        except ImageNotFound:
-            continue
-    return ""
+def _pulled_elsewhere(api: Any, digest: str, platform: str) -> dict[str, Any]:
+    """An image of this digest that was pulled under another repository's name, a mirror's."""
+    everyone: Iterator[str] = (one for image in api.images() for one in image.get("RepoDigests") or ())
+    known = next((one for one in everyone if one.endswith(f"@{digest}")), "")
+    found = look(api, known) if known else {}
+    return found if platform in ("", platform_of(found)) else {}

@@ -42,4 +42,5 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _essence(state: dict[str, Any]) -> tuple[Any, Any]:
-    return state.get("spec"), (state.get("model") or {}).get("commit")
+    spec = {key: value for key, value in (state.get("spec") or {}).items() if key != "image_ids"}
+    return spec, (state.get("model") or {}).get("commit")

@@ -1,0 +1,97 @@
+"""What a `docker load` changed beside what it was meant to bring, undone.
+
+Its archive names its images itself: it can bring any tag, and take one that is in use on the host. So the names are listed
+before a load and compared after it. What somebody else pulled, tagged or built meanwhile is told apart by the engine's events.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: what names an image by a person's or a program's own doing; a load is none of these
+OWN_DOING = ("pull", "tag", "import", "build")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The images of an engine at one moment. tags: REPOSITORY:TAG -> Id. nameless: Ids that have no tag and no digest.
+
+    at: seconds since the epoch by the engine's host, as the engine reads them: within one second it tells before from after.
+    """
+
+    tags: Mapping[str, str] = field(default_factory=dict)
+    nameless: tuple[str, ...] = ()
+    at: str = "0"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; `from_json` is its inverse."""
+        return {"tags": dict(self.tags), "nameless": list(self.nameless), "at": self.at}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Names:
+        return cls(data["tags"], tuple(data["nameless"]), data["at"])
+
+
+def names(api: Any) -> Names:
+    """All names on an engine now."""
+    tags: dict[str, str] = {}
+    nameless = []
+    for image in api.images():
+        own = [tag for tag in image.get("RepoTags") or () if "<none>" not in tag]
+        tags |= dict.fromkeys(own, image["Id"])
+        if not own and not [one for one in image.get("RepoDigests") or () if "<none>" not in one]:
+            nameless.append(image["Id"])
+    return Names(tags, tuple(nameless), f"{time.time():.6f}")
+
+
+def undo(api: Any, before: Names, keep: str = "") -> list[str]:
+    """Remove what came since, and give back the names that were taken; all but `keep`. Returns what was done, a sentence each."""
+    now = names(api)
+    done_by_others = _named_by_others(api, before.at)
+    done = []
+    for tag, image_id in sorted(now.tags.items()):
+        was = before.tags.get(tag)
+        if was == image_id or tag == keep or tag in done_by_others:
+            continue
+        if was:
+            repository, _, short = tag.rpartition(":")
+            api.tag(was, repository, short, force=True)
+            done.append(f"{tag} named {image_id[7:19]} after the load; it names {was[7:19]} again")
+        else:
+            done.append(_removed(api, tag, f"{tag} was not asked for"))
+    loaded = {one["Actor"]["ID"] for one in _events(api, before.at, ("load",))}
+    came = [one for one in names(api).nameless if one not in before.nameless]
+    mine = [one for one in came if one in loaded or one in now.tags.values()]
+    return [*done, *(_removed(api, one, f"image {one[7:19]} was not asked for") for one in mine)]
+
+
+def _removed(api: Any, name: str, why: str) -> str:
+    from docker.errors import APIError, NotFound
+
+    try:
+        api.remove_image(name)
+    except NotFound:
+        pass
+    except APIError as error:
+        return f"{why}; the engine keeps it: {error.explanation or error}"
+    return f"{why}; it is removed"
+
+
+def _named_by_others(api: Any, since: str) -> set[str]:
+    found = set()
+    for one in _events(api, since, OWN_DOING):
+        about = one["Actor"]
+        found |= {about["ID"], (about.get("Attributes") or {}).get("name", "")}
+    return found
+
+
+def _events(api: Any, since: str, kinds: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """The engine's events about images from a time on until now."""
+    wanted = {"type": ["image"], "event": list(kinds)}
+    raw = api.events(since=since, until=f"{time.time():.6f}", filters=wanted)
+    for line in b"".join(raw).splitlines():
+        yield json.loads(line)

@@ -1,0 +1,103 @@
+"""What a registry's documents say of an image: an index, a manifest, a config. Pure; every part is checked before it is believed.
+
+Source: the OCI image specification 1.1 and Docker's image manifest 2.2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.trust.json_shapes import checked
+from sparkwright.trust.names import DIGEST, PLATFORM, matched
+
+INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+
+_DESCRIPTOR = {"digest": str, "size": int, "mediaType?": str}
+_INDEX = {"mediaType?": str, "manifests": [{**_DESCRIPTOR, "platform?": {"os?": str, "architecture?": str}}]}
+_MANIFEST = {"mediaType?": str, "config": _DESCRIPTOR, "layers": [_DESCRIPTOR]}
+_CONFIG = {
+    "os?": str,
+    "architecture?": str,
+    "created?": str,
+    "config?": {"Env?": [str], "Labels?": {str: str}},
+}
+_DISTRIBUTION = {"Descriptor": {"digest": str}, "Platforms?": [{"os": str, "architecture": str}]}
+#: an engine takes 127 layers at most; an index of a well-known image has about ten platforms, and an attestation for each
+MOST_LAYERS, MOST_PLATFORMS = 1000, 100
+LARGEST_BYTES = 2**50
+CREATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,30}(?:Z|[+-][0-9:]{4,6})")
+
+
+def digest_of(raw: bytes) -> str:
+    """The digest of a document's bytes."""
+    return "sha256:" + hashlib.sha256(raw).hexdigest()
+
+
+def parsed(raw: bytes, what: str) -> dict[str, Any]:
+    """A JSON mapping. Raises Failed for anything else, and for one that is nested too deep."""
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise Failed(f"{what} is not JSON, or not a mapping.")
+    return found
+
+
+def distribution(answer: Any, what: str) -> dict[str, Any]:
+    """digest and platforms of an engine's answer about an image in a registry; no platforms when the registry names none."""
+    found = checked(answer, _DISTRIBUTION, what)
+    rows = {f"{one['os']}/{one['architecture']}" for one in found.get("Platforms") or ()}
+    known = sorted(one for one in rows if PLATFORM.fullmatch(one) and "unknown" not in one)
+    return {"digest": matched(DIGEST, found["Descriptor"]["digest"], f"the digest in {what}"), "platforms": known}
+
+
+def is_index(document: dict[str, Any]) -> bool:
+    """Whether a document lists manifests by platform."""
+    return "manifests" in document
+
+
+def platforms(index: dict[str, Any], what: str) -> dict[str, str]:
+    """The digest of the first manifest for each platform, as linux/arm64. Raises Failed when it is no index of images.
+
+    What is for no platform (an attestation) is left out.
+    """
+    found: dict[str, str] = {}
+    rows = checked(index, _INDEX, what)["manifests"]
+    if index.get("mediaType") not in (None, *INDEXES) or len(rows) > MOST_PLATFORMS:
+        raise Failed(f"{what} is not an index of images, or has more than {MOST_PLATFORMS} entries.")
+    for row in rows:
+        about = row.get("platform") or {}
+        platform = f"{about.get('os')}/{about.get('architecture')}"
+        if platform not in found and PLATFORM.fullmatch(platform) and "unknown" not in platform:
+            found[platform] = matched(DIGEST, row["digest"], f"a digest in {what}")
+    return found
+
+
+def sized(manifest: dict[str, Any], what: str) -> dict[str, Any]:
+    """config (its digest) and size_bytes (what a pull downloads) of a manifest. Raises Failed when it is not of an image."""
+    checked(manifest, _MANIFEST, what)
+    config, layers = manifest["config"], manifest["layers"]
+    image = manifest.get("mediaType") in (None, *MANIFESTS) and config.get("mediaType") in (None, *CONFIGS)
+    sizes = [config["size"], *(layer["size"] for layer in layers)]
+    if not image or len(layers) > MOST_LAYERS or min(sizes) < 0 or sum(sizes) > LARGEST_BYTES:
+        raise Failed(f"{what} is not the manifest of an image.")
+    return {"config": matched(DIGEST, config["digest"], f"the config's digest in {what}"), "size_bytes": sum(sizes)}
+
+
+def config(document: dict[str, Any], what: str) -> dict[str, Any]:
+    """platform, created (null when it is no time) and config of an image's config. Raises Failed when it is none."""
+    found = checked(document, _CONFIG, what)
+    platform = f"{found.get('os') or 'linux'}/{found.get('architecture') or ''}"
+    created = found.get("created") or ""
+    return {
+        "platform": matched(PLATFORM, platform, f"the platform in {what}"),
+        "created": created if CREATED.fullmatch(created) else None,
+        "config": found.get("config") or {},
+    }

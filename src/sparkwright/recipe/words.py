@@ -1,0 +1,58 @@
+"""Types of a recipe's values that docker has to understand: a wrong one is refused with its line, before any host is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from sparkwright.plan.container import OWN_LABELS
+from sparkwright.trust import container_words
+from sparkwright.trust.names import why_not_an_image
+from sparkwright.trust.visible import one_line
+
+
+def _by(why_not: Callable[[str], str]) -> AfterValidator:
+    def check(text: str) -> str:
+        reason = why_not(text)
+        if reason:
+            raise ValueError(reason)
+        return text
+
+    return AfterValidator(check)
+
+
+def _not_an_image(ref: str) -> str:
+    shown = f"'{one_line(ref, at_most=80)}'"
+    if "@" in ref:
+        return f"{shown} has a digest: name a tag; spark.lock pins its digest."
+    reason = why_not_an_image(ref)
+    return f"{shown} {reason}." if reason else ""
+
+
+def _environment(env: dict[str, str]) -> dict[str, str]:
+    reason = next((reason for name, value in env.items() if (reason := container_words.variable(name, value))), "")
+    if reason:
+        raise ValueError(reason)
+    return env
+
+
+def _labels(labels: dict[str, str]) -> dict[str, str]:
+    own = next((name for name in labels if name.startswith(OWN_LABELS)), "")
+    if own:
+        raise ValueError(
+            f"'{one_line(own, at_most=80)}': labels that begin with `{OWN_LABELS}` are sparkwright's own. Rename it."
+        )
+    if "" in labels:
+        raise ValueError("a label needs a name.")
+    return labels
+
+
+ImageName = Annotated[str, _by(_not_an_image)]
+Size = Annotated[str, _by(container_words.size)]
+Port = Annotated[str, _by(container_words.port)]
+Gpus = Annotated[str, _by(container_words.gpus)]
+Ulimit = Annotated[str, _by(container_words.ulimit)]
+Environment = Annotated[dict[str, str], AfterValidator(_environment)]
+Labels = Annotated[dict[str, str], AfterValidator(_labels)]

@@ -1,0 +1,174 @@
+"""What registries say of images, and what a Docker Engine says of containers and images, as strangers may have written it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sparkwright.engine import image as engine_image
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.containers import container_options, containers, inspected
+from sparkwright.host.images import image_names, registry_documents, registry_errors, registry_http
+from sparkwright.modules import docker_image
+from sparkwright.plan.container import ContainerSpec
+from sparkwright.trust import container_words, names
+from tests.fuzz.harness import feed, texts, values
+
+ZERO = "sha256:" + "0" * 64
+INDEX = {
+    "schemaVersion": 2,
+    "mediaType": "application/vnd.oci.image.index.v1+json",
+    "manifests": [
+        {"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": ZERO, "size": 1609,
+         "platform": {"os": "linux", "architecture": architecture}}
+        for architecture in ("amd64", "arm64", "unknown")
+    ],
+}  # fmt: skip
+MANIFEST = {
+    "schemaVersion": 2,
+    "mediaType": "application/vnd.oci.image.manifest.v1+json",
+    "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "size": 9, "digest": ZERO},
+    "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "size": 10**9, "digest": ZERO}] * 3,
+}
+CONFIG = {
+    "os": "linux",
+    "architecture": "arm64",
+    "created": "2026-11-02T08:14:51.123456789Z",
+    "config": {"Env": ["PATH=/bin", "VLLM_VERSION=0.32.0"], "Labels": {"ai.vllm.version": "0.32.0"}, "Cmd": ["x"]},
+    "rootfs": {"type": "layers", "diff_ids": [ZERO]},
+}
+DISTRIBUTION = {
+    "Descriptor": {"mediaType": INDEX["mediaType"], "digest": ZERO, "size": 1},
+    "Platforms": [{"architecture": "amd64", "os": "linux"}],
+}
+CONTAINER = {
+    "Id": "ab" * 32,
+    "Name": "/qwen35",
+    "Image": ZERO,
+    "RestartCount": 0,
+    "State": {"Status": "running", "Running": True, "StartedAt": "2026-11-02T08:14:51.123456789Z", "ExitCode": 0},
+    "Config": {
+        "Env": ["PATH=/bin", "A=1"],
+        "Labels": {"made": "by"},
+        "Entrypoint": ["vllm", "serve"],
+        "Cmd": ["--model", "/m"],
+    },
+    "HostConfig": {
+        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
+        "Binds": ["/models:/m:ro"],
+        "PortBindings": {"8000/tcp": [{"HostIp": "", "HostPort": "8000"}]},
+        "DeviceRequests": [{"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}],
+        "IpcMode": "host",
+        "ShmSize": 2**36,
+        "Ulimits": [{"Name": "memlock", "Soft": -1, "Hard": -1}, {"Name": "core", "Soft": 0, "Hard": 0}],
+    },
+}
+IMAGE = {
+    "Id": ZERO,
+    "RepoTags": ["a/b:v1"],
+    "RepoDigests": [f"a/b@{ZERO}"],
+    "Architecture": "arm64",
+    "Os": "linux",
+    "Size": 10**10,
+    "Config": {"Env": ["PATH=/bin"], "Labels": None, "Entrypoint": ["vllm", "serve"], "Cmd": None},
+    "RootFS": {"Type": "layers", "Layers": [ZERO]},
+}
+SPEC = ContainerSpec(
+    "qwen35", f"a/b:v1@{ZERO}", shm_size="64gb", ports=("8000:8000",), volumes=("/models:/m:ro",), env={"A": "1"},
+    labels={"made": "by"}, ulimits={"memlock": "-1"}, command=("--model", "/m"), image_ids=(ZERO,),
+)  # fmt: skip
+
+
+def test_documents_of_a_registry() -> None:
+    def read(raw: bytes) -> None:
+        for reader in (registry_documents.platforms, registry_documents.sized, config):
+            try:
+                reader(registry_documents.parsed(raw, "it"), "it")
+            except SparkwrightError as error:
+                assert str(error).strip()
+
+    def config(document: dict[str, Any], what: str) -> None:
+        found = registry_documents.config(document, what)
+        version = engine_image.version_of(found["config"])
+        assert version is None or len(version) < 100
+
+    seeds = [json.dumps(one).encode() for one in (INDEX, MANIFEST, CONFIG)]
+    feed(read, texts(seeds))
+    feed(lambda value: read(json.dumps(value).encode()), values([INDEX, MANIFEST, CONFIG]))
+
+
+def test_tokens_errors_and_challenges() -> None:
+    token, error = b'{"token": "eyJ.abc", "expires_in": 300}', b'{"errors": [{"code": "DENIED", "message": "no"}]}'
+    challenge = b'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull"'
+
+    def errors(raw: bytes) -> None:
+        said = registry_http.errors_of(raw)
+        assert said.isprintable() and len(said) < 2000
+
+    feed(lambda raw: registry_http.token_of(raw, "the token"), texts([token, b'{"access_token": "a"}']))
+    feed(errors, texts([error]))
+    feed(lambda raw: registry_http.challenge_of(raw.decode(errors="replace")), texts([challenge, b'Basic realm="x"']))
+    feed(
+        lambda raw: registry_errors.explain("a/b:v1", raw.decode(errors="replace")), texts([error, b"401 Unauthorized"])
+    )
+
+
+def test_hosts_of_realms() -> None:
+    def read(raw: bytes) -> None:
+        one, _, other = raw.decode(errors="replace").partition(" ")
+        registry_http.same_owner(one, other)
+
+    feed(read, texts([b"registry-1.docker.io auth.docker.io", b"10.0.0.1 10.0.0.2"]))
+
+
+def test_what_an_engine_says_of_a_registry() -> None:
+    def read(value: Any) -> None:
+        for platform in registry_documents.distribution(value, "it")["platforms"]:
+            docker_image.refuse_other_platforms([platform], "a/b", platform)
+
+    feed(read, values([DISTRIBUTION]))
+
+
+def test_an_inspected_container_and_image_through_the_comparing_code() -> None:
+    def read(pair: Any) -> None:
+        container, image = inspected.container(pair["container"]), inspected.image(pair["image"])
+        for change in container_options.differences(SPEC, container, image):
+            assert change.field
+        containers.identity(container)
+        containers.url_of(container)
+        containers.started_at(container)
+        image_names.proves(image, ZERO)
+        image_names.platform_of(image)
+        engine_image.version_of(image.get("Config") or {})
+
+    feed(read, ({"container": one, "image": IMAGE} for one in values([CONTAINER])))
+    feed(read, ({"container": CONTAINER, "image": one} for one in values([IMAGE])))
+
+
+def test_references_and_dockers_words() -> None:
+    readers = (
+        container_words.size,
+        container_words.port,
+        container_words.gpus,
+        container_words.ulimit,
+        names.why_not_an_image,
+    )
+
+    def read(raw: bytes) -> None:
+        text = raw.decode(errors="surrogateescape")
+        for reader in readers:
+            reader(text)
+        container_words.variable(text, text)
+        if not container_words.size(text):
+            container_options.size_bytes(text or "0")
+        if not container_words.port(text):
+            container_options.port_bindings((text,))
+        if not container_words.gpus(text):
+            container_options.gpu_request(text)
+        if not container_words.ulimit(text):
+            container_options.ulimits({"memlock": text})
+        if not names.why_not_an_image(text):
+            image_names.Name.given(text)
+
+    seeds = [b"64gb", b"1.5 GiB", b"127.0.0.1:8000:8000/tcp", b"[::1]:1:1", b"device=0,1", b"1024:-1"]
+    feed(read, texts([*seeds, b"registry.lan:5000/a__b/c-d.e:x_Y.1", f"a/b:v1@{ZERO}".encode()]))

@@ -1,0 +1,245 @@
+"""Images that are not what they are called: false tags, loads that bring more than they should, registries that lie."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Failed
+from sparkwright.host.images import image_names, loads
+from sparkwright.host.images.image_names import Name
+from sparkwright.modules.adopt_image import AdoptImage
+from sparkwright.modules.container import Container
+from sparkwright.modules.docker_image import DockerImage
+from sparkwright.modules.lock_image import LockImage
+from sparkwright.modules.look_image import LookImage
+from sparkwright.modules.prune_images import PruneImages
+from sparkwright.modules.undo_load import UndoLoad
+from sparkwright.plan.container import ContainerSpec, locked_ids
+from tests.modules.context import RecordingContext
+from tests.registry.server import Proxy, Registry
+from tests.registry.test_docker_image import locked, pull
+
+pytestmark = pytest.mark.docker
+
+
+def two_images(registry: Registry, context: RecordingContext, repository: str) -> tuple[str, dict[str, Any], str]:
+    """(reference of the good one, its lock entry, Id of another image that is on the host). The good one is not there."""
+    registry.push(repository, "evil", seed=7)
+    evil = f"{registry.address}/{repository}:evil"
+    evil_id = pull(context, evil, locked(context, evil)).data["id"]
+    registry.push(repository, "v1", seed=1)
+    ref = f"{registry.address}/{repository}:v1"
+    return ref, locked(context, ref), evil_id
+
+
+def archive(engine: Any, image: str, tags: list[str]) -> bytes:
+    """What `docker save` gives for an image, with these tags written into it."""
+    saved = io.BytesIO(b"".join(engine.get_image(image)))
+    out = io.BytesIO()
+    with tarfile.open(fileobj=saved) as read, tarfile.open(fileobj=out, mode="w") as made:
+        for member in read.getmembers():
+            data = read.extractfile(member).read() if member.isfile() else b""  # type: ignore[union-attr]
+            if member.name == "repositories":
+                continue
+            if member.name == "manifest.json":
+                data = json.dumps([{**row, "RepoTags": tags} for row in json.loads(data)]).encode()
+                member.size = len(data)
+            made.addfile(member, io.BytesIO(data) if member.isfile() else None)
+    return out.getvalue()
+
+
+def load(engine: Any, data: bytes) -> None:
+    list(engine.load_image(io.BytesIO(data)))
+
+
+def test_a_false_tag_of_the_pinned_digest_is_no_image_and_loses_it(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    ref, entry, evil_id = two_images(registry, context, repository)
+    name = Name.parse(f"{ref}@{entry['digest']}")
+    engine.tag(evil_id, *name.proved.rsplit(":", 1))
+    engine.tag(evil_id, name.repository, name.tag)
+    result = pull(context, ref, entry)
+    assert result.changed and result.diff[0].before == evil_id
+    assert result.data["id"] != evil_id
+    assert engine.inspect_image(name.proved)["Id"] == engine.inspect_image(ref)["Id"] == result.data["id"]
+    assert not pull(context, ref, entry).changed
+
+
+def test_a_false_tag_is_not_believed_when_the_registry_is_gone(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    ref, entry, evil_id = two_images(registry, context, repository)
+    name = Name.parse(f"{ref}@{entry['digest']}")
+    engine.tag(evil_id, *name.proved.rsplit(":", 1))
+    registry.stop()
+    for manifests in (entry["manifests"], []):
+        with pytest.raises(Failed, match="does not answer"):
+            DockerImage().run(DockerImage.Args(f"{ref}@{entry['digest']}", manifests=manifests), context)
+    checked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
+    old = DockerImage().run(DockerImage.Args(f"{ref}@{entry['digest']}"), checked)
+    assert "`invoke lock` adds them" in old.diff[0].why
+    assert LookImage().run(LookImage.Args(f"{ref}@{entry['digest']}"), context).data["impostor"] == evil_id
+
+
+def test_a_false_tag_does_not_become_the_lock_of_a_tag_that_is_gone(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    """The digest that a host answers with is one that its engine noted, not one that a tag spells."""
+    registry.push(repository, "v1", seed=1)
+    ref = f"{registry.address}/{repository}:v1"
+    entry = locked(context, ref)
+    pull(context, ref, entry)
+    engine.tag(ref, f"{registry.address}/{repository}", f"sha256-{'0' * 64}")
+    registry.delete(repository, entry["digest"])
+    assert locked(context, ref)["digest"] == entry["digest"]
+
+
+def test_an_old_lock_entry_goes_by_the_digest_that_the_engine_noted(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    registry.push(repository, "v1")
+    ref = f"{registry.address}/{repository}:v1"
+    entry = {**locked(context, ref), "manifests": []}
+    pull(context, ref, entry)
+    registry.stop()
+    assert not pull(context, ref, entry).changed
+
+
+def test_no_container_is_created_from_a_false_tag(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    ref, entry, evil_id = two_images(registry, context, repository)
+    pinned = f"{ref}@{entry['digest']}"
+    engine.tag(evil_id, *Name.parse(pinned).proved.rsplit(":", 1))
+    container = repository.partition("/")[0]
+    for ids in (locked_ids(entry), ()):
+        spec = ContainerSpec(container, pinned, gpus="", image_ids=ids)
+        with pytest.raises(Failed, match="not proved"):
+            Container().run(Container.Args(spec.to_json()), context)
+    assert not engine.containers(all=True, filters={"name": container})
+
+
+def test_a_name_that_moves_while_the_container_is_created_starts_nothing(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, entry, evil_id = two_images(registry, context, repository)
+    pull(context, ref, entry)
+    container = repository.partition("/")[0]
+    spec = ContainerSpec(container, ref, gpus="")  # by tag, as it may be without a lock
+    api = context.docker().api
+    create = api.create_container_from_config
+
+    def moved(*given: Any) -> Any:
+        engine.tag(evil_id, *ref.rsplit(":", 1))
+        return create(*given)
+
+    monkeypatch.setattr(api, "create_container_from_config", moved)
+    with pytest.raises(Failed, match="came to mean"):
+        Container().run(Container.Args(spec.to_json()), context)
+    assert not engine.containers(all=True, filters={"name": container})
+
+
+def test_a_load_that_brings_other_tags_and_takes_a_name_is_undone(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    ref, entry, evil_id = two_images(registry, context, repository)
+    good_id = pull(context, ref, entry).data["id"]
+    name = Name.parse(f"{ref}@{entry['digest']}")
+    engine.tag(good_id, *name.proved.rsplit(":", 1))
+    incoming, other = f"{name.repository}:incoming-1", f"{name.repository}:backdoor"
+    sent = archive(engine, evil_id, [incoming, other, name.proved, ref])
+    before = LookImage().run(LookImage.Args(name.asked), context).data["names"]
+    load(engine, sent)
+    engine.tag(evil_id, name.repository, "own-doing")
+    assert engine.inspect_image(ref)["Id"] == evil_id
+    ids = list(locked_ids(entry))
+    args = AdoptImage.Args(incoming, f"{ref}@{entry['digest']}", [], "linux/amd64", ids, before)
+    with pytest.raises(Failed, match=r"is not .*its Id is .* and the lock has"):
+        AdoptImage().run(args, context)
+    tags = loads.names(engine).tags
+    assert tags[ref] == tags[name.proved] == good_id
+    assert incoming not in tags and other not in tags
+    assert tags[f"{name.repository}:own-doing"] == evil_id
+
+
+def test_a_load_that_broke_off_leaves_nothing_of_what_it_brought(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    _, _, evil_id = two_images(registry, context, repository)
+    sent = archive(engine, evil_id, [f"{registry.address}/{repository}:backdoor"])
+    nameless = archive(engine, evil_id, [])
+    engine.remove_image(evil_id, force=True)
+    before = loads.names(engine)
+    load(engine, sent)
+    done = UndoLoad().run(UndoLoad.Args(before.to_json()), context)
+    assert done.changed and "backdoor was not asked for" in done.msg
+    load(engine, nameless)
+    assert evil_id in loads.names(engine).nameless
+    assert UndoLoad().run(UndoLoad.Args(before.to_json()), context).changed
+    assert evil_id not in [row["Id"] for row in engine.images()]
+    assert not UndoLoad().run(UndoLoad.Args(before.to_json()), context).changed
+
+
+def test_prune_keeps_the_pinned_image_and_not_what_has_its_tag(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    ref, entry, evil_id = two_images(registry, context, repository)
+    good_id = pull(context, ref, entry).data["id"]
+    sent = archive(engine, good_id, [f"{registry.address}/{repository}:copy"])
+    engine.remove_image(good_id, force=True)
+    load(engine, sent)
+    pinned = f"{ref}@{entry['digest']}"
+    engine.tag(evil_id, *Name.parse(pinned).proved.rsplit(":", 1))
+    args = PruneImages.Args([f"{registry.address}/{repository}"], {pinned: list(locked_ids(entry))})
+    checked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
+    kept = {row["id"]: row["kept"] for row in PruneImages().run(args, checked).data["images"]}
+    assert (kept[good_id], kept[evil_id]) == ("pinned in spark.lock", "")
+
+
+def test_a_registry_that_answers_another_manifest_is_refused_for_the_lock_and_for_a_pull(
+    proxy: Proxy, registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    registry.push(repository, "v1", seed=1)
+    ref = f"{proxy.address}/{repository}:v1"
+    entry = locked(context, ref)
+    registry.push(repository, "evil", seed=7)
+    proxy.instead = {f"manifests/{entry['digest']}": f"/v2/{repository}/manifests/evil"}
+    with pytest.raises(Failed, match=r"answers sha256:\w+ when it is asked for"):
+        LockImage().run(LockImage.Args(f"{ref}@{entry['digest']}"), context)
+    with pytest.raises(Failed):
+        pull(context, ref, entry)
+    mine = next(one for one in entry["manifests"] if one["platform"] == "linux/amd64")
+    assert image_names.look(engine, mine["config"]) == {}
+
+
+def test_a_lock_whose_hashes_are_not_the_images_stops_the_pull(
+    registry: Registry, engine: Any, repository: str, context: RecordingContext
+) -> None:
+    registry.push(repository, "v1", seed=1)
+    ref = f"{registry.address}/{repository}:v1"
+    entry = locked(context, ref)
+    false = [{**one, "config": "sha256:" + "1" * 64, "digest": "sha256:" + "2" * 64} for one in entry["manifests"]]
+    with pytest.raises(Failed, match="not what the lock holds"):
+        pull(context, ref, {**entry, "manifests": false})
+
+
+@pytest.mark.parametrize(
+    "ref", ["vllm/Upper:v1", "a/b:v1 --privileged", "a/../b:v1", "a/b:v1@sha256:0", "-x", "a/b?c=d:v1"]
+)
+def test_what_is_no_image_reference_is_refused_before_anybody_is_asked(ref: str, tmp_path: Path, engine: Any) -> None:
+    from sparkwright.errors import Refused
+
+    context = RecordingContext(tmp_path, architecture="x86_64")
+    for run in (
+        lambda: LockImage().run(LockImage.Args(ref), context),
+        lambda: LookImage().run(LookImage.Args(ref), context),
+    ):
+        with pytest.raises(Refused, match="the image"):
+            run()

@@ -1,0 +1,289 @@
+"""A registry that answers what it likes: every answer is bounded, and a login goes nowhere else."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import gzip
+import hashlib
+import ipaddress
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Failed
+from sparkwright.host.images import registry_http
+from sparkwright.host.images.image_names import Name
+from sparkwright.host.images.registry_client import Registry
+from sparkwright.host.images.registry_documents import CONFIGS, INDEXES, MANIFESTS
+from sparkwright.host.images.registry_http import Http
+
+ZERO = "sha256:" + "0" * 64
+
+
+class Liar:
+    """A web server. answers: a path's beginning -> status, headers, body (bytes, or pieces without end). seen: path, login."""
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self.answers: dict[str, Any] = {}
+        self.seen: list[tuple[str, str | None]] = []
+        liar = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                login = self.headers.get("Authorization")
+                liar.seen.append((self.path, login))
+                found = next((liar.answers[key] for key in liar.answers if self.path.startswith(key)), (404, {}, b"{}"))
+                code, headers, body = found(login) if callable(found) else found
+                self.send_response(code)
+                for key, value in headers.items():
+                    self.send_header(key, value)
+                self.end_headers()
+                try:
+                    for piece in [body] if isinstance(body, bytes) else body:
+                        self.wfile.write(piece)
+                except OSError:
+                    pass
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if context is not None:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def says(self, path: str, code: int = 200, body: Any = b"{}", **headers: str) -> None:
+        self.answers[path] = (code, headers, body)
+
+
+@pytest.fixture
+def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    one = Liar()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
+    """Another host, with a certificate that is believed here: https://localhost:PORT."""
+    cert, key = _certificate(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cert))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    one = Liar(context)
+    yield one
+    one.close()
+
+
+def registry(liar: Liar) -> Registry:
+    name = Name.given(f"127.0.0.1:{liar.port}/a/b:v1")
+    return Registry(name, Http(name, insecure=True))
+
+
+def document(**parts: Any) -> bytes:
+    return json.dumps(parts).encode()
+
+
+def manifest(config: str = ZERO, **more: Any) -> bytes:
+    about = {"digest": config, "size": 10, "mediaType": CONFIGS[0]}
+    return document(**{"mediaType": MANIFESTS[0], "config": about, "layers": [{"digest": ZERO, "size": 5}], **more})
+
+
+def index(rows: int, digest: str = ZERO) -> bytes:
+    about = [{"digest": digest, "size": 1, "platform": {"os": "linux", "architecture": f"a{n}"}} for n in range(rows)]
+    return document(mediaType=INDEXES[0], manifests=about)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"manifests":' + b"[" * 100_000, "is not JSON"),
+        (b"[]", "is not JSON, or not a mapping"),
+        (b"{}", "config is missing or of the wrong type"),
+        (b" " * (5 * 2**20), "more than 4096 KiB"),
+        (document(manifests=[1]), r"manifests\[0\] is missing"),
+        (document(manifests=[{"digest": ZERO}]), r"manifests\[0\]\.size is missing"),
+        (document(manifests=[{"digest": "../../x", "size": 1, "platform": {"os": "linux", "architecture": "amd64"}}]), "a digest in"),
+        (index(101), "more than 100 entries"),
+        (index(3), "asked for"),
+        (document(mediaType="text/html", manifests=[]), "not an index of images"),
+        (manifest(config="sha256:short"), "the config's digest"),
+        (manifest(layers=[{"digest": ZERO, "size": -5}]), "not the manifest of an image"),
+        (manifest(layers=[{"digest": ZERO, "size": 2**60}]), "not the manifest of an image"),
+        (manifest(layers=[{"digest": ZERO, "size": True}]), r"layers\[0\]\.size"),
+        (manifest(layers=[{"digest": ZERO, "size": 1}] * 1001), "not the manifest of an image"),
+        (manifest(config=ZERO, mediaType="application/vnd.helm.v1+json"), "not the manifest of an image"),
+    ],
+)  # fmt: skip
+def test_a_document_that_is_none_is_a_sentence(body: bytes, said: str, liar: Liar) -> None:
+    liar.says("/v2/a/b/manifests/", body=body)
+    with pytest.raises(Failed, match=said):
+        registry(liar).entry("linux/amd64")
+
+
+def test_an_answer_without_end_and_a_packed_one_are_cut_off(liar: Liar) -> None:
+    def without_end() -> Iterator[bytes]:
+        while True:
+            yield b" " * 2**16
+
+    liar.says("/v2/a/b/manifests/", body=without_end())
+    with pytest.raises(Failed, match="more than 4096 KiB"):
+        registry(liar).entry("linux/amd64")
+    bomb = gzip.compress(b" " * 2**28)
+    liar.answers = {"/v2/a/b/manifests/": (200, {"Content-Encoding": "gzip"}, bomb)}
+    with pytest.raises(Failed, match="more than 4096 KiB"):
+        registry(liar).entry("linux/amd64")
+    liar.says("/v2/a/b/manifests/", 500, without_end())
+    with pytest.raises(Failed, match="more than 64 KiB"):
+        registry(liar).entry("linux/amd64")
+
+
+def test_other_bytes_than_the_digest_says_are_refused(liar: Liar) -> None:
+    config = document(os="linux", architecture="amd64")
+    digest = "sha256:" + hashlib.sha256(config).hexdigest()
+    liar.says("/v2/a/b/manifests/", body=manifest(digest))
+    liar.says("/v2/a/b/blobs/", body=config)
+    assert registry(liar).entry("linux/amd64")["manifests"][0]["config"] == digest
+    liar.says("/v2/a/b/blobs/", body=config + b" ")
+    with pytest.raises(Failed, match="wrong bytes"):
+        registry(liar).entry("linux/amd64")
+
+
+def test_what_an_image_says_of_itself_is_text_that_can_be_shown(liar: Liar) -> None:
+    config = document(
+        os="linux", architecture="amd64", created="\x1b]52;c;aGk=\x07", config={"Labels": {"ai.vllm.version": "1\n2"}}
+    )
+    digest = "sha256:" + hashlib.sha256(config).hexdigest()
+    liar.says("/v2/a/b/manifests/", body=manifest(digest))
+    liar.says("/v2/a/b/blobs/", body=config)
+    entry = registry(liar).entry("linux/amd64")
+    assert (entry["created"], entry["engine_version"]) == (None, None)
+
+
+def test_redirects_end_and_never_leave_https(liar: Liar) -> None:
+    liar.says("/v2/a/b/manifests/", 302, Location="/v2/a/b/manifests/v1")
+    with pytest.raises(Failed, match="redirects more than 5 times"):
+        registry(liar).entry("linux/amd64")
+    for url in (
+        "http://127.0.0.1:9/x",
+        "file:///etc/passwd",
+        "http://169.254.169.254/latest",
+        "https:///x",
+        "ftp://a/b",
+    ):
+        liar.says("/v2/a/b/manifests/", 307, Location=url)
+        with pytest.raises(Failed, match="not https"):
+            registry(liar).entry("linux/amd64")
+
+
+def test_the_login_stays_with_the_registry_when_a_blob_is_elsewhere(
+    liar: Liar, elsewhere: Liar, tmp_path: Path
+) -> None:
+    log_in(liar, tmp_path)
+    config = document(os="linux", architecture="amd64")
+    digest = "sha256:" + hashlib.sha256(config).hexdigest()
+    challenge = (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
+    liar.answers["/v2/a/b/manifests/"] = lambda login: (200, {}, manifest(digest)) if login else challenge
+    liar.says("/v2/a/b/blobs/", 307, Location=f"https://localhost:{elsewhere.port}/blob")
+    elsewhere.says("/blob", body=config)
+    assert registry(liar).entry("linux/amd64")["digest"]
+    assert any(login for path, login in liar.seen if "/blobs/" in path)
+    assert set(elsewhere.seen) == {("/blob", None)}
+
+
+def test_a_realm_of_somebody_else_gets_no_login(liar: Liar, elsewhere: Liar, tmp_path: Path) -> None:
+    log_in(liar, tmp_path)
+    realm = f'Bearer realm="https://localhost:{elsewhere.port}/token",service="x"'
+    liar.answers["/v2/a/b/"] = (401, {"WWW-Authenticate": realm}, b"")
+    elsewhere.says("/token", 401)
+    with pytest.raises(Failed, match=r"not its own domain\. It is not sent"):
+        registry(liar).entry("linux/amd64")
+    assert [login for _, login in elsewhere.seen] == [None]
+    liar.answers["/v2/a/b/"] = (401, {"WWW-Authenticate": 'Bearer realm="http://127.0.0.1:9/token"'}, b"")
+    with pytest.raises(Failed, match="not https"):
+        registry(liar).entry("linux/amd64")
+
+
+def test_the_registrys_own_realm_gets_it(liar: Liar, tmp_path: Path) -> None:
+    log_in(liar, tmp_path)
+    realm = f'Bearer realm="http://127.0.0.1:{liar.port}/token",service="x"'
+    refused = (401, {"WWW-Authenticate": realm}, b"")
+    liar.answers["/v2/a/b/manifests/"] = lambda login: (200, {}, index(0)) if login == "Bearer abc" else refused
+    liar.says("/token", body=document(token="abc"))
+    assert registry(liar).entry("linux/amd64")["platforms"] == []
+    assert next(login for path, login in liar.seen if path.startswith("/token")) == _basic()
+    for body in (document(token="a\r\nX-Evil: 1"), document(token=1), b"{}", b"[" * 60_000, b" " * 2**17):
+        liar.says("/token", body=body)
+        with pytest.raises(Failed):
+            registry(liar).entry("linux/amd64")
+
+
+@pytest.mark.parametrize(
+    ("registry", "realm", "own"),
+    [
+        ("registry-1.docker.io", "auth.docker.io", True),
+        ("registry.gitlab.com", "gitlab.com", True),
+        ("registry.lab.example.org", "gitlab.lab.example.org", True),
+        ("nvcr.io", "nvcr.io", True),
+        ("quay.io", "auth.quay.io", True),
+        ("nvcr.io", "evil.io", False),
+        ("registry-1.docker.io", "evil-docker.io", False),
+        ("mine.co.uk", "evil.co.uk", False),
+        ("registry.lan", "evil.lan", False),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("127.0.0.1", "localhost", False),
+    ],
+)
+def test_whose_realm_it_is(registry: str, realm: str, own: bool) -> None:
+    assert registry_http.same_owner(registry, realm) is own
+
+
+def log_in(liar: Liar, folder: Path) -> None:
+    auths = {f"127.0.0.1:{liar.port}": {"auth": base64.b64encode(b"me:hunter2").decode()}}
+    (folder / "config.json").write_text(json.dumps({"auths": auths}))
+
+
+def _basic() -> str:
+    return "Basic " + base64.b64encode(b"me:hunter2").decode()
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    cert, secret = folder / "cert.pem", folder / "key.pem"
+    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return cert, secret
