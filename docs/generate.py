@@ -42,7 +42,12 @@ def pages() -> dict[Path, str]:
     index = [
         f"# Modules\n\nMade from their docstrings; `invoke docs.module NAME` shows the same.\n\n```\n{docs.index()}\n```\n"
     ]
-    return {**found, HERE / "modules" / "README.md": "".join(index), HERE / "rules.md": _rules(), HERE / "metrics.md": _metrics()}
+    return {
+        **found,
+        HERE / "modules" / "README.md": "".join(index),
+        HERE / "rules.md": _rules(),
+        HERE / "metrics.md": _metrics(),
+    }
 
 
 def _metrics() -> str:

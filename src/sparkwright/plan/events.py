@@ -15,6 +15,7 @@ Every event has `event` and `time` (seconds since the epoch).
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -25,6 +26,8 @@ KNOWN_AFTER = "known after: "
 
 Event = dict[str, Any]
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 def event(kind: str, /, **fields: Any) -> Event:
     """An event of this kind, stamped with the time."""
@@ -32,8 +35,12 @@ def event(kind: str, /, **fields: Any) -> Event:
 
 
 def encode(one: Event) -> bytes:
-    """One line, ready for the events file."""
-    return json.dumps(one, ensure_ascii=False, separators=(",", ":"), default=str).encode() + b"\n"
+    """One line, ready for the events file. What is no Unicode, as in the name of a file, is written as its escape."""
+    text = json.dumps(one, ensure_ascii=False, separators=(",", ":"), default=str)
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:
+        return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode() + b"\n"
 
 
 def decode(line: bytes | str) -> Event:
