@@ -226,7 +226,9 @@ class Fleet:
         settled: dict[str, Member] = {}
 
         def look(member: Member) -> None:
-            seen = self.request(member, {"verb": "run", "plan": look_for(member).to_json()}, held=True)
+            plan = look_for(member)
+            member.run_id = plan.run_id
+            seen = self.request(member, {"verb": "run", "plan": plan.to_json()}, held=True)
             if seen and seen[-1]["event"] == "recap" and seen[-1]["exit"] in SETTLED:
                 for one in seen:
                     self._note(member, one)
@@ -280,11 +282,15 @@ class Fleet:
         names = ",".join(member.host.name for member in running)
         if self.ask_stop(names):
             for member in running:
-                threading.Thread(target=list, args=(member.open().request({"verb": "stop"}, {}),), daemon=True).start()
+                threading.Thread(target=self._stop, args=(member,), daemon=True).start()
             return
         for member in running:
             member.open().close()
         raise Inconclusive(f"left running on {names}.", fix=f"Follow it again with `invoke attach --host {names}`.")
+
+    def _stop(self, member: Member) -> None:
+        for _ in member.open().request({"verb": "stop", "run": member.run_id, "env": dict(member.host.env)}, {}):
+            pass
 
     def _say(self, one: Event) -> None:
         for subscriber in self.subscribers:

@@ -106,7 +106,7 @@ class Lock:
             "models": dict(sorted(self.models.items())),
         }
         text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=160)
-        write_atomically(project / NAME, (head + _one_line_a_file(text)).encode())
+        write_atomically(project / NAME, (head + _one_line_a_file(text)).encode(), mode=0o644)
 
 
 def load(project: Path) -> Lock:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sparkwright.health.record import HISTORY, LATEST, ROTATE_BYTES, ROTATED, Record
 from sparkwright.host.state import StateFolder, write_atomically
+from sparkwright.trust import private
 
 LOCK = "health.lock"
 
@@ -17,8 +18,7 @@ LOCK = "health.lock"
 @contextmanager
 def one_at_a_time(state: StateFolder) -> Iterator[None]:
     """Two checks at once would each miss what the other remembers: the second waits."""
-    state.path.mkdir(parents=True, exist_ok=True)
-    with (state.path / LOCK).open("a") as file:
+    with open(state.folder() / LOCK, "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -29,7 +29,7 @@ def write(state: StateFolder, record: Record) -> None:
     path = state.path / HISTORY
     if _size(path) + len(line) > ROTATE_BYTES:
         _rotate(path)
-    with path.open("ab") as file:
+    with open(path, "ab", opener=private.opener) as file:
         file.write(line)
     write_atomically(state.path / LATEST, json.dumps(record.to_json(), indent=1).encode() + b"\n")
 

@@ -17,7 +17,10 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
@@ -34,13 +37,10 @@ def event(kind: str, /, **fields: Any) -> Event:
     return {"event": kind, "time": round(time.time(), 3), **fields}
 
 
-def encode(one: Event) -> bytes:
-    """One line, ready for the events file. What is no Unicode, as in the name of a file, is written as its escape."""
-    text = json.dumps(one, ensure_ascii=False, separators=(",", ":"), default=str)
-    try:
-        return text.encode() + b"\n"
-    except UnicodeEncodeError:
-        return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode() + b"\n"
+def encode(one: Event, hidden: Redactor | None = None) -> bytes:
+    """One line, ready for the events file, without the secrets that `hidden` knows."""
+    line = _line(one)
+    return _line(hidden.event(one)) if hidden is not None and hidden.hides(line) else line
 
 
 def decode(line: bytes | str) -> Event:
@@ -53,3 +53,12 @@ def decode(line: bytes | str) -> Event:
         return one
     text = line.decode(errors="replace") if isinstance(line, bytes) else line
     return {"event": "raw", "text": text.rstrip("\n")}
+
+
+def _line(one: Event) -> bytes:
+    """An event as JSON. What is no Unicode, as in the name of a file, is written as its escape."""
+    text = json.dumps(one, ensure_ascii=False, separators=(",", ":"), default=str)
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:
+        return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode() + b"\n"

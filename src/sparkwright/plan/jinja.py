@@ -26,11 +26,6 @@ class _Environment(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, whose products and powers are bounded; so is a `range`, by the sandbox itself."""
 
     intercepted_binops = frozenset({"*", "**"})
-    default_binop_table = {
-        **ImmutableSandboxedEnvironment.default_binop_table,
-        "*": bounds.checked_times,
-        "**": bounds.checked_power,
-    }
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """As Jinja's own; what is nested too deeply is refused, for compiling it would take minutes."""
@@ -47,6 +42,7 @@ def _environment() -> _Environment:
     env = _Environment(
         undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )
+    env.binop_table.update({"*": bounds.checked_times, "**": bounds.checked_power})
     env.filters.update(
         quote=shell.quote,
         bool=truth,

@@ -50,7 +50,7 @@ class PlayRun:
         self.context = RunContext(
             machine=machine, state=state, run_id=plan.run_id, emit=emit, secrets=secrets, facts=self.facts
         )
-        self.root = Become(machine, state, plan.run_id, secrets, emit)
+        self.root = Become(machine, state, plan.run_id, secrets, emit, plan.host)
 
     @property
     def facts(self) -> dict[str, Any]:
