@@ -11,8 +11,11 @@ from pathlib import Path
 from sparkwright.health.record import HISTORY, LATEST, ROTATE_BYTES, ROTATED, Record
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.trust import private
+from sparkwright.trust.redact import Redactor
 
 LOCK = "health.lock"
+#: fields whose words are the record's own
+STATES = frozenset({"state", "seen", "before", "cure"})
 
 
 @contextmanager
@@ -23,15 +26,17 @@ def one_at_a_time(state: StateFolder) -> Iterator[None]:
         yield
 
 
-def write(state: StateFolder, record: Record) -> None:
-    """Append to the history, and replace the latest. Raises OSError."""
-    line = json.dumps(record.to_json(), separators=(",", ":")).encode() + b"\n"
+def write(state: StateFolder, record: Record, hidden: Redactor | None = None) -> None:
+    """Append to the history, and replace the latest, without the secrets that `hidden` knows. Raises OSError."""
+    hidden = hidden or Redactor()
+    row = {key: value if key in STATES else hidden.value(value) for key, value in record.to_json().items()}
+    line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
     path = state.path / HISTORY
     if _size(path) + len(line) > ROTATE_BYTES:
         _rotate(path)
     with open(path, "ab", opener=private.opener) as file:
         file.write(line)
-    write_atomically(state.path / LATEST, json.dumps(record.to_json(), indent=1).encode() + b"\n")
+    write_atomically(state.path / LATEST, json.dumps(row, indent=1).encode() + b"\n")
 
 
 def _rotate(path: Path) -> None:

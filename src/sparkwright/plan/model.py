@@ -6,7 +6,7 @@ and registered results. The runner evaluates them when the task's turn comes. No
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -147,8 +147,8 @@ def _task(data: Any) -> Task:
     return task
 
 
-def _items(value: Any) -> list[Any]:
-    if not isinstance(value, list):
+def _items(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
         raise ValueError("steps are not a list")
     return value
 
@@ -176,7 +176,7 @@ def _is_truth(value: Any) -> bool:
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
+    return isinstance(value, list | tuple)
 
 
 def _is_mapping(value: Any) -> bool:
@@ -192,7 +192,7 @@ def _is_seconds(value: Any) -> bool:
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 
 #: by the type that a field is declared with

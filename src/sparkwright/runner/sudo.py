@@ -19,6 +19,7 @@ from typing import IO
 
 from sparkwright.errors import Refused
 from sparkwright.secret import Secret
+from sparkwright.trust.visible import one_line
 
 PASSWORD = "BECOME_PASSWORD"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -122,7 +123,7 @@ class _Said(Exception):
     @property
     def last(self) -> str:
         lines = str(self).strip().splitlines()
-        return lines[-1].removeprefix("sudo: ").rstrip(".") if lines else "no reason given"
+        return one_line(lines[-1].removeprefix("sudo: ").rstrip("."), at_most=200) if lines else "no reason given"
 
 
 _Opened = tuple[Root, IO[bytes]]
