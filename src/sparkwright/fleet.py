@@ -201,6 +201,8 @@ class Fleet:
         counted: whether its recap counts for the host's; a question on the side does not. held: only how far it is gets said.
         """
         seen = []
+        if header["verb"] == "run":
+            member.run_id = header["plan"]["run_id"]
         for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
             one = {**one, "host": member.host.name}
             seen.append(one)
@@ -212,7 +214,6 @@ class Fleet:
         return seen
 
     def _run(self, member: Member, plan: Plan) -> None:
-        member.run_id = plan.run_id
         self.request(member, {"verb": "run", "plan": plan.to_json()})
 
     def _looked(
@@ -226,9 +227,7 @@ class Fleet:
         settled: dict[str, Member] = {}
 
         def look(member: Member) -> None:
-            plan = look_for(member)
-            member.run_id = plan.run_id
-            seen = self.request(member, {"verb": "run", "plan": plan.to_json()}, held=True)
+            seen = self.request(member, {"verb": "run", "plan": look_for(member).to_json()}, held=True)
             if seen and seen[-1]["event"] == "recap" and seen[-1]["exit"] in SETTLED:
                 for one in seen:
                     self._note(member, one)
@@ -281,7 +280,7 @@ class Fleet:
         """Ctrl-C: the runs go on by themselves, so leave them, or ask them to stop."""
         names = ",".join(member.host.name for member in running)
         if self.ask_stop(names):
-            for member in running:
+            for member in (one for one in running if one.run_id):
                 threading.Thread(target=self._stop, args=(member,), daemon=True).start()
             return
         for member in running:
@@ -289,6 +288,7 @@ class Fleet:
         raise Inconclusive(f"left running on {names}.", fix=f"Follow it again with `invoke attach --host {names}`.")
 
     def _stop(self, member: Member) -> None:
+        """Ask a member to stop the run that this command began there, and no other."""
         for _ in member.open().request({"verb": "stop", "run": member.run_id, "env": dict(member.host.env)}, {}):
             pass
 

@@ -11,7 +11,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.plan import expressions
 from sparkwright.plan.events import Event, decode, encode
 from sparkwright.plan.model import Block, Plan, Step, Task
-from sparkwright.runner import requests
+from sparkwright.runner import request as requests
 from sparkwright.runner.play import PlayRun
 from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor

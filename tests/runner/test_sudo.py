@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.host.machine import Machine
 from sparkwright.plan.events import Event, decode
 from sparkwright.plan.model import Plan, Task
 
@@ -187,6 +188,15 @@ def test_root_runs_nothing_of_the_users_own(account: Account) -> None:
     assert path.split(":")[0] == "/usr/local/sbin" and str(account.home) not in path
     account.become(PASSWORD, "systemctl", "is-enabled", "nothing")
     assert not account.program_log.exists(), account.program_log.read_text()
+
+
+def test_no_sudo_but_the_systems_is_asked(tmp_path: Path) -> None:
+    """Where a module tries it without a password, too."""
+    (tmp_path / "sudo").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "sudo").chmod(0o755)
+    machine = Machine(env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    machine.run(["sudo", "-n", "true"])
+    assert not (tmp_path / "ran").exists()
 
 
 def test_what_root_writes_is_closed_to_others_and_the_state_is_the_users(account: Account) -> None:

@@ -47,6 +47,7 @@ def test_state_and_caches_are_closed_at_umask_000(desk: Desk, monkeypatch: pytes
     assert open_ones(cache / "sparkwright") == []
     assert desk.sandbox.stat().st_mode & 0o777 == FOLDER
     models = desk.sandbox / "home/models"
+    assert any(models.rglob("*.safetensors"))
     writable = [str(path) for path in models.rglob("*") if path.lstat().st_mode & 0o022 and not path.is_symlink()]
     assert writable == []
 

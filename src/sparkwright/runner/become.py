@@ -16,12 +16,12 @@ from typing import Any
 
 import sparkwright
 from sparkwright.errors import Exit, Failed
-from sparkwright.host.machine import Machine
+from sparkwright.host.machine import ROOT_PATH, Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.modules.base import Change, Result
 from sparkwright.plan.events import Event
 from sparkwright.runner.context import RunContext
-from sparkwright.runner.sudo import PASSWORD, PATH, Root, Sudo
+from sparkwright.runner.sudo import PASSWORD, Root, Sudo
 from sparkwright.secret import Secret
 
 READY = "sparkwright-root-ready"
@@ -89,7 +89,7 @@ class Become:
 
     def _launch(self) -> Root:
         machine = self._machine
-        path = machine.env.get("PATH", PATH) if machine.sandbox else PATH
+        path = machine.env.get("PATH", ROOT_PATH) if machine.sandbox else ROOT_PATH
         sudo = Sudo(self._host, self._secrets.get(PASSWORD), path=path)
         beside = str(Path(sparkwright.__file__).parents[1])
         process = sudo.start([sys.executable, "-I", "-B", "-c", SERVE, beside], READY.encode())

@@ -14,7 +14,9 @@ from sparkwright.errors import Refused
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import Event, encode
-from sparkwright.runner import requests, status
+from sparkwright.runner import request as requests
+from sparkwright.runner import status
+from sparkwright.trust.redact import Redactor
 
 _VERBS: dict[str, Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]] = {
     "status": status.read_status,
@@ -39,7 +41,8 @@ def main() -> int:
         from sparkwright.runner import main as every
 
         return every.answer(request)
+    hidden = Redactor(request.get("secrets", {}).values())
     for one in events:
-        sys.stdout.buffer.write(encode(one))
+        sys.stdout.buffer.write(encode(one, hidden))
     sys.stdout.buffer.flush()
     return 0

@@ -28,7 +28,8 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import SCHEMA, Event, encode, event
 from sparkwright.plan.model import Plan
-from sparkwright.runner import cut_off, journal, lock, records, requests
+from sparkwright.runner import cut_off, journal, lock, records
+from sparkwright.runner import request as requests
 from sparkwright.runner.journal import Journal
 from sparkwright.secret import Secret
 from sparkwright.trust import private
@@ -61,6 +62,7 @@ def answer(request: dict[str, Any]) -> int:
     state = StateFolder.of(machine.home)
     try:
         state.tighten()
+        private.close(machine.home / ".local/share/sparkwright")  # the runtime, which this very process runs
         if request["verb"] not in _VERBS:
             raise requests.unknown(request["verb"])
         _say(_VERBS[request["verb"]](request, machine, state), hidden)

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from typing import IO
 
 from sparkwright.errors import Refused
+from sparkwright.host.machine import ROOT_PATH
 from sparkwright.secret import Secret
 from sparkwright.trust.visible import one_line
 
 PASSWORD = "BECOME_PASSWORD"
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: PAM waits 2 s after a wrong password, a directory server longer
 ANSWER_S = 60.0
 #: what sudo says of a password it did not take (sudo 1.8 to 1.9, sudo-rs)
@@ -35,7 +35,9 @@ Root = subprocess.Popen[bytes]
 class Sudo:
     """host: its name, for messages. path: root's PATH (the sandbox's has programs of its own). answer_s: how long it may take."""
 
-    def __init__(self, host: str, password: Secret | None, *, path: str = PATH, answer_s: float = ANSWER_S) -> None:
+    def __init__(
+        self, host: str, password: Secret | None, *, path: str = ROOT_PATH, answer_s: float = ANSWER_S
+    ) -> None:
         self._host = host
         self._password = password.reveal() if password else ""
         self._path = path
