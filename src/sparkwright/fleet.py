@@ -207,6 +207,8 @@ class Fleet:
         Raises Failed when an answer that ends with a recap has none.
         """
         seen = []
+        if header["verb"] == "run":
+            member.run_id = header["plan"]["run_id"]
         for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
             one = {**one, "host": member.host.name}
             seen.append(one)
@@ -220,7 +222,6 @@ class Fleet:
         return seen
 
     def _run(self, member: Member, plan: Plan) -> None:
-        member.run_id = plan.run_id
         self.request(member, {"verb": "run", "plan": plan.to_json()})
 
     def _looked(
@@ -286,12 +287,17 @@ class Fleet:
         """Ctrl-C: the runs go on by themselves, so leave them, or ask them to stop."""
         names = ",".join(member.host.name for member in running)
         if self.ask_stop(names):
-            for member in running:
-                threading.Thread(target=list, args=(member.open().request({"verb": "stop"}, {}),), daemon=True).start()
+            for member in (one for one in running if one.run_id):
+                threading.Thread(target=self._stop, args=(member,), daemon=True).start()
             return
         for member in running:
             member.open().close()
         raise Inconclusive(f"left running on {names}.", fix=f"Follow it again with `invoke attach --host {names}`.")
+
+    def _stop(self, member: Member) -> None:
+        """Ask a member to stop the run that this command began there, and no other."""
+        for _ in member.open().request({"verb": "stop", "run": member.run_id, "env": dict(member.host.env)}, {}):
+            pass
 
     def _say(self, one: Event) -> None:
         for subscriber in self.subscribers:

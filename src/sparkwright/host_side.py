@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from sparkwright.trust import private
 
 PACKAGE = Path(__file__).parent
 #: the host's side, and nothing of the laptop's
@@ -45,8 +48,11 @@ def content_hash() -> str:
 
 
 def cache() -> Path:
-    """The laptop's folder for what is made of it. Whatever is there can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkwright"
+    """The laptop's folder for what is made of it, closed to others: hosts run what it holds. It can all be made again."""
+    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkwright"
+    with contextlib.suppress(OSError):  # who uses it says so
+        private.folder(path)
+    return path
 
 
 def _python_files(folder: str) -> list[str]:

@@ -141,7 +141,7 @@ class Lock:
             "models": dict(sorted(self.models.items())),
         }
         text = yaml.dump(_laid_out(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
-        write_atomically(project / NAME, (head + text).encode())
+        write_atomically(project / NAME, (head + text).encode(), mode=0o644)
 
 
 def load(project: Path) -> Lock:

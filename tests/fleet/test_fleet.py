@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -173,3 +175,34 @@ def test_a_subscribers_error_is_its_own_and_told_once(capsys: pytest.CaptureFixt
 def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
     with pytest.raises(BrokenPipeError):
         shown_to(Broken(BrokenPipeError()))
+
+
+def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
+    stopped: list[dict[str, Any]] = []
+    told = threading.Event()
+
+    class Link(PretendLink):
+        def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
+            if header["verb"] == "stop":
+                stopped.append(header)
+                told.set()
+                return
+            signal.pthread_kill(
+                threading.main_thread().ident or 0, signal.SIGUSR1
+            )  # the user presses Ctrl-C while the run goes on
+            assert told.wait(20)
+            yield from super().request(header, secrets)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    host = Host("s1", "s1")
+    members = [Member(host, link=Link(host, 1, [])), Member(Host("s2", "s2"), link=Link(Host("s2", "s2"), 0, []))]
+    fleet = Fleet(members, ask_stop=lambda hosts: True)
+    plan = Plan("run-of-this-command", "s1", "Test", ()).to_json()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        fleet.each(members[:1], lambda member: fleet.request(member, {"verb": "run", "plan": plan}))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [one["run"] for one in stopped] == ["run-of-this-command"]

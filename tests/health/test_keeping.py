@@ -9,6 +9,7 @@ import pytest
 from sparkwright.health import keeping, record
 from sparkwright.health.record import Evidence, Record, history, latest
 from sparkwright.host.state import StateFolder
+from sparkwright.trust.redact import Redactor
 
 
 def one(time_s: float, size: int = 100) -> Record:
@@ -23,6 +24,16 @@ def test_the_latest_and_the_history_read_back_as_they_were_written(tmp_path: Pat
     assert latest(tmp_path) == one(3.0)
     assert history(tmp_path) == [one(1.0), one(2.0), one(3.0)]
     assert history(tmp_path, since_s=2.5) == [one(3.0)]
+
+
+def test_a_secret_in_what_a_check_saw_is_not_written_down(tmp_path: Path) -> None:
+    record = Record(
+        1.0, "ok", "ok", 1.0, why="the log says: key=gehëim-1234", evidence=(Evidence("log", "ok", "gehëim-1234"),)
+    )
+    keeping.write(StateFolder(tmp_path), record, Redactor(["gehëim-1234"]))
+    assert "1234" not in "".join(path.read_text() for path in tmp_path.iterdir())
+    kept = latest(tmp_path)
+    assert kept is not None and (kept.state, kept.why) == ("ok", "the log says: key=••••")
 
 
 def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:

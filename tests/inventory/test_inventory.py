@@ -81,12 +81,28 @@ def test_a_mistake_is_named_with_its_line(project: Path, text: str, said: str) -
 
 
 def test_secrets_come_from_the_environment_a_file_or_a_command(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKEN", "one")
-    (project / "key").write_text("two\n")
+    monkeypatch.setenv("TOKEN", "one-secret")
+    (project / "key").write_text("two-secrets\n")
     (project / "hosts/spark1.yml").write_text(
-        f"secrets:\n  A: {{env: TOKEN}}\n  B: {{file: {project}/key}}\n  C: {{command: [echo, three]}}\n  D: {{env: NOT_SET}}\n"
+        f"secrets:\n  A: {{env: TOKEN}}\n  B: {{file: {project}/key}}\n  C: {{command: [echo, three-secrets]}}\n  D: {{env: NOT_SET}}\n"
     )
     inventory = Inventory.load(project)
     found = inventory.secrets(inventory.hosts["spark1"])
-    assert {name: secret.reveal() for name, secret in found.items()} == {"A": "one", "B": "two", "C": "three"}
+    assert {name: secret.reveal() for name, secret in found.items()} == {
+        "A": "one-secret",
+        "B": "two-secrets",
+        "C": "three-secrets",
+    }
     assert "one" not in str(found)
+
+
+def test_a_secret_too_short_to_hide_is_refused_before_anything_is_asked(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "1234567")
+    (project / "hosts/spark1.yml").write_text("secrets: {A: {env: TOKEN}}\n")
+    inventory = Inventory.load(project)
+    with pytest.raises(Refused, match="the secret A has fewer than 8 characters") as refused:
+        inventory.secrets(inventory.hosts["spark1"])
+    assert refused.value.where == "hosts/spark1.yml"
+    assert "1234567" not in str(refused.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,13 @@ def test_a_bundle_is_kept_although_the_engine_is_gone(tmp_path: Path) -> None:
     assert "not to be had" in (folder / "container.log").read_text()
     assert "MemTotal" in (folder / "meminfo").read_text()
     assert incidents.bundles(context.state) == [folder]
+
+
+def test_a_bundle_hides_a_secret_as_json_writes_it(tmp_path: Path) -> None:
+    context = RecordingContext(tmp_path, docker_host="unix:///nowhere", secrets={"X": Secret('gehëim"1234')})
+    folder = incidents.save(context, "qwen35", 'it said gehëim"1234')
+    assert "1234" not in (folder / "about.json").read_text()
+    assert json.loads((folder / "about.json").read_text())["why"] == "it said ••••"
 
 
 def test_the_history_is_newest_first_and_survives_a_line_cut_in_half(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright import playbook
-from sparkwright.errors import Refused
+from sparkwright.errors import Exit, Refused
 from sparkwright.inventory.host import Host
 from sparkwright.plan.model import Block, Plan, Task, tasks_of
 from sparkwright.playbook import Options
@@ -138,3 +138,36 @@ def test_a_variable_over_facts_is_rendered_on_the_host(tmp_path: Path) -> None:
         tmp_path, "- hosts: all\n  vars: {note: '{{ facts.home }}/x'}\n  tasks:\n    - file: {path: '{{ note }}'}\n"
     )
     assert (plan.open_vars, task(plan).open) == ({"note": "{{ facts.home }}/x"}, ("path",))
+
+
+@pytest.mark.parametrize(
+    ("given", "cycle"),
+    [
+        ("{a: '{{ b }}', b: '{{ c }}', c: 'x{{ a }}'}", "a -> b -> c -> a"),
+        ("{a: '{{ a }}'}", "a -> a"),
+        ("{first: '{{ a }}', a: {deep: ['{{ facts.home }}{{ b }}']}, b: '{{ a }}'}", "a -> b -> a"),
+    ],
+)
+def test_variables_that_ask_for_each_other_are_refused_with_their_line(tmp_path: Path, given: str, cycle: str) -> None:
+    with pytest.raises(Refused, match=f"variables refer to each other: {cycle}") as refused:
+        compiled(
+            tmp_path,
+            f"- hosts: all\n  vars:\n    {given[1:-1].replace(', ', chr(10) + '    ')}\n  tasks:\n    - facts:\n",
+        )
+    assert refused.value.exit is Exit.REFUSED
+    assert refused.value.where.endswith(f"book.yml:{3 + (cycle[0] == 'a' and given.startswith('{first'))}")
+
+
+def test_a_variable_may_be_named_like_the_result_it_is_made_of(tmp_path: Path) -> None:
+    book = "- hosts: all\n  vars: {found: '{{ found.word }}'}\n  tasks:\n    - facts:\n      register: found\n"
+    assert compiled(tmp_path, book).open_vars == {"found": "{{ found.word }}"}
+
+
+def test_a_cycle_among_a_hosts_variables_names_the_hosts_file(tmp_path: Path) -> None:
+    path = tmp_path / "book.yml"
+    path.write_text(HEAD + "    - facts:\n")
+    names = {"a": "{{ b }}", "b": "{{ a }}"}
+    host = Host("spark1", "spark1", vars=names, where="hosts/spark1.yml")
+    with pytest.raises(Refused, match="a -> b -> a") as refused:
+        playbook.compile(playbook.load(path).plays[0], host, names, Options(), run_id="r", project=tmp_path)
+    assert refused.value.where == "hosts/spark1.yml"

@@ -40,7 +40,7 @@ def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
     else:
         path = Path(to)
         try:
-            write_atomically(path, report.page(hosts, since_s, until_s).encode())
+            write_atomically(path, report.page(hosts, since_s, until_s).encode(), mode=0o644)
         except OSError as error:
             raise Refused(f"can't be written: {error.strerror}.", where=str(path)) from None
         say(

@@ -22,6 +22,7 @@ from sparkwright.host.records import good_states, history
 from sparkwright.modules import crash_loop
 from sparkwright.modules.base import Context
 from sparkwright.runner import lock
+from sparkwright.trust.redact import Redactor
 
 DOCKER_S = 20  # an engine that does not answer a check within this time does not answer
 
@@ -130,7 +131,7 @@ class Check:
         if self.scheduled:
             notify.tell(record, remembered, self.settings, note=self.context.note, pause=self.pause)
         try:
-            keeping.write(self.context.state, record)
+            keeping.write(self.context.state, record, Redactor(one.reveal() for one in self.context.secrets.values()))
             remembered.save(self.context.state)
         except OSError as error:
             self.context.note(f"the check can't be written down: {error.strerror}")

@@ -10,28 +10,33 @@ from pathlib import Path
 
 from sparkwright.health.record import HISTORY, LATEST, ROTATE_BYTES, ROTATED, Record
 from sparkwright.host.state import StateFolder, write_atomically
+from sparkwright.trust import private
+from sparkwright.trust.redact import Redactor
 
 LOCK = "health.lock"
+#: fields whose words are the record's own
+STATES = frozenset({"state", "seen", "before", "cure"})
 
 
 @contextmanager
 def one_at_a_time(state: StateFolder) -> Iterator[None]:
     """Two checks at once would each miss what the other remembers: the second waits."""
-    state.path.mkdir(parents=True, exist_ok=True)
-    with (state.path / LOCK).open("a") as file:
+    with open(state.folder() / LOCK, "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def write(state: StateFolder, record: Record) -> None:
-    """Append to the history, and replace the latest. Raises OSError."""
-    line = json.dumps(record.to_json(), separators=(",", ":")).encode() + b"\n"
+def write(state: StateFolder, record: Record, hidden: Redactor | None = None) -> None:
+    """Append to the history, and replace the latest, without the secrets that `hidden` knows. Raises OSError."""
+    hidden = hidden or Redactor()
+    row = {key: value if key in STATES else hidden.value(value) for key, value in record.to_json().items()}
+    line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
     path = state.path / HISTORY
     if _size(path) + len(line) > ROTATE_BYTES:
         _rotate(path)
-    with path.open("ab") as file:
+    with open(path, "ab", opener=private.opener) as file:
         file.write(line)
-    write_atomically(state.path / LATEST, json.dumps(record.to_json(), indent=1).encode() + b"\n")
+    write_atomically(state.path / LATEST, json.dumps(row, indent=1).encode() + b"\n")
 
 
 def _rotate(path: Path) -> None:

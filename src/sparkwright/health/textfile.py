@@ -16,6 +16,7 @@ from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
 from sparkwright.host.state import write_atomically
 from sparkwright.modules.base import Context
+from sparkwright.trust import private
 
 FILE = "health.prom"
 SHARED_FILE = "sparkwright.prom"  # its name in a folder that others write to as well
@@ -88,8 +89,9 @@ HEALS = Metric("heal_restarts_last_day", "Restarts by the check in the last 24 h
 def write(context: Context, record: Record, remembered: Remembered, settings: Settings) -> None:
     """Replace the file. A folder that can't be written to is said, and no reason to fail."""
     path = Path(settings.textfile).expanduser() / SHARED_FILE if settings.textfile else context.state.path / FILE
+    mode = 0o644 if settings.textfile else private.FILE  # node_exporter is another user
     try:
-        write_atomically(path, text(record, heals=len(remembered.heals)).encode())
+        write_atomically(path, text(record, heals=len(remembered.heals)).encode(), mode=mode)
     except OSError as error:
         context.note(f"{path} can't be written: {error.strerror}")
 

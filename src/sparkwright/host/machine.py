@@ -17,6 +17,8 @@ from pathlib import Path
 from sparkwright.errors import Failed
 from sparkwright.host.ollama.ollama_places import url_of
 
+#: only root writes to these folders
+ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # an ordinary user's login does not have it, a root task needs it
 
 
@@ -85,6 +87,10 @@ class Machine:
         rows = (line.split() for line in self.path("/proc/meminfo").read_text().splitlines())
         return {row[0].rstrip(":"): int(row[1]) * (1024 if len(row) > 2 else 1) for row in rows if len(row) > 1}
 
+    def _environment(self, program: str) -> dict[str, str]:
+        """What a program inherits. sudo, and what it starts, is looked for where root's programs are, and nowhere else."""
+        return {**self.env, "PATH": ROOT_PATH} if program == "sudo" and not self.sandbox else dict(self.env)
+
     def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> Completed:
         """Run a program, no shell. A missing one is exit 127. Raises Failed when it takes longer than timeout_s."""
         try:
@@ -93,7 +99,7 @@ class Machine:
                 input=stdin.encode(),
                 capture_output=True,
                 timeout=timeout_s,
-                env=dict(self.env),
+                env=self._environment(argv[0]),
                 check=False,
             )
         except FileNotFoundError:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
+
+from sparkwright.trust import private
 
 
 @dataclass(frozen=True, slots=True)
 class StateFolder:
-    """path: the folder. Every write is atomic and fsynced: a reader sees the old or the new, never half."""
+    """path: the folder. Every write is atomic and fsynced: a reader sees the old or the new, never half.
+
+    Folders are 0700 and files 0600 whatever the umask: who may write here may hold the host's lock or change its memory.
+    """
 
     path: Path
 
@@ -20,6 +26,18 @@ class StateFolder:
     def of(cls, home: Path) -> StateFolder:
         """The state folder of the user with this home."""
         return cls(home / ".local/state/sparkwright")
+
+    def folder(self, *below: str) -> Path:
+        """The folder, or one below it, made when absent and closed to others."""
+        path = private.folder(self.path)
+        for step in below:
+            path = private.folder(path / step)
+        return path
+
+    def tighten(self) -> None:
+        """Close what an earlier version left open to others. Nothing to do takes one look."""
+        with contextlib.suppress(OSError):
+            private.tighten(self.path)
 
     def read(self, name: str) -> dict[str, Any] | None:
         """The JSON object stored under NAME.json; None when there is none."""
@@ -33,10 +51,14 @@ class StateFolder:
         """Store a JSON object under NAME.json. A full disk gives up the ballast of the runs first."""
         content = json.dumps(data, indent=1, sort_keys=True).encode() + b"\n"
         try:
-            write_atomically(self.path / f"{name}.json", content)
+            self._put(name, content)
         except OSError:
             self.drop_ballast()
-            write_atomically(self.path / f"{name}.json", content)
+            self._put(name, content)
+
+    def _put(self, name: str, content: bytes) -> None:
+        file = PurePath(f"{name}.json")
+        write_atomically(self.folder(*file.parts[:-1]) / file.name, content)
 
     def drop_ballast(self) -> None:
         """Give back the room that runs keep for a full disk."""
@@ -53,8 +75,8 @@ class StateFolder:
         yield from (folder for _, folder in sorted(begun, reverse=True))
 
 
-def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Replace a file in one step: written beside it, fsynced, renamed."""
+def write_atomically(path: Path, content: bytes, *, mode: int = private.FILE) -> None:
+    """Replace a file in one step: written beside it, fsynced, renamed. mode: the user's alone, unless others have to read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -14,6 +14,7 @@ from sparkwright.inventory.glance import GROUPS_FILE
 from sparkwright.inventory.host import Host
 from sparkwright.inventory.models import GroupFile, HostFile, SecretSource, Shared
 from sparkwright.secret import Secret
+from sparkwright.trust.redact import SHORTEST
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check
 
@@ -49,8 +50,18 @@ class Inventory:
         return [self.hosts[name] for name in patterns.match(pattern, list(self.hosts), self.groups)]
 
     def secrets(self, host: Host) -> dict[str, Secret]:
-        """The host's secrets, read now. One whose environment variable or file is not there is left out."""
+        """The host's secrets, read now. One whose environment variable or file is not there is left out.
+
+        Raises Refused for one that is too short to be told from ordinary words, and so could not be kept out of what is written.
+        """
         found = {name: _secret(name, source) for name, source in host.secret_sources.items()}
+        for name, secret in found.items():
+            if secret is not None and len(secret.reveal()) < SHORTEST:
+                raise Refused(
+                    f"the secret {name} has fewer than {SHORTEST} characters.",
+                    where=host.where,
+                    fix="It would be found in ordinary words, and hiding it would garble them: use a longer one.",
+                )
         return {name: secret for name, secret in found.items() if secret is not None}
 
 

@@ -20,12 +20,13 @@ Heavy libraries (docker, huggingface_hub) are imported inside functions: the lap
 from __future__ import annotations
 
 import dataclasses
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from sparkwright.errors import Exit
+from sparkwright.errors import Exit, Failed
 from sparkwright.secret import Secret
 
 if TYPE_CHECKING:
@@ -78,6 +79,22 @@ class Result:
         flags = {"changed": self.changed, "failed": self.failed, "skipped": self.skipped, "msg": self.msg}
         ends = {"fix": self.fix, "exit": int(self.exit or Exit.FAILED) if self.failed else 0}
         return {**self.data, **flags, **ends, "diff": [dataclasses.asdict(change) for change in self.diff]}
+
+
+def sound(result: object, module: str) -> Result:
+    """What a module returned, when it is a Result that can be told. Raises Failed otherwise."""
+    if not isinstance(result, Result) or not isinstance(result.data, dict):
+        raise Failed(f"{module} returned no result.")
+    texts = (result.msg, result.fix, *(change.field for change in result.diff if isinstance(change, Change)))
+    right = all(isinstance(one, str) for one in texts) and all(isinstance(one, Change) for one in result.diff)
+    try:
+        json.dumps([result.data, [[one.before, one.after, one.why] for one in result.diff]], default=str)
+    except Exception as error:
+        right = False
+        print(f"{module}: {type(error).__name__}: {error}", flush=True)
+    if not right:
+        raise Failed(f"{module} returned a result that can't be written as JSON.")
+    return result
 
 
 class Context(Protocol):

@@ -173,7 +173,7 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
         elif name == CRONTAB:
             _write_crontab(units.with_cron(found.standing[CRONTAB], texts[0]), context)
         else:
-            write_atomically(Path(name), texts[0].encode())
+            write_atomically(Path(name), texts[0].encode(), mode=0o644)  # as every unit
     if found.before.textfile not in ("", args.textfile):
         (Path(found.before.textfile).expanduser() / textfile.SHARED_FILE).unlink(missing_ok=True)
     confined = _once(context) if place.scope == "cron" else _start(found, context)
@@ -204,7 +204,7 @@ def _start(found: Found, context: Context) -> bool:
     place, service = found.place, str(found.place.files[0])
     confined = True
     for text in found.wanted[service]:
-        write_atomically(Path(service), text.encode())
+        write_atomically(Path(service), text.encode(), mode=0o644)
         _ask(place, context, "daemon-reload")
         said = place.systemctl(context, "start", units.SERVICE, timeout_s=FIRST_RUN_S)
         if said.ok:

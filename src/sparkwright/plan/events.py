@@ -16,9 +16,13 @@ Every event has `event` and `time` (seconds since the epoch). kinds.py says whic
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
@@ -30,28 +34,30 @@ PART_CHARACTERS = 200_000
 
 Event = dict[str, Any]
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 def event(kind: str, /, **fields: Any) -> Event:
     """An event of this kind, stamped with the time."""
     return {"event": kind, "time": round(time.time(), 3), **fields}
 
 
-def encode(one: Event) -> bytes:
-    """One line, ready for the events file."""
-    text = json.dumps(one, ensure_ascii=False, separators=(",", ":"), default=str)
-    return text.encode(errors="backslashreplace") + b"\n"  # half a surrogate pair becomes its JSON escape
+def encode(one: Event, hidden: Redactor | None = None) -> bytes:
+    """One line, ready for the events file, without the secrets that `hidden` knows."""
+    line = _line(one)
+    return _line(hidden.event(one)) if hidden is not None and hidden.hides(line) else line
 
 
-def lines(one: Event) -> Iterator[bytes]:
+def lines(one: Event, hidden: Redactor | None = None) -> Iterator[bytes]:
     """An event as it goes over the wire: one line, or, when that is longer than LINE_BYTES, several `part` events."""
-    line = encode(one)
+    line = encode(one, hidden)
     if len(line) <= LINE_BYTES:
         yield line
         return
     text = line.decode()
     starts = range(0, len(text), PART_CHARACTERS)
     for n, start in enumerate(starts, 1):
-        yield encode({"event": "part", "n": n, "of": len(starts), "text": text[start : start + PART_CHARACTERS]})
+        yield _line({"event": "part", "n": n, "of": len(starts), "text": text[start : start + PART_CHARACTERS]})
 
 
 def decode(line: bytes | str) -> Event:
@@ -64,3 +70,12 @@ def decode(line: bytes | str) -> Event:
         return one
     text = line.decode(errors="replace") if isinstance(line, bytes) else line
     return {"event": "raw", "text": text.rstrip("\n")}
+
+
+def _line(one: Event) -> bytes:
+    """An event as JSON. What is no Unicode, as in the name of a file, is written as its escape."""
+    text = json.dumps(one, ensure_ascii=False, separators=(",", ":"), default=str)
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:
+        return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode() + b"\n"

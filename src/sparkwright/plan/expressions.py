@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from sparkwright.plan import plain
+from sparkwright.plan import bounds, plain
 
 #: a text that is nothing but one expression, told without parsing it
 LONE = re.compile(r"\{\{([^{}]*)\}\}")
+#: characters of an expression that a sentence about it repeats
+SHOWN = 200
 
 
 class ExpressionError(Exception):
@@ -47,8 +50,8 @@ def names_in(text: str) -> frozenset[str]:
 
     try:
         return jinja.names_in(text)
-    except jinja.TemplateError as error:
-        raise ExpressionError(f"bad expression in {text!r}: {error}") from None
+    except Exception as error:  # its parser and Python's have their own for what is nested too deeply
+        raise ExpressionError(f"bad expression in {_shown(text)}: {_reason(error)}") from None
 
 
 def names_in_condition(expression: str) -> frozenset[str]:
@@ -81,14 +84,15 @@ def render(value: Any, names: Mapping[str, Any]) -> Any:
 
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
-    """The value of a bare expression, as in `when: image.changed`."""
-    try:
-        return plain.value(expression, names)
-    except plain.NotPlain:
-        pass
-    from sparkwright.plan import jinja
+    """The value of a bare expression, as in `when: image.changed`. Raises as `render` does."""
+    with _sentences(expression):
+        try:
+            return plain.value(expression, names)
+        except plain.NotPlain:
+            pass
+        from sparkwright.plan import jinja
 
-    return _guard(expression, lambda: jinja.compiled(expression)(**names))
+        return jinja.evaluated(expression, names)
 
 
 def holds(conditions: Iterable[str], names: Mapping[str, Any]) -> bool:
@@ -102,31 +106,38 @@ def truth(value: Any) -> bool:
 
 
 def _render_text(text: str, names: Mapping[str, Any]) -> Any:
-    lone = LONE.fullmatch(text)
+    with _sentences(text):
+        lone = LONE.fullmatch(text)
+        try:
+            if lone:
+                return plain.value(lone[1], names)
+        except plain.NotPlain:
+            pass
+        from sparkwright.plan import jinja
+
+        expression = jinja.lone_expression(text)
+        return jinja.rendered(text, names) if expression is None else jinja.evaluated(expression, names)
+
+
+@contextmanager
+def _sentences(text: str) -> Iterator[None]:
+    """Whatever goes wrong within the block is an ExpressionError that names the expression."""
     try:
-        if lone:
-            return plain.value(lone[1], names)
-    except plain.NotPlain:
-        pass
-    from sparkwright.plan import jinja
-
-    expression = jinja.lone_expression(text)
-    if expression is not None:
-        return evaluate(expression, names)
-    return _guard(text, lambda: jinja.template(text).render(**names))
-
-
-def _guard(text: str, call: Any) -> Any:
-    from sparkwright.plan import jinja
-
-    try:
-        value = call()
-        if isinstance(value, jinja.StrictUndefined):
-            value._fail_with_undefined_error()
-        return value
-    except jinja.UndefinedError as error:
-        raise UnknownName(f"{error.message} in {text!r}") from None
-    except jinja.TemplateError as error:
-        raise ExpressionError(f"{error.message or error} in {text!r}") from None
+        yield
     except Exception as error:
-        raise ExpressionError(f"{error} in {text!r}") from error
+        from sparkwright.plan import jinja
+
+        kind = UnknownName if isinstance(error, jinja.UndefinedError) else ExpressionError
+        raise kind(f"{_reason(error)} in {_shown(text)}") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, MemoryError):
+        return f"needs more than {bounds.GROWTH_BYTES // 2**20} MiB of memory"
+    return str(error) or type(error).__name__
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")

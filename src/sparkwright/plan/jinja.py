@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import functools
 import posixpath
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError, meta, nodes
+from jinja2 import StrictUndefined, meta, nodes
 from jinja2.exceptions import UndefinedError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sparkwright import shell
+from sparkwright.plan import bounds
 from sparkwright.plan.expressions import truth
 
-__all__ = ["StrictUndefined", "TemplateError", "UndefinedError", "compiled", "lone_expression", "names_in", "template"]
+__all__ = ["UndefinedError", "evaluated", "lone_expression", "names_in", "rendered"]
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    env = ImmutableSandboxedEnvironment(
+#: of blocks and operators inside each other
+DEEPEST = 50
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, whose products and powers are bounded; so is a `range`, by the sandbox itself."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        """As Jinja's own; what is nested too deeply is refused, for compiling it would take minutes."""
+        parsed = super()._parse(source, name, filename)
+        level: list[nodes.Node] = [parsed]
+        for _ in range(DEEPEST):
+            level = [child for node in level for child in node.iter_child_nodes()]
+        if level:
+            raise bounds.OutOfBounds("nested too deeply")
+        return parsed
+
+
+def _environment() -> _Environment:
+    env = _Environment(
         undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )
+    env.binop_table.update({"*": bounds.checked_times, "**": bounds.checked_power})
     env.filters.update(
         quote=shell.quote,
         bool=truth,
@@ -58,13 +81,39 @@ def lone_expression(text: str) -> str | None:
     return body[2:-2].strip() if one_output else None
 
 
+def evaluated(expression: str, names: Mapping[str, Any]) -> Any:
+    """The value of a bare expression, plain all through. Raises what Jinja2 raises, and OutOfBounds."""
+    with bounds.memory():
+        call = _compiled(expression)
+        return bounds.timed(lambda: _settled(call(**names)))
+
+
+def rendered(text: str, names: Mapping[str, Any]) -> Any:
+    """A text with every expression in it replaced. Raises as `evaluated` does."""
+    with bounds.memory():
+        template = _template(text)
+        return bounds.timed(lambda: _settled(template.render(**names)))
+
+
+def _settled(value: Any) -> Any:
+    """A value that no longer depends on names: what is lazy is a list, what is undefined raises UndefinedError."""
+    if isinstance(value, StrictUndefined):
+        value._fail_with_undefined_error()
+    if isinstance(value, str) and len(value) > 4 * bounds.LENGTH:
+        raise bounds.OutOfBounds(f"makes more than {4 * bounds.LENGTH} characters")
+    if isinstance(value, Mapping):
+        return {key: _settled(child) for key, child in value.items()}
+    if isinstance(value, list | tuple | set | Iterator | KeysView | ValuesView | ItemsView):
+        return [_settled(child) for child in value]
+    return value
+
+
 @functools.lru_cache(maxsize=1024)
-def template(text: str) -> Any:
-    """A text with expressions in it, ready to be rendered."""
+def _template(text: str) -> Any:
     return _ENV.from_string(text)
 
 
 @functools.lru_cache(maxsize=1024)
-def compiled(expression: str) -> Any:
-    """A bare expression, ready to be called with names."""
+def _compiled(expression: str) -> Any:
+    _ENV.parse("{{ " + expression + " }}")  # `compile_expression` has a parser of its own, which does not count
     return _ENV.compile_expression(expression, undefined_to_none=False)

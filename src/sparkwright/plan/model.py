@@ -6,6 +6,7 @@ and registered results. The runner evaluates them when the task's turn comes. No
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -97,18 +98,15 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        """The plan again. Raises ValueError when it is of another schema."""
+        """The plan again. Raises ValueError when it is of another schema, or not a plan."""
         if data.get("schema") != SCHEMA:
             raise ValueError(f"a plan of schema {data.get('schema')}, this runtime reads {SCHEMA}")
-        rest: dict[str, Any] = {
-            key: value for key, value in data.items() if key not in ("steps", "handlers", "secrets")
+        plan = {
+            **data,
+            "steps": [_step(step) for step in _items(data.get("steps"))],
+            "handlers": [_task(task) for task in _items(data.get("handlers", []))],
         }
-        return cls(
-            **rest,
-            steps=tuple(_step(step) for step in data["steps"]),
-            handlers=tuple(_task(task) for task in data.get("handlers", ())),
-            secrets=tuple(data.get("secrets", ())),
-        )
+        return cls(**_typed(cls, plan))
 
 
 def tasks_of(steps: tuple[Step, ...]) -> list[Task]:
@@ -129,18 +127,84 @@ def _data(step: Step) -> dict[str, Any]:
     return data
 
 
-def _step(data: dict[str, Any]) -> Step:
-    return _task(data) if "module" in data else _block(data)
+def _step(data: Any) -> Step:
+    return _task(data) if isinstance(data, dict) and "module" in data else _block(data)
 
 
-def _block(data: dict[str, Any]) -> Block:
-    fields = dict(data)
-    for part in ("tasks", "rescue", "always"):
-        fields[part] = tuple(_step(step) for step in data.get(part, ()))
-    return Block(**{**fields, "when": tuple(data.get("when", ()))})
+def _block(data: Any) -> Block:
+    if not isinstance(data, dict):
+        raise ValueError("a step is not an object")
+    parts = {part: [_step(step) for step in _items(data.get(part, []))] for part in ("tasks", "rescue", "always")}
+    return Block(**_typed(Block, {**data, **parts}))
 
 
-def _task(data: dict[str, Any]) -> Task:
-    tuples = ("open", "when", "until", "notify", "changed_when", "failed_when", "tags")
-    fields: dict[str, Any] = {k: tuple(v) if k in tuples and v is not None else v for k, v in data.items()}
-    return Task(**fields)
+def _task(data: Any) -> Task:
+    if not isinstance(data, dict):
+        raise ValueError("a task is not an object")
+    task = Task(**_typed(Task, data))
+    if not set(task.open) <= task.args.keys():
+        raise ValueError(f"`open` of {task.id} names an argument that is not there")
+    return task
+
+
+def _items(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise ValueError("steps are not a list")
+    return value
+
+
+def _typed(kind: type[Any], data: dict[str, Any]) -> dict[str, Any]:
+    """The values of a dataclass from JSON, each of its field's type; a list is a tuple. Raises ValueError."""
+    known = {one.name: str(one.type) for one in fields(kind)}
+    for name, value in data.items():
+        if name not in known or not _IS[known[name]](value):
+            raise ValueError(f"{kind.__name__.lower()} has no `{name}` like this")
+    missing = [
+        name for name in ("id", "name", "module", "run_id", "host", "play") if name in known and name not in data
+    ]
+    if missing:
+        raise ValueError(f"{kind.__name__.lower()} has no {', '.join(missing)}")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 10**9
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 10**9
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+
+
+#: by the type that a field is declared with
+_IS: dict[str, Callable[[Any], bool]] = {
+    "str": _is_text,
+    "bool": _is_truth,
+    "bool | None": lambda value: value is None or _is_truth(value),
+    "int": _is_count,
+    "float": _is_seconds,
+    "dict[str, Any]": _is_mapping,
+    "tuple[str, ...]": _are_texts,
+    "tuple[str, ...] | None": lambda value: value is None or _are_texts(value),
+    "tuple[Step, ...]": _is_list,
+    "tuple[Task, ...]": _is_list,
+}

@@ -13,6 +13,8 @@ from typing import Any
 
 #: Jinja2's spellings, beside Python's own
 WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
+#: characters; a longer one may be nested too deeply for the functions below
+LONGEST = 500
 
 
 class NotPlain(Exception):
@@ -33,9 +35,11 @@ def value(expression: str, known: Mapping[str, Any]) -> Any:
 def _read(expression: str) -> tuple[ast.expr, frozenset[str]]:
     if not expression.isascii() or "\\" in expression or "#" in expression:  # they mean something else in Python
         raise NotPlain
+    if len(expression) > LONGEST:
+        raise NotPlain
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise NotPlain from None
     return tree, frozenset(_names(tree))
 

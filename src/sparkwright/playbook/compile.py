@@ -13,7 +13,7 @@ from sparkwright.modules import arguments, registry
 from sparkwright.plan import expressions
 from sparkwright.plan.expressions import ExpressionError, UnknownName
 from sparkwright.plan.model import Block, Plan, Step, Task
-from sparkwright.playbook import selection, signatures
+from sparkwright.playbook import cycles, selection, signatures
 from sparkwright.playbook.models import BlockFile, Condition, TaskFile
 from sparkwright.playbook.playbook import Options, Play
 from sparkwright.userfiles.checked import check, nearest
@@ -40,7 +40,9 @@ def compile(
 
     registered: results of earlier plays. Raises Refused with file and line for anything that can't be right.
     """
-    compiler = _Compiler(play, {**names, **options.extra}, project, earlier=dict(registered or {}))
+    compiler = _Compiler(
+        play, {**names, **options.extra}, project, earlier=dict(registered or {}), inventory=host.where
+    )
     steps = compiler.steps(
         play.file.tasks, (*play.place, "tasks"), _Inherited(become=play.file.become, tags=_list(play.file.tags))
     )
@@ -77,8 +79,11 @@ class _Inherited:
 
 
 class _Compiler:
-    def __init__(self, play: Play, names: Mapping[str, Any], project: Path, earlier: dict[str, Any]) -> None:
+    def __init__(
+        self, play: Play, names: Mapping[str, Any], project: Path, earlier: dict[str, Any], inventory: str = ""
+    ) -> None:
         self.play = play
+        self.inventory = inventory
         self.project = project
         self.registers = _registers(play.file.tasks) | _registers(play.file.handlers) | set(earlier)
         self.notified: dict[str, str] = {}
@@ -100,6 +105,7 @@ class _Compiler:
             for name in ready:
                 known[name] = self._render(waiting.pop(name), known, ("vars", name))
             if not ready:
+                self._refuse_cycle(waiting)
                 known_later = known.keys() | waiting.keys() | HOST_SIDE | self.registers
                 for name, value in waiting.items():
                     self._refuse_unknown(
@@ -108,6 +114,16 @@ class _Compiler:
                 open_vars = waiting
                 break
         return known, open_vars
+
+    def _refuse_cycle(self, waiting: Mapping[str, Any]) -> None:
+        """Refuse variables that wait for each other. One that is named like a result may ask for that result."""
+        own = HOST_SIDE | self.registers
+        needs = {name: self._needs(value, name) - ({name} if name in own else set()) for name, value in waiting.items()}
+        cycle = cycles.find(needs)
+        if cycle:
+            in_play = cycle[0] in self.play.file.vars
+            where = self.where((*self.play.place, "vars", cycle[0])) if in_play else self.inventory
+            raise Refused(f"variables refer to each other: {' -> '.join(cycle)}.", where=where)
 
     def _needs(self, value: Any, what: str) -> frozenset[str]:
         try:

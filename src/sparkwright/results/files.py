@@ -24,8 +24,8 @@ LOAD_COLUMNS = ("kind", "concurrency", "rate", "requests", "prompt_tokens", "out
 
 def write(folder: Path, results: Results) -> None:
     """results.json and results.csv, each replaced in one step."""
-    write_atomically(folder / JSON, to_json(results).encode())
-    write_atomically(folder / CSV, to_csv(results).encode())
+    write_atomically(folder / JSON, to_json(results).encode(), mode=0o644)
+    write_atomically(folder / CSV, to_csv(results).encode(), mode=0o644)
 
 
 def to_json(results: Results) -> str:

@@ -17,7 +17,7 @@ TEMPLATE = Path(__file__).with_name("page.html.j2")
 
 def write(folder: Path, results: Results) -> str:
     """Make the page beside the results. Returns its name."""
-    write_atomically(folder / files.PAGE, html(results).encode())
+    write_atomically(folder / files.PAGE, html(results).encode(), mode=0o644)
     return files.PAGE
 
 

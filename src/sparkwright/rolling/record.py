@@ -7,7 +7,6 @@ was under way counts as left. It is gone when nothing is left.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed, Refused
+from sparkwright.host.state import write_atomically
+from sparkwright.trust import private
 
 SCHEMA = 1
 FOLDER = ".sparkwright"
@@ -59,11 +60,10 @@ class RecordFile:
             if not record.left:
                 self.path.unlink(missing_ok=True)
                 return
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            (self._folder / ".gitignore").write_text("*\n")
-            beside = self.path.with_suffix(f".{os.getpid()}.tmp")
-            beside.write_text(json.dumps({"schema": SCHEMA, **asdict(record)}, indent=1) + "\n")
-            beside.replace(self.path)
+            private.folder(self._folder)
+            private.folder(self.path.parent)
+            write_atomically(self._folder / ".gitignore", b"*\n")
+            write_atomically(self.path, json.dumps({"schema": SCHEMA, **asdict(record)}, indent=1).encode() + b"\n")
         except OSError as error:
             raise Failed(f"{self.path} can't be written: {error.strerror}.", fix="`--resume` needs it.") from None
 

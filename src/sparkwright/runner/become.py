@@ -1,31 +1,43 @@
 """`become: true`: one second process of the same runtime as root, for the tasks that say so.
 
-Requests and answers are JSON lines over its pipes; secrets travel there and nowhere else.
+Requests and answers are JSON lines over its pipes; secrets travel there and nowhere else, and only when root's side has said
+that it is there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import sparkwright
 from sparkwright.errors import Exit, Failed
-from sparkwright.host.machine import Machine
+from sparkwright.host.machine import ROOT_PATH, Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.modules.base import Change, Result
 from sparkwright.plan.events import Event
 from sparkwright.runner.context import RunContext
+from sparkwright.runner.sudo import PASSWORD, Root, Sudo
 from sparkwright.secret import Secret
 
-PASSWORD = "BECOME_PASSWORD"
 READY = "sparkwright-root-ready"
+#: what root's side may know of the user's environment: where things are, and how to reach the network
+PASSED_ON = (
+    *("HOME", "DOCKER_HOST", "OLLAMA_HOST", "HF_ENDPOINT", "SPARKWRIGHT_ROOT", "SPARKWRIGHT_ARCHITECTURE"),
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+)
+#: it imports what stands beside this very package, and what that Python finds by itself: never a folder of the user's choice
+SERVE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner import become_server; become_server.serve()"
+)
 
 
 class Become:
-    """Started when the first task asks for it; ends with the play."""
+    """Started when the first task asks for it; ends with the play. host: its name, for messages."""
 
     def __init__(
         self,
@@ -34,25 +46,29 @@ class Become:
         run_id: str,
         secrets: Mapping[str, Secret],
         emit: Callable[[Event], None],
+        host: str = "the host",
     ) -> None:
         self._machine = machine
         self._start = {"state": str(state.path), "run_id": run_id}
         self._secrets = secrets
         self._emit = emit
-        self._process: subprocess.Popen[bytes] | None = None
+        self._host = host
+        self._process: Root | None = None
 
     def __enter__(self) -> Become:
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.wait(timeout=30)
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=30)
 
     def run(self, module: str, values: dict[str, Any], context: RunContext) -> Result:
         """Run one module as root. Its progress and notes are events of this run."""
-        process = self._opened()
-        assert process.stdin is not None and process.stdout is not None
+        process = self._process = self._process or self._launch()
+        assert process.stdout is not None
         request = {
             "module": module,
             "args": values,
@@ -60,9 +76,8 @@ class Become:
             "facts": context.facts,
             "task": context.task,
         }
-        process.stdin.write(json.dumps(request, default=str).encode() + b"\n")
-        process.stdin.flush()
-        for line in process.stdout:
+        _send(process, request)
+        while line := process.stdout.readline():
             said = json.loads(line)
             if "event" in said:
                 self._emit(said)
@@ -72,41 +87,22 @@ class Become:
             return Result(**said)
         raise Failed("the root process ended without an answer.")
 
-    def _opened(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            self._process = self._launch()
-        return self._process
-
-    def _launch(self) -> subprocess.Popen[bytes]:
-        """sudo without a prompt, or with the password on its standard input; never a terminal."""
-        password = self._secrets.get(PASSWORD)
-        sudo = [] if os.geteuid() == 0 else ["sudo", "-S", "-p", ""] if password else ["sudo", "-n"]
-        serve = f"import sys; sys.path[:0] = {sys.path!r}; from sparkwright.runner import become_server; become_server.serve()"
-        words = [*sudo, sys.executable, "-I", "-c", serve]
-        env = dict(self._machine.env)
-        try:
-            process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
-            )
-        except FileNotFoundError:
-            raise Failed("there is no sudo on the host.", fix="Log in as root, or install sudo.") from None
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        first = {
-            **self._start,
-            "env": {k: v for k, v in env.items() if k in ("HOME", "PATH", "DOCKER_HOST", "SPARKWRIGHT_ROOT")},
-        }
-        if password and sudo:
-            process.stdin.write(password.reveal().encode() + b"\n")
+    def _launch(self) -> Root:
+        machine = self._machine
+        path = machine.env.get("PATH", ROOT_PATH) if machine.sandbox else ROOT_PATH
+        sudo = Sudo(self._host, self._secrets.get(PASSWORD), path=path)
+        beside = str(Path(sparkwright.__file__).parents[1])
+        process = sudo.start([sys.executable, "-I", "-B", "-c", SERVE, beside], READY.encode())
         secrets = {name: secret.reveal() for name, secret in self._secrets.items() if name != PASSWORD}
-        try:
-            process.stdin.write(json.dumps({**first, "secrets": secrets}).encode() + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        if process.stdout.readline().strip() != READY.encode():
-            said = process.stderr.read().decode(errors="replace").strip().splitlines()
-            raise Failed(
-                f"sudo refuses: {said[-1] if said else 'no reason given'}.",
-                fix=f"Give the user a NOPASSWD rule, or the password as a secret {PASSWORD} (hosts/groups.yml, `secrets`).",
-            )
+        env = {name: machine.env[name] for name in PASSED_ON if name in machine.env}
+        _send(process, {**self._start, "env": {**env, "PATH": path}, "secrets": secrets})
         return process
+
+
+def _send(process: Root, message: Mapping[str, Any]) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps(message, default=str).encode() + b"\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        raise Failed("the root process has ended.") from None

@@ -7,13 +7,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import arguments, registry
-from sparkwright.modules.base import Result
+from sparkwright.modules.base import Result, sound
 from sparkwright.runner import become
 from sparkwright.runner.context import RunContext
 from sparkwright.secret import Secret
@@ -21,20 +21,28 @@ from sparkwright.secret import Secret
 
 def serve() -> None:
     """Answer requests until standard input ends."""
-    start = json.loads(sys.stdin.buffer.readline())
-    os.environ.update(start["env"])
-    _write(become.READY)
+    requests, answers = _pipes()
+
+    def write(line: str) -> None:
+        answers.write(line + "\n")
+        answers.flush()
+
+    os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what root makes
+    write(become.READY)
+    start = _begin(requests)
+    os.environ.clear()
+    os.environ.update({**start["env"], "LC_ALL": "C"})
     machine = Machine.here()
     secrets = {name: Secret(value) for name, value in start["secrets"].items()}
     state = StateFolder(Path(start["state"]))
     owner = state.path.stat() if state.path.exists() else None
-    for line in sys.stdin.buffer:
+    for line in requests:
         request = json.loads(line)
         context = RunContext(
             machine=machine,
             state=state,
             run_id=start["run_id"],
-            emit=lambda event: _write(json.dumps(event, default=str)),
+            emit=lambda event: write(json.dumps(event, default=str)),
             check=request["check"],
             facts=request["facts"],
             secrets=secrets,
@@ -43,17 +51,39 @@ def serve() -> None:
         result = _run(request, context)
         if owner is not None:
             _give_back(state.path, owner.st_uid, owner.st_gid)
-        _write(json.dumps(dataclasses.asdict(result), default=str))
+        write(json.dumps(dataclasses.asdict(result), default=str))
+
+
+def _pipes() -> tuple[IO[bytes], IO[str]]:
+    """Requests and answers, on descriptors that no module's program inherits: what is printed or read there is nobody's."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    return requests, answers
+
+
+def _begin(requests: IO[bytes]) -> dict[str, Any]:
+    """The first message. A line before it is the password that sudo had no use for."""
+    for line in requests:
+        try:
+            start = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(start, dict) and "run_id" in start:
+            return start
+    sys.exit(0)
 
 
 def _run(request: dict[str, Any], context: RunContext) -> Result:
     try:
         kind = registry.load(request["module"])
-        return kind().run(arguments.build(kind.Args, request["args"], module=request["module"]), context)
+        args = arguments.build(kind.Args, request["args"], module=request["module"])
+        return sound(kind().run(args, context), request["module"])
     except SparkwrightError as error:
         code = None if error.exit is Exit.FAILED else error.exit
         return Result(failed=True, msg=error.message, fix=error.fix, exit=code)
-    except Exception as error:
+    except BaseException as error:  # as in play.py
         return Result(failed=True, msg=f"{request['module']}: {type(error).__name__}: {error}")
 
 
@@ -62,8 +92,3 @@ def _give_back(folder: Path, uid: int, gid: int) -> None:
     for path in folder.rglob("*"):
         if path.lstat().st_uid != uid:
             os.lchown(path, uid, gid)
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()

@@ -24,6 +24,8 @@ from typing import IO, Any
 
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.plan.events import Event, decode, encode, event
+from sparkwright.trust import names, private
+from sparkwright.trust.redact import Redactor
 
 KEPT_RUNS = 50
 #: however many there are, a run this young stays: it may be at work, or be read by the laptop that asked for it
@@ -38,13 +40,13 @@ BALLAST_BYTES = 2**20
 
 @dataclass
 class Journal:
-    """Writes one run's folder. secrets: values that must never be written; they become dots wherever they turn up.
+    """Writes one run's folder. hidden: knows the secrets, which are never written.
 
     bell: the writing end of a pipe, rung at every event for who follows from the start; None: nobody does.
     """
 
     folder: Path
-    secrets: tuple[str, ...] = ()
+    hidden: Redactor = field(default_factory=Redactor)
     bell: int | None = None
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
@@ -53,28 +55,27 @@ class Journal:
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
         """Make the folder and keep the plan. Called before the runner detaches, so that a follower finds it."""
-        folder = state.path / "runs" / run_id
-        folder.mkdir(parents=True)
-        write_atomically(folder / "plan.json", json.dumps(plan).encode(), mode=0o600)
-        (folder / "events.jsonl").touch(mode=0o600)
+        folder = state.folder("runs") / names.matched(names.STEP, run_id, "the run's id")
+        folder.mkdir(mode=private.FOLDER)
+        hidden = Redactor(secrets)
+        write_atomically(folder / "plan.json", json.dumps(hidden.value(plan)).encode())
+        private.touch(folder / "events.jsonl")
         _tidy(state, folder)
-        return cls(folder, tuple(secret for secret in secrets if secret))
+        return cls(folder, hidden)
 
     def open(self) -> None:
         """Called by the process that runs: take the `alive` lock, open the events."""
         beside = self.folder / "alive.new"
-        self._alive = beside.open("wb")
+        self._alive = open(beside, "wb", opener=private.opener)  # noqa: SIM115 - held until the process ends
         fcntl.flock(self._alive, fcntl.LOCK_EX)
         beside.replace(self.folder / "alive")  # a follower that finds it finds it locked
-        self._events = (self.folder / "events.jsonl").open("ab", buffering=0)
-        with contextlib.suppress(OSError), (self.folder / "ballast").open("wb") as ballast:
+        self._events = open(self.folder / "events.jsonl", "ab", buffering=0, opener=private.opener)  # noqa: SIM115
+        with contextlib.suppress(OSError), open(self.folder / "ballast", "wb", opener=private.opener) as ballast:
             os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
 
     def write(self, one: Event) -> None:
         """Append one event; what matters for the story is on the disk before the next act begins."""
-        line = encode(one)
-        for secret in self.secrets:
-            line = line.replace(json.dumps(secret)[1:-1].encode(), "••••".encode())
+        line = encode(one, self.hidden)
         if self._torn:  # a line that a full disk cut off must not spoil the next one
             line = b"\n" + line
         rest, error = self._append(line)

@@ -5,16 +5,18 @@ A host's whole answer to `status` costs it some 60 ms of CPU this way.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sparkwright.errors import Refused
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import Event, lines
+from sparkwright.runner import request as requests
 from sparkwright.runner import status
+from sparkwright.trust.redact import Redactor
 
 _VERBS: dict[str, Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]] = {
     "status": status.read_status,
@@ -24,16 +26,23 @@ _VERBS: dict[str, Callable[[dict[str, Any], Machine, StateFolder], Iterator[Even
 
 def main() -> int:
     """Answer one request. See `main.main`."""
-    request = json.loads(sys.stdin.buffer.readline())
-    verb = _VERBS.get(request["verb"])
-    if verb is None:
+    try:
+        request = requests.read(sys.stdin.buffer)
+        verb = _VERBS[request["verb"]]
+        os.environ.update(request.get("env", {}))
+        os.environ["LC_ALL"] = "C"
+        machine = Machine.here()
+        events = list(verb(request, machine, StateFolder.of(machine.home)))
+    except Refused as refusal:
+        from sparkwright.runner import main as every
+
+        return every.refuse(refusal)
+    except Exception:  # another verb, or what `main` has a sentence for
         from sparkwright.runner import main as every
 
         return every.answer(request)
-    os.environ.update({name: str(value) for name, value in request.get("env", {}).items()})
-    os.environ["LC_ALL"] = "C"
-    machine = Machine.here()
-    for one in verb(request, machine, StateFolder.of(machine.home)):
-        sys.stdout.buffer.writelines(lines(one))
+    hidden = Redactor(request.get("secrets", {}).values())
+    for one in events:
+        sys.stdout.buffer.writelines(lines(one, hidden))
     sys.stdout.buffer.flush()
     return 0

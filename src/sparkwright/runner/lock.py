@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from sparkwright.errors import Refused
 from sparkwright.host.state import StateFolder
+from sparkwright.trust import private
 
 POLL_S = 0.2
 SAY_AGAIN_S = 60.0
@@ -54,8 +55,7 @@ def held(
 
     wait_s: how long to wait for somebody else, who is named through note. Raises Refused, naming him, when that was not enough.
     """
-    state.path.mkdir(parents=True, exist_ok=True)
-    with (state.path / "lock").open("a+") as file:
+    with _opened(state) as file:
         _take(file, host, wait_s, note)
         cut_off = _read(file)
         _write(file, json.dumps(owner.to_json()))
@@ -80,13 +80,20 @@ def look(state: StateFolder) -> tuple[Owner | None, bool]:
 
 def forget(state: StateFolder) -> bool:
     """Take away the line of an owner that was cut off. False when somebody holds the lock."""
-    with (state.path / "lock").open("a+") as file:
+    with _opened(state) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         _write(file, "")
     return True
+
+
+def _opened(state: StateFolder) -> IO[str]:
+    """Who may open it may hold it: the user alone."""
+    path = state.folder() / "lock"
+    private.close(path)
+    return open(path, "a+", opener=private.opener)
 
 
 def _take(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) -> None:

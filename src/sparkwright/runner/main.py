@@ -2,7 +2,7 @@
 
 {"verb": "run", "plan": {...}, "env": {...}, "secrets": {...}}     start a run, detached, and follow it
 {"verb": "attach", "run": "" | id}                                 follow a run again, from its first event
-{"verb": "stop"}                                                   ask the current run to stop at a safe point
+{"verb": "stop", "run": "" | id}                                   ask the current run to stop at a safe point
 {"verb": "runs"}                                                   one `run` event for each kept run, newest first
 {"verb": "health", "smoke": bool, "token_s": seconds}              check the server's health now
 {"verb": "status", "container": name}                              what the host is doing, in one event (see status.py)
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import sys
 import time
@@ -24,57 +23,82 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sparkwright.errors import SparkwrightError
+from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import SCHEMA, Event, event, lines
 from sparkwright.plan.model import Plan
 from sparkwright.runner import cut_off, journal, lock, records
+from sparkwright.runner import request as requests
 from sparkwright.runner.journal import Journal
 from sparkwright.secret import Secret
+from sparkwright.trust import private
+from sparkwright.trust.redact import Redactor
+from sparkwright.trust.visible import one_line
 
 
 def main() -> int:
     """Answer one request. The exit code says only whether the conversation worked; the recap says how the run ended."""
-    return answer(json.loads(sys.stdin.buffer.readline()))
+    try:
+        request = requests.read(sys.stdin.buffer)
+    except Refused as refusal:
+        return refuse(refusal)
+    return answer(request)
+
+
+def refuse(refusal: Refused) -> int:
+    """Answer what can't be read."""
+    _say([_refusal({}, refusal)], Redactor())
+    return 0
 
 
 def answer(request: dict[str, Any]) -> int:
     """Answer this request; what `main` returns."""
-    os.environ.update({name: str(value) for name, value in request.get("env", {}).items()})
+    hidden = Redactor(request.get("secrets", {}).values())
+    os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what a run makes
+    os.environ.update(request.get("env", {}))
     os.environ["LC_ALL"] = "C"
     machine = Machine.here()
     state = StateFolder.of(machine.home)
     try:
-        _say(_VERBS[request["verb"]](request, machine, state))
+        state.tighten()
+        private.close(machine.home / ".local/share/sparkwright")  # the runtime, which this very process runs
+        if request["verb"] not in _VERBS:
+            raise requests.unknown(request["verb"])
+        _say(_VERBS[request["verb"]](request, machine, state), hidden)
     except SparkwrightError as error:
-        _say([_refusal(request, error)])
+        _say([_refusal(request, error)], hidden)
     except OSError as error:
         said = f"nothing was begun: {state.path}: {error.strerror}."
-        _say([_refusal(request, SparkwrightError(said, fix="On the host: `df -h ~`."))])
+        _say([_refusal(request, SparkwrightError(said, fix="On the host: `df -h ~`."))], hidden)
+    except Exception as error:
+        _say([_refusal(request, SparkwrightError(f"internal error: {type(error).__name__}: {error}."))], hidden)
     return 0
 
 
-def _say(events: Iterable[Event]) -> None:
+def _say(events: Iterable[Event], hidden: Redactor) -> None:
     """Write events to the laptop. When it no longer listens there is nobody to tell: the run goes on without."""
     out = sys.stdout.buffer
     try:
         for one in events:
-            out.writelines(lines(one))
+            out.writelines(lines(one, hidden))
             out.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 
 def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    plan = Plan.from_json(request["plan"])
+    try:
+        plan = Plan.from_json(request.get("plan") or {})
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Refused(f"the plan can't be read: {one_line(str(error), at_most=200)}.") from None
     secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
     book = Journal.begin(state, plan.run_id, request["plan"], tuple(s.reveal() for s in secrets.values()))
     heard, book.bell = os.pipe()
     os.set_blocking(book.bell, False)
     if os.fork() == 0:
         os.close(heard)
-        _detach(book.folder)
+        _detach(book)
         try:
             play(plan, machine, state, secrets, book)
         finally:
@@ -83,22 +107,25 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
     return journal.follow(book.folder, heard)
 
 
-def _detach(folder: Path) -> None:
+def _detach(book: Journal) -> None:
     """A session of its own, without the laptop's pipes: what happens to them no longer matters."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(book.folder / "runner.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, private.FILE)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    sys.stdout = sys.stderr = _Log()
+    sys.stdout = sys.stderr = _Log(book.hidden)
 
 
 class _Log(io.TextIOBase):
-    """What is printed goes to runner.log; what a full disk does not take is lost, and the swap goes on."""
+    """What is printed goes to runner.log, secrets as dots; what a full disk does not take is lost, and the swap goes on."""
+
+    def __init__(self, hidden: Redactor) -> None:
+        self._hidden = hidden
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
-            os.write(1, text.encode(errors="replace"))
+            os.write(1, self._hidden.text(text).encode(errors="replace"))
         return len(text)
 
 
@@ -153,12 +180,25 @@ def _attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> It
 
 
 def _stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    folder = _find(state, request.get("run", ""))
+    folder = _find(state, request["run"]) if request.get("run") else _at_work(state)
     if journal.lives(folder):
-        (folder / "stop").touch()
+        private.touch(folder / "stop")
         yield event("note", task="", text=f"run {folder.name} stops at the next safe point")
     else:
         yield event("note", task="", text=f"run {folder.name} has ended already")
+
+
+def _at_work(state: StateFolder) -> Path:
+    """The run that "stop" means when none is named: the one that holds the lock, or the only one there is."""
+    owner, alive = lock.look(state)
+    living = [folder for folder in state.runs() if journal.lives(folder)]
+    holding = [folder for folder in living if owner is not None and alive and folder.name == owner.run]
+    if holding or len(living) == 1:
+        return (holding or living)[0]
+    if living:
+        names = ", ".join(folder.name for folder in living)
+        raise Refused(f"several runs are under way: {names}.", fix="Name one: `invoke stop --host HOST --run RUN`.")
+    return _find(state, "")
 
 
 def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -197,7 +237,7 @@ def _find(state: StateFolder, run_id: str) -> Path:
 
 
 def _refusal(request: dict[str, Any], error: SparkwrightError) -> Event:
-    return _recap(request.get("plan", {}).get("host", ""), error, 0.0)
+    return _recap(str(request.get("plan", {}).get("host", "")), error, 0.0)
 
 
 def _recap(host: str, error: SparkwrightError, seconds: float) -> Event:

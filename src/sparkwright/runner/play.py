@@ -12,7 +12,7 @@ from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import arguments, registry
-from sparkwright.modules.base import Module, Result
+from sparkwright.modules.base import Module, Result, sound
 from sparkwright.plan import expressions
 from sparkwright.plan.events import KNOWN_AFTER, Event, event
 from sparkwright.plan.model import Block, Plan, Step, Task
@@ -50,7 +50,7 @@ class PlayRun:
         self.context = RunContext(
             machine=machine, state=state, run_id=plan.run_id, emit=emit, secrets=secrets, facts=self.facts
         )
-        self.root = Become(machine, state, plan.run_id, secrets, emit)
+        self.root = Become(machine, state, plan.run_id, secrets, emit, plan.host)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -100,17 +100,18 @@ class PlayRun:
         return None
 
     def _block(self, block: Block, stoppable: bool) -> Result | None:
+        """Its tasks, its rescue, its always. A condition that can't be evaluated is a failure inside it, as of its first task."""
+        failed_before, outer = self.counts["failed"], self.registered["failed_result"]
         try:
-            if block.when and not self._holds(block.when):
-                self._skip_all(block.tasks)
-                return None
-        except expressions.ExpressionError as error:
-            if not self._known_after(error):
-                raise
+            applies, failure = self._holds(block.when), None
+        except Exception as error:
+            stands_for_it = Task(id=block.id, name=block.name, module="block", where=block.where)
+            result = self._went_wrong(error, "block")
+            applies, failure = result.failed, self._told(stands_for_it, result) if result.failed else None
+        if not applies:
             self._skip_all(block.tasks)
             return None
-        failed_before, outer = self.counts["failed"], self.registered["failed_result"]
-        failure = self._steps(block.tasks, stoppable=stoppable)
+        failure = failure or self._steps(block.tasks, stoppable=stoppable)
         if failure is not None:
             self.registered["failed_result"] = failure.registered()
         if failure is not None and block.rescue:
@@ -127,6 +128,11 @@ class PlayRun:
                 self._skip_all(step.tasks)
             else:
                 self._finish(step, Result(skipped=True, msg="its block's condition does not hold"), 0.0)
+
+    def _told(self, task: Task, result: Result) -> Result | None:
+        """Finish what never began: as a task that starts and ends at once."""
+        self.emit(event("task_started", task=task.id, name=task.name, module=task.module, where=task.where))
+        return self._finish(task, result, 0.0)
 
     def _handlers(self) -> Result | None:
         for handler in self.plan.handlers:
@@ -149,9 +155,8 @@ class PlayRun:
                 if self._holds(task.when)
                 else Result(skipped=True, msg="its condition does not hold")
             )
-        except expressions.ExpressionError as error:
-            known_after = self._known_after(error)
-            result = Result(skipped=True, msg=known_after) if known_after else Result(failed=True, msg=str(error))
+        except Exception as error:
+            result = self._went_wrong(error, task.module)
         if task.register:
             self.registered[task.register] = result.registered()
         if task.module == "facts" and not result.failed:
@@ -162,9 +167,17 @@ class PlayRun:
         """Once, or until the condition holds: `retries` more times, as Ansible counts them."""
         tries = 1 + (task.retries or (DEFAULT_RETRIES if task.until else 0))
         for attempt in range(1, tries + 1):
-            result = self._judged(task, self._once(task))
+            result = self._once(task)
             result.data["attempts"] = attempt
-            done = self._holds(task.until, task, result) if task.until else not result.failed
+            try:
+                self._judge(task, result)
+                done = self._holds(task.until, task, result) if task.until else not result.failed
+            except expressions.ExpressionError as error:
+                done = not result.failed  # of a try that failed they may ask for what it never found
+                if done and not self._known_after(error):
+                    result.failed, result.msg = True, str(error)  # what it did and found stays
+                elif done:
+                    raise
             if done or self.context.check:
                 return result
             if attempt < tries:
@@ -181,33 +194,40 @@ class PlayRun:
             names = self._names(expressions.names_in_value([task.args[name] for name in task.open]))
             values = {k: expressions.render(v, names) if k in task.open else v for k, v in task.args.items()}
             return self._call(task, kind, values)
-        except SparkwrightError as error:
-            data = getattr(error, "data", {})
-            code = None if error.exit is Exit.FAILED else error.exit
-            return Result(failed=True, msg=error.message, fix=error.fix, exit=code, data=dict(data))
         except expressions.ExpressionError:
             raise
-        except Exception as error:
-            print(traceback.format_exc(), flush=True)
-            if engine_went_away(error):
-                fix = "On the host: `systemctl status docker` says why."
-                return Result(failed=True, msg="the Docker Engine went away while it was asked.", fix=fix)
-            sentence = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
-            return Result(failed=True, msg=f"{task.module}: {type(error).__name__}: {sentence}")
+        except BaseException as error:  # a library that calls sys.exit must not end a swap halfway
+            return self._went_wrong(error, task.module)
+
+    def _went_wrong(self, error: BaseException, module: str) -> Result:
+        """What a task ends with instead of its own result. In check mode "known after", where that is all there is to it."""
+        if isinstance(error, expressions.ExpressionError):
+            known_after = self._known_after(error)
+            return Result(skipped=True, msg=known_after) if known_after else Result(failed=True, msg=str(error))
+        if isinstance(error, SparkwrightError):
+            code = None if error.exit is Exit.FAILED else error.exit
+            return Result(
+                failed=True, msg=error.message, fix=error.fix, exit=code, data=dict(getattr(error, "data", {}))
+            )
+        print("".join(traceback.format_exception(error)), flush=True)
+        if isinstance(error, Exception) and engine_went_away(error):
+            fix = "On the host: `systemctl status docker` says why."
+            return Result(failed=True, msg="the Docker Engine went away while it was asked.", fix=fix)
+        sentence = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+        return Result(failed=True, msg=f"{module}: {type(error).__name__}: {sentence}")
 
     def _call(self, task: Task, kind: type[Module[Any]], values: dict[str, Any]) -> Result:
         args = arguments.build(kind.Args, values, module=task.module)
         if task.become:
-            return self.root.run(task.module, values, self.context)
-        return kind().run(args, self.context)
+            return sound(self.root.run(task.module, values, self.context), task.module)
+        return sound(kind().run(args, self.context), task.module)
 
-    def _judged(self, task: Task, result: Result) -> Result:
+    def _judge(self, task: Task, result: Result) -> None:
         """`changed_when` and `failed_when` have the last word."""
         if task.changed_when is not None and not result.failed:
             result.changed = self._holds(task.changed_when, task, result)
         if task.failed_when is not None:
             result.failed = self._holds(task.failed_when, task, result)
-        return result
 
     def _finish(self, task: Task, result: Result, seconds: float) -> Result | None:
         """Count it, say it; the result if the play must stop here."""
@@ -218,9 +238,10 @@ class PlayRun:
             self.counts["skipped" if result.skipped else "ok"] += 1
         if result.exit is Exit.INCONCLUSIVE and not result.failed:
             self.unproved = self.unproved or result
+        if result.changed:
+            self.touched_by = self.touched_by or task.name
         if result.changed and not result.failed:
             self.counts["changed"] += 1
-            self.touched_by = self.touched_by or task.name
             self.notified.update(task.notify)
         shown = Result(msg="hidden by no_log") if task.no_log else result
         self.emit(
@@ -254,11 +275,18 @@ class PlayRun:
 
     def _names(self, wanted: frozenset[str]) -> dict[str, Any]:
         """What expressions may use: variables, facts and results; an open variable is rendered when it is asked for."""
-        names = {**self.plan.vars, **self.registered}
-        for name in wanted & self.plan.open_vars.keys():
+        return self._scope(wanted, {}, ())
+
+    def _scope(self, wanted: frozenset[str], opened: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
+        """opened: the open variables that are rendered already. inside: those that are being rendered now, outermost first."""
+        for name in sorted(wanted & self.plan.open_vars.keys() - opened.keys()):
+            if name in inside:
+                raise expressions.ExpressionError(f"variables refer to each other: {' -> '.join((*inside, name))}")
             value = self.plan.open_vars[name]
-            names[name] = expressions.render(value, self._names(expressions.names_in_value(value) - {name}))
-        return names
+            names = self._scope(expressions.names_in_value(value) - {name}, opened, (*inside, name))
+            opened[name] = expressions.render(value, names)
+        asked = {name: opened[name] for name in wanted & opened.keys()}
+        return {**self.plan.vars, **self.registered, **asked}
 
     def _known_after(self, error: expressions.ExpressionError) -> str:
         """In check mode a result that an earlier change would produce is not an error, it is known after it."""

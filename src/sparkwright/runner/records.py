@@ -14,6 +14,7 @@ from sparkwright.plan.events import Event, event
 from sparkwright.runner import cut_off, journal, lock
 from sparkwright.runner.context import RunContext
 from sparkwright.secret import Secret
+from sparkwright.trust import names, private
 
 
 def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -63,10 +64,10 @@ def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
     elif not alive:
         lock.forget(state)
         yield event("note", task="", text=f"forgotten: {owner}")
-    elif request["how"] == "stop":
-        (state.path / "runs" / owner.run / "stop").touch()
+    elif request.get("how") == "stop":
+        private.touch(state.path / "runs" / names.matched(names.STEP, owner.run, "the lock's run") / "stop")
         yield event("note", task="", text=f"run {owner.run} stops at the next safe point, and gives the lock back")
-    elif request["how"] == "kill" and owner.run == request.get("run") and owner.pid > 1:
+    elif request.get("how") == "kill" and owner.run == request.get("run") and owner.pid > 1:
         if journal.lives(state.path / "runs" / owner.run):
             os.kill(owner.pid, signal.SIGKILL)
         yield event("note", task="", text=f"run {owner.run} is killed; the next deploy takes up from what it left")

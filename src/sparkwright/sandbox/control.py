@@ -16,6 +16,7 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.sandbox.faults import FAULTS
+from sparkwright.trust import private
 
 __all__ = ["FAULTS", "default_folder", "down", "fault", "status", "up"]
 
@@ -41,7 +42,8 @@ def up(folder: Path) -> dict[str, str]:
     if state is not None and _lives(folder):
         return dict(state["env"])
     folder = folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    if state is not None or not folder.exists():  # one that somebody else made and lent stays as it is
+        private.folder(folder)  # its sockets start programs
     with (folder / "up.lock").open("w") as lock:  # two commands at once start one sandbox
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = _state(folder)

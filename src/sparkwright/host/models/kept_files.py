@@ -39,7 +39,7 @@ def keep(folder: Path, paths: Iterable[str], commit: str) -> None:
         elif not (folder / path).exists():
             new.add(path)
     about = {"commit": _about(folder).get("commit") or commit, "new": sorted(new)}
-    write_atomically(kept / ABOUT, json.dumps(about).encode())
+    write_atomically(kept / ABOUT, json.dumps(about).encode(), mode=0o644)
 
 
 def commit_of(folder: Path) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sparkwright.host.state import StateFolder
 from sparkwright.modules.base import Context
+from sparkwright.trust import private
 
 FILE = "history.jsonl"
 KEPT = 500
@@ -23,10 +24,8 @@ ROLLED_BACK = "rolled back"
 def append(context: Context, what: str, **more: Any) -> None:
     """Write one line down. A full disk must not keep a server from being put back: then the line is lost, and said."""
     row = {"time": round(time.time(), 3), "run": context.run_id, "who": who(context), "what": what, **more}
-    path = context.state.path / FILE
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
+        with open(context.state.folder() / FILE, "ab", opener=private.opener) as file:
             file.write(json.dumps(row).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())

@@ -21,19 +21,19 @@ from sparkwright.host.memory import holders
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.modules.base import Context
 from sparkwright.plan.kinds import INCIDENT_FILES
+from sparkwright.trust.redact import DOTS, Redactor
 
 FOLDER = "incidents"
 KEPT = 20
 LOG_LINES = 5000
 DMESG_LINES = 300
 NAMED_LIKE_A_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", re.I)
-DOTS = "••••"
 
 
 def save(context: Context, name: str, why: str) -> Path:
     """Write a bundle about a container. What can't be had is said in its file; a full disk ends it early, never the run."""
-    folder = context.state.path / FOLDER / context.run_id
-    hidden = [secret.reveal() for secret in context.secrets.values() if secret.reveal()]
+    folder = context.state.folder(FOLDER, context.run_id)
+    hidden = Redactor(secret.reveal() for secret in context.secrets.values())
     for file, read in _parts(context, name, why):
         try:
             text = read()
@@ -41,10 +41,8 @@ def save(context: Context, name: str, why: str) -> Path:
             text = f"not to be had: {error}\n"
         except Exception as error:  # the engine may be what broke
             text = f"not to be had: {type(error).__name__}: {error}\n"
-        for secret in hidden:
-            text = text.replace(secret, DOTS)
         try:
-            write_atomically(folder / file, text.encode(), mode=0o600)
+            write_atomically(folder / file, hidden.text(text).encode(errors="backslashreplace"))
         except OSError as error:
             context.note(f"{file} of the incident could not be kept: {error.strerror}")
             break

@@ -1,0 +1,98 @@
+"""What one expression may cost: processor time, memory, the length of what it makes.
+
+An expression reads facts and results, which a host, a log or a model filled. However it goes wrong, it is a failed task of a
+run that goes on to its rescue, never the end of the process.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+#: processor seconds; an honest template of some hundred lines takes milliseconds
+TIME_S = 1.0
+#: what the process may grow by meanwhile
+GROWTH_BYTES = 256 * 2**20
+#: elements of a list, characters of a text
+LENGTH = 2**20
+#: of a whole number: more digits than any size in bytes has
+BITS = 4096
+
+
+class OutOfBounds(Exception):
+    """An expression that costs more than it may; the message is a sentence."""
+
+
+def checked_times(left: Any, right: Any) -> Any:
+    """LEFT * RIGHT. Raises OutOfBounds before it is made."""
+    for many, one in ((left, right), (right, left)):
+        if isinstance(one, int) and hasattr(many, "__len__") and len(many) * one > LENGTH:
+            raise OutOfBounds(f"makes more than {LENGTH} elements")
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > BITS:
+        raise OutOfBounds(f"makes a number of more than {BITS} bits")
+    return left * right
+
+
+def checked_power(base: Any, exponent: Any) -> Any:
+    """BASE ** EXPONENT. Raises OutOfBounds before it is made."""
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > BITS:
+        raise OutOfBounds(f"makes a number of more than {BITS} bits")
+    return base**exponent
+
+
+@contextmanager
+def memory() -> Iterator[None]:
+    """Within the block the process can't grow by more than GROWTH_BYTES: what asks for more gets a MemoryError.
+
+    Only where it runs alone, as on a host: the limit is the process's, and other threads must not meet it.
+    """
+    now = _address_space() if threading.active_count() == 1 else 0
+    if not now:
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = now + GROWTH_BYTES
+    if soft == resource.RLIM_INFINITY or soft > most:
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def timed(call: Callable[[], Any]) -> Any:
+    """What CALL returns. Raises OutOfBounds from within it when it takes more than TIME_S of processor time.
+
+    It is watched line by line, in its own thread: a signal would only reach the main one.
+    """
+    before, ends_s = sys.gettrace(), time.thread_time() + TIME_S
+
+    def watch(frame: FrameType, what: str, value: Any) -> Any:
+        if time.thread_time() > ends_s:
+            raise OutOfBounds(f"takes more than {TIME_S:g} s")
+        return watch
+
+    sys.settrace(watch)
+    try:
+        return call()
+    finally:
+        sys.settrace(before)
+
+
+def _address_space() -> int:
+    """Bytes of this process's address space; 0 where the system does not tell (macOS)."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            pages = int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+    import resource
+
+    return pages * resource.getpagesize()

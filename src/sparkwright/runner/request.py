@@ -1,0 +1,80 @@
+"""A request as it comes over standard input: one JSON line. What is not as it should be is refused before anything is done."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import IO, Any
+
+from sparkwright.errors import Refused
+from sparkwright.trust.visible import one_line
+
+#: a plan with every file of a big model is far below it
+LINE_BYTES = 64 * 2**20
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def read(source: IO[bytes]) -> dict[str, Any]:
+    """The request. Raises Refused with what is wrong with it."""
+    line = source.readline(LINE_BYTES + 1)
+    if len(line) > LINE_BYTES:
+        raise _refused(f"it is longer than {LINE_BYTES} bytes")
+    return parsed(line)
+
+
+def parsed(line: bytes) -> dict[str, Any]:
+    """The request of a line. Raises Refused."""
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError):
+        raise _refused("it is not a line of JSON") from None
+    if not isinstance(request, dict) or not isinstance(request.get("verb"), str):
+        raise _refused("it has no verb")
+    for name, value in request.items():
+        if name in _IS and not _IS[name](value):
+            raise _refused(f"its `{name}` is not valid")
+    return request
+
+
+def unknown(verb: str) -> Refused:
+    """Why this verb is refused."""
+    return _refused(f"'{one_line(verb, at_most=40)}' is no verb of this runner")
+
+
+def _refused(why: str) -> Refused:
+    return Refused(f"the request can't be read: {why}.", fix="Laptop and host have different versions: deploy again.")
+
+
+def _is_text(value: Any) -> bool:
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, (*value, *value.values())))
+
+
+def _is_environment(value: Any) -> bool:
+    return _are_texts(value) and all(map(VARIABLE.fullmatch, value))
+
+
+def _is_number(value: Any) -> bool:
+    """Seconds, or nothing; not a number (NaN) is none."""
+    return value is None or (isinstance(value, int | float) and abs(value) < 10**12)
+
+
+_IS: dict[str, Callable[[Any], bool]] = {
+    "env": _is_environment,
+    "secrets": _are_texts,
+    "plan": lambda value: isinstance(value, dict),
+    "smoke": lambda value: isinstance(value, bool),
+    "token_s": _is_number,
+    "since_s": _is_number,
+    **dict.fromkeys(("verb", "run", "how", "name", "container"), _is_text),
+}

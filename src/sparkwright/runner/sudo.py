@@ -1,0 +1,144 @@
+"""Root by way of sudo: the password is checked on a pipe of its own, and nothing else is sent before root's side has answered.
+
+What runs as root gets a fixed PATH and a small environment: nothing that stands in the user's folders or settings is a program,
+a library or a module of root's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import IO
+
+from sparkwright.errors import Refused
+from sparkwright.host.machine import ROOT_PATH
+from sparkwright.secret import Secret
+from sparkwright.trust.visible import one_line
+
+PASSWORD = "BECOME_PASSWORD"
+#: PAM waits 2 s after a wrong password, a directory server longer
+ANSWER_S = 60.0
+#: what sudo says of a password it did not take (sudo 1.8 to 1.9, sudo-rs)
+_WRONG = ("incorrect password", "incorrect authentication", "sorry, try again", "no password was provided")
+_WANTED = ("a password is required", "interactive authentication is required")
+
+Root = subprocess.Popen[bytes]
+
+
+class Sudo:
+    """host: its name, for messages. path: root's PATH (the sandbox's has programs of its own). answer_s: how long it may take."""
+
+    def __init__(
+        self, host: str, password: Secret | None, *, path: str = ROOT_PATH, answer_s: float = ANSWER_S
+    ) -> None:
+        self._host = host
+        self._password = password.reveal() if password else ""
+        self._path = path
+        self._answer_s = answer_s
+
+    def start(self, argv: Sequence[str], ready: bytes) -> Root:
+        """Start a program as root, with pipes. Returns when it has written the line READY; it may find a line of nonsense on
+        its standard input first, where sudo did not take the password. Raises Refused with what sudo said.
+        """
+        if os.geteuid() == 0:
+            return self._expect(self._open([], argv), ready)
+        program = shutil.which("sudo", path=self._path)
+        if program is None:
+            raise Refused(f"there is no sudo on {self._host}.", fix="Log in as root, or install sudo.")
+        try:
+            return self._expect(self._open([program, "-n"], argv), ready)
+        except _Said as refusal:
+            if not self._password or not refusal.has(_WANTED):
+                raise self._refused(refusal) from None
+        if "\n" in self._password:
+            raise Refused(f"the secret {PASSWORD} has more than one line.")
+        asking = [program, "-S", "-p", ""]
+        try:
+            # on a pipe that ends with the password: sudo can't wait for another, nor take anything else for one
+            self._expect(self._open([*asking, "-v"], [], f"{self._password}\n"), b"")
+            return self._expect(self._open(asking, argv, f"{self._password}\n"), ready)
+        except _Said as refusal:
+            raise self._refused(refusal) from None
+
+    def _open(self, sudo: Sequence[str], argv: Sequence[str], first: str = "") -> _Opened:
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - a file never fills up, as a pipe that nobody reads would
+        env = {"PATH": self._path, "LC_ALL": "C", "LANG": "C"}
+        process = subprocess.Popen([*sudo, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=env)
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(first.encode())
+            process.stdin.flush()
+            if not argv:
+                process.stdin.close()
+        return process, said
+
+    def _expect(self, opened: _Opened, ready: bytes) -> Root:
+        """Wait for the line READY, or with none for the end. Raises _Said when it ended otherwise, Refused when nothing came."""
+        process, said = opened
+        assert process.stdout is not None
+        seen, ends_s = b"", time.monotonic() + self._answer_s
+        while b"\n" not in seen:
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0 or not select.select([process.stdout], [], [], left_s)[0]:
+                _close(process)
+                raise Refused(f"sudo on {self._host} did not answer within {self._answer_s:g} s.")
+            data = os.read(process.stdout.fileno(), 1)  # no byte beyond the line: the rest is the conversation's
+            if not data:
+                break
+            seen += data
+        if ready and seen.strip() == ready:
+            said.close()
+            return process
+        _close(process)
+        with said:
+            said.seek(0)
+            words = said.read().decode(errors="replace")
+        if process.poll() == 0 and not ready:
+            return process
+        raise _Said(words)
+
+    def _refused(self, refusal: _Said) -> Refused:
+        user = getpass.getuser()
+        if self._password and refusal.has(_WRONG):
+            fix = f"Correct the secret {PASSWORD} (hosts/groups.yml, `secrets`)."
+            return Refused(f"sudo refused the password for {user} on {self._host}.", fix=fix)
+        fix = f"Give {user} a NOPASSWD rule, or the password as a secret {PASSWORD} (hosts/groups.yml, `secrets`)."
+        if refusal.has(_WANTED):
+            return Refused(f"sudo on {self._host} needs a password for {user}.", fix=fix)
+        return Refused(f"sudo on {self._host} refused {user}: {refusal.last}.", fix=fix)
+
+
+class _Said(Exception):
+    """What sudo wrote to its standard error before it ended."""
+
+    def has(self, words: Sequence[str]) -> bool:
+        text = str(self).lower()
+        return any(one in text for one in words)
+
+    @property
+    def last(self) -> str:
+        lines = str(self).strip().splitlines()
+        return one_line(lines[-1].removeprefix("sudo: ").rstrip("."), at_most=200) if lines else "no reason given"
+
+
+_Opened = tuple[Root, IO[bytes]]
+
+
+def _close(process: Root) -> None:
+    """Let it end. A user may not kill what is root's, but it ends with its pipes."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    with contextlib.suppress(PermissionError):
+        if process.poll() is None:
+            process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=5)

@@ -1,0 +1,62 @@
+"""Folders and files that only their user may enter, read or write, whatever his umask says: 0700 and 0600.
+
+They hold what a run did, why a server failed, who may change the host (its lock) and what is shipped to hosts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+FOLDER, FILE = 0o700, 0o600
+OTHERS = 0o077
+
+
+def folder(path: Path) -> Path:
+    """The folder, made with those above it that are absent; one that stood open to others is closed. Raises OSError."""
+    missing = []
+    above = path
+    while not above.exists():
+        missing.append(above)
+        above = above.parent
+    for one in reversed(missing):
+        try:
+            one.mkdir(mode=FOLDER)
+        except FileExistsError:
+            continue  # another command makes it at the same time
+    close(path)
+    return path
+
+
+def close(path: Path) -> None:
+    """Take from others what they may do with a file or folder of this user's; a link and what is not there are left alone."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if found.st_mode & OTHERS and found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode):
+        path.chmod(found.st_mode & ~OTHERS & 0o7777)
+
+
+def tighten(top: Path) -> None:
+    """Close a folder, and once, when it stood open, all that is in it. Raises OSError."""
+    try:
+        stood_open = top.stat().st_mode & OTHERS
+    except FileNotFoundError:
+        return
+    close(top)
+    if stood_open:
+        for at, folders, files in os.walk(top):
+            for name in (*folders, *files):
+                close(Path(at, name))
+
+
+def opener(path: str, flags: int) -> int:
+    """For `open(..., opener=opener)`: a file that it makes is the user's alone."""
+    return os.open(path, flags, FILE)
+
+
+def touch(path: Path) -> None:
+    """An empty file."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE))

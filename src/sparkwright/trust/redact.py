@@ -1,0 +1,78 @@
+"""Secrets become dots in what is written down or sent: in values, as they are and as programs spell them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+DOTS = "••••"
+#: a shorter one turns up in words that are no secret, and is refused on the laptop
+SHORTEST = 8
+#: the fields of an event that say what kind of event it is, and of which task
+STRUCTURE = frozenset({"event", "time", "task", "module", "status", "exit", "host", "run", "register", "schema"})
+
+
+class Redactor:
+    """secrets: the values to hide; empty ones are none."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        found = {form for secret in secrets if secret for form in _forms(secret)}
+        self._forms = sorted(found, key=len, reverse=True)  # a part of a longer form must not spoil it
+        self._in_json = [json.dumps(form, ensure_ascii=False)[1:-1].encode(errors="replace") for form in self._forms]
+
+    def text(self, text: str) -> str:
+        """The text with each secret in it as dots."""
+        for form in self._forms:
+            if form in text:
+                text = text.replace(form, DOTS)
+        return text
+
+    def hides(self, line: bytes) -> bool:
+        """Whether a secret is in this JSON, whose letters are not escaped."""
+        return any(form in line for form in self._in_json)
+
+    def value(self, value: Any) -> Any:
+        """A value as JSON has it, every text in it redacted, names of fields too."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self.value(child) for key, child in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(child) for child in value]
+        if value is None or isinstance(value, bool | int | float):
+            return self._number(value)
+        return self.text(str(value))
+
+    def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """An event, redacted; what says which event it is stays as it is."""
+        return {key: value if key in STRUCTURE else self.value(value) for key, value in event.items()}
+
+    def _number(self, value: float | None) -> Any:
+        return DOTS if self._forms and str(value) in self._forms else value
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """A secret as it is, and as JSON, Python, a shell, a URL and base64 write it. Of several lines each counts by itself too."""
+    from shlex import quote
+    from urllib.parse import quote as percent
+    from urllib.parse import quote_plus
+
+    lines = [line for line in map(str.strip, secret.splitlines()) if len(line) >= SHORTEST]
+    for one in {secret, secret.strip(), *lines} - {""}:
+        escaped = json.dumps(one)[1:-1]
+        yield from (one, escaped, json.dumps(escaped)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1])
+        yield from (repr(one)[1:-1], repr(one.encode(errors="replace"))[2:-1], quote(one).strip("'"))
+        yield from (percent(one, safe="", errors="replace"), quote_plus(one, errors="replace"))
+        if len(one) >= SHORTEST:
+            yield from _in_base64(one.encode(errors="replace"))
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """What of it stands in any base64 text that holds it, wherever in its groups of three bytes it begins (`user:password`)."""
+    from base64 import b64encode
+
+    for before in range(3):
+        text = b64encode(bytes(before) + secret).decode()
+        certain = text[-(-before * 8 // 6) : (before + len(secret)) * 8 // 6]
+        yield from (certain, certain.replace("+", "-").replace("/", "_"))

@@ -1,0 +1,146 @@
+"""What comes over standard input, damaged: a request is answered or refused, a plan is refused or runs to its recap."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
+from sparkwright.plan import expressions
+from sparkwright.plan.events import Event, decode, encode
+from sparkwright.plan.model import Block, Plan, Step, Task
+from sparkwright.runner import request as requests
+from sparkwright.runner.play import PlayRun
+from sparkwright.secret import Secret
+from sparkwright.trust.redact import Redactor
+from tests.fuzz.harness import feed, texts, values
+
+INNER = Block("b2", "inner", (Task("t5", "e", "fail", {"msg": "{{ a }}"}, open=("msg",)),), when=("a == 'b'",))
+STEPS: tuple[Step, ...] = (
+    Task("t1", "a", "fail", {"msg": "no"}, register="a", ignore_errors=True, tags=("x",)),
+    Block(
+        "b1",
+        "swap",
+        (Task("t2", "b", "fail", {"msg": "{{ a.msg }}"}, open=("msg",), until=("a.failed",), delay_s=0), INNER),
+        rescue=(Task("t3", "c", "fail", {"msg": "{{ v }}"}, open=("msg",), when=("v != 'x'",), failed_when=("v",)),),
+        always=(Task("t4", "d", "fail", {"msg": "d"}, changed_when=("True",), notify=("h",)),),
+        when=("a.failed or not v",),
+        where="play.yml:3",
+    ),
+)
+PLAN = Plan(
+    "r1",
+    "spark1",
+    "Test",
+    STEPS,
+    handlers=(Task("h1", "h", "fail", {"msg": "h"}),),
+    vars={"x": 1, "deep": {"a": [1, "b"]}},
+    open_vars={"v": "{{ w }}{{ x }}", "w": "{{ a.msg }}"},
+    secrets=("HF_TOKEN",),
+    who="a@b",
+).to_json()
+HEADERS: list[Any] = [
+    {"verb": "run", "plan": PLAN, "env": {"HF_ENDPOINT": "http://x"}, "secrets": {"HF_TOKEN": "hf_0123456789"}},
+    {"verb": "attach", "run": "20261122T100000-0a0b0c0d"},
+    {"verb": "stop", "run": ""},
+    {"verb": "health", "smoke": True, "token_s": 3.5},
+    {"verb": "checks", "since_s": 1e9},
+    {"verb": "unlock", "how": "kill", "run": "x"},
+]
+EXPRESSIONS = [
+    b"a.failed or not v",
+    b"{{ a.msg | default('x') ~ v }}",
+    b"{% for x in deep.a %}{{ loop.index * 2 ** 3 }}{% endfor %}",
+    b"{{ (deep.a | length) / 2 > 1 and a is failed }}",
+    b"{{ '%05d %s' | format(3, 'x') | center(20) | quote }}",
+]
+HIDDEN = Redactor(["hf_0123456789", "geheim '\" ë"])
+
+
+def run(data: Any, home: Path) -> None:
+    """A plan, in this process: the modules in it do nothing but fail."""
+    if not isinstance(data, dict):
+        return
+    said: list[Event] = []
+    try:
+        plan = Plan.from_json(data)
+    except (ValueError, RecursionError):
+        return
+    if _waits(data) or _other_modules(data):
+        return
+    secrets = {"HF_TOKEN": Secret("hf_0123456789")}
+    recap = PlayRun(plan, Machine(home=home), StateFolder(home / "state"), secrets, said.append).run()
+    assert recap["event"] == "recap" and recap["exit"] in range(6)
+    for one in (*said, recap):
+        assert decode(encode(one, HIDDEN))["event"] == one["event"]
+
+
+def _waits(data: Any) -> bool:
+    """Whether some task would pause, or try very often: right, and too long for a test."""
+    if isinstance(data, dict):
+        often = data.get("retries", 0) > 5 if isinstance(data.get("retries"), int) else False
+        return bool(often or ("module" in data and data.get("delay_s", 5) > 0 and _tried_again(data))) or any(
+            map(_waits, data.values())
+        )
+    return isinstance(data, list) and any(map(_waits, data))
+
+
+def _tried_again(task: dict[str, Any]) -> bool:
+    return bool(task.get("until") or task.get("retries"))
+
+
+def _other_modules(data: Any) -> bool:
+    """Whether a damaged task names a module that does something."""
+    if isinstance(data, dict):
+        return data.get("module", "fail") in ("command", "file", "directory") or any(map(_other_modules, data.values()))
+    return isinstance(data, list) and any(map(_other_modules, data))
+
+
+def test_requests_as_lines() -> None:
+    feed(requests.parsed, texts([json.dumps(one).encode() for one in HEADERS]))
+
+
+def test_requests_as_values() -> None:
+    feed(lambda one: requests.parsed(json.dumps(one).encode()), values(HEADERS))
+
+
+def test_plans(tmp_path: Path) -> None:
+    feed(lambda one: run(one, tmp_path), values([PLAN]))
+
+
+def test_expressions() -> None:
+    names = {"a": {"failed": True, "msg": "no"}, "v": "x", "deep": {"a": [1, "b"]}}
+
+    def read(text: bytes) -> None:
+        expression = text.decode(errors="replace")
+        expressions.names_in_value(expression)
+        expressions.render(expression, names)
+
+    def condition(text: bytes) -> None:
+        expressions.names_in_condition(text.decode(errors="replace"))
+        expressions.holds((text.decode(errors="replace"),), names)
+
+    feed(read, texts(EXPRESSIONS), refuses=(expressions.ExpressionError,))
+    feed(condition, texts(EXPRESSIONS), refuses=(expressions.ExpressionError,))
+
+
+def test_events_keep_their_structure_whatever_is_hidden() -> None:
+    one: Event = {
+        "event": "task_finished",
+        "task": "t1",
+        "status": "ok",
+        "msg": "geheim '\" ë",
+        "data": {"k": ["hf_0123456789"]},
+    }
+
+    def read(value: Any) -> None:
+        if isinstance(value, dict) and isinstance(value.get("event"), str):
+            told = decode(encode(value, HIDDEN))
+            assert told["event"].encode(errors="replace") or not value["event"]
+            assert "hf_0123456789" not in json.dumps(
+                {k: v for k, v in told.items() if k not in ("event", "task", "status")}
+            )
+
+    feed(read, values([one]))

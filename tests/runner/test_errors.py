@@ -1,0 +1,153 @@
+"""Whatever goes wrong in a task or in a condition, rescue and always run: a swap is never left halfway."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sparkwright.modules import registry
+from sparkwright.modules.base import Change, Context, Module, Result, arg
+from sparkwright.modules.fail import Fail
+from sparkwright.plan.model import Block, Task
+from tests.runner import test_play
+from tests.runner.test_play import Say, Stage
+
+stage = test_play.stage
+
+
+def swap(stage: Stage, *inside: Any) -> Block:
+    return Block(
+        id="swap",
+        name="swap",
+        tasks=(stage.task("stop"), *inside, stage.task("never")),
+        rescue=(stage.task("put back"),),
+        always=(stage.task("tidy"),),
+    )
+
+
+BROKEN: dict[str, Callable[[Stage], Any]] = {
+    "a nested block's when": lambda stage: Block(id="b", name="inner", tasks=(stage.task("x"),), when=("gone.x",)),
+    "variables in a nested block's when": lambda stage: Block(id="b", name="b", tasks=(stage.task("x"),), when=("a",)),
+    "when": lambda stage: stage.task("x", when=("nothing.here",)),
+    "until": lambda stage: stage.task("stop", register="w", until=("w.nothing",), retries=3, delay_s=0),
+    "changed_when": lambda stage: stage.task("stop", changed_when=("nothing",)),
+    "failed_when": lambda stage: stage.task("stop", failed_when=("nothing",)),
+    "an argument": lambda stage: stage.task("x", args={"word": "{{ a }}"}, open=("word",)),
+    "a filter that fails": lambda stage: stage.task("x", when=("1 / 0",)),
+    "a long time": lambda stage: stage.task("x", args={"word": LONG}, open=("word",)),
+    "much memory": lambda stage: stage.task("x", when=("'a' * 10 ** 9",)),
+    "deep recursion": lambda stage: stage.task("x", args={"word": DEEP}, open=("word",)),
+}
+LONG = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
+DEEP = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_can_not_be_evaluated_fails_its_task_and_the_block_is_rescued(stage: Stage, what: str) -> None:
+    recap = stage.run(swap(stage, BROKEN[what](stage)), stage.task("next"), open_vars={"a": "{{ b }}", "b": "{{ a }}"})
+    assert [one for one in stage.said() if one != "stop"] == ["put back", "tidy", "next"]
+    assert (recap["failed"], recap["rescued"], recap["exit"]) == (0, 1, 0)
+
+
+def test_a_block_whose_condition_breaks_is_told_with_its_name_and_rescues_itself(stage: Stage) -> None:
+    inner = Block(
+        id="b7",
+        name="swap the server",
+        tasks=(stage.task("never"),),
+        rescue=(stage.task("inner rescue"),),
+        always=(stage.task("inner always"),),
+        when=("gone.changed",),
+        where="play.yml:7",
+    )
+    stage.run(inner)
+    assert stage.said() == ["inner rescue", "inner always"]
+    told = stage.finished("swap the server")
+    assert (told["status"], told["where"]) == ("failed", "play.yml:7")
+    assert "'gone' is undefined" in told["msg"]
+
+
+def test_in_check_mode_a_block_that_waits_for_a_change_is_known_after_it(stage: Stage) -> None:
+    block = Block(id="b", name="b", tasks=(stage.task("x"),), when=("made.word == 'x'",))
+    recap = stage.run(stage.task("make", args={"changed": True}, register="made"), block, check=True)
+    assert (recap["failed"], recap["skipped"]) == (0, 1)
+
+
+def test_variables_that_ask_for_each_other_are_named(stage: Stage) -> None:
+    recap = stage.run(stage.task("x", when=("a",)), open_vars={"a": "{{ b }}", "b": "{{ c }}", "c": "{{ a }}"})
+    assert "variables refer to each other: a -> b -> c -> a" in recap["msg"]
+
+
+def test_many_variables_that_share_others_are_each_rendered_once(stage: Stage) -> None:
+    ladder = {f"v{n}": f"{{{{ v{n + 1} }}}}{{{{ v{n + 1} }}}}" for n in range(60)}
+    recap = stage.run(stage.task("x", when=("v0",)), open_vars={**ladder, "v60": ""})
+    assert recap["failed"] == 0
+
+
+def test_a_change_is_not_forgotten_when_its_changed_when_breaks(stage: Stage) -> None:
+    """Something was touched: whatever refuses afterwards, the run doesn't end with "nothing was touched"."""
+    broken = stage.task("act", args={"changed": True}, changed_when=("nothing",), ignore_errors=True, register="act")
+    refused = stage.task("later", args={"refuse": "no"})
+    assert stage.run(broken, refused)["exit"] == 1
+    assert stage.finished("act")["registered"]["word"] == "act"
+
+
+def test_a_failed_try_says_its_own_reason_and_is_tried_again(stage: Stage) -> None:
+    waits = stage.task("w", module="fail", register="w", until=("w.code == 0",), retries=2, delay_s=0)
+    recap = stage.run(waits)
+    assert recap["msg"] == "w"
+    assert stage.finished("w")["data"]["attempts"] == 3
+
+
+def round_and_round() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    found["self"] = found
+    return found
+
+
+class Odd(Module["Odd.Args"]):
+    """Ends as a module never should."""
+
+    @dataclass(frozen=True)
+    class Args:
+        how: str = arg("how")
+
+    def run(self, args: Args, context: Context) -> Result:
+        return HOWS[args.how]()  # type: ignore[no-any-return]
+
+
+HOWS: dict[str, Callable[[], Any]] = {
+    "exits": lambda: sys.exit(3),
+    "is interrupted": lambda: (_ for _ in ()).throw(KeyboardInterrupt()),
+    "runs out of memory": lambda: (_ for _ in ()).throw(MemoryError()),
+    "recurses": lambda: HOWS["recurses"](),
+    "returns nothing": lambda: None,
+    "returns a dict": lambda: {"msg": "hello"},
+    "returns a circle": lambda: Result(data=round_and_round()),
+    "returns keys JSON lacks": lambda: Result(data={("a", 1): 2}),
+    "returns a message of another type": lambda: Result(msg=5),  # type: ignore[arg-type]
+    "returns a diff of another type": lambda: Result(diff=[("a", "b")]),  # type: ignore[list-item]
+    "returns a circle in its diff": lambda: Result(diff=[Change("a", None, round_and_round())]),
+}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_module_that_ends_as_it_should_not_is_a_failed_task(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    kinds: dict[str, type[Module[Any]]] = {"say": Say, "fail": Fail, "odd": Odd}
+    monkeypatch.setattr(registry, "load", kinds.__getitem__)
+    recap = stage.run(swap(stage, Task(id="odd", name="odd", module="odd", args={"how": how})))
+    assert stage.said() == ["stop", "put back", "tidy"]
+    assert (recap["rescued"], recap["exit"]) == (1, 0)
+    assert stage.finished("odd")["msg"].startswith("odd")
+
+
+def test_text_that_is_no_unicode_is_told_all_the_same(stage: Stage) -> None:
+    stage.run(stage.task("a\udcff"))
+    from sparkwright.plan.events import decode, encode
+
+    assert [decode(encode(one))["event"] for one in stage.events] == ["task_started", "task_finished"]

@@ -1,0 +1,124 @@
+"""What comes over standard input, to the runner as it is started on a host: a refusal or an answer, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.host.state import StateFolder
+from sparkwright.plan.events import Event, decode
+from sparkwright.plan.model import Plan, Task
+from sparkwright.runner import journal, lock
+from sparkwright.runner.journal import Journal
+
+PLAN = Plan("r1", "spark1", "Test", (Task("t1", "Say", "fail", {"msg": "no"}),), exclusive=False).to_json()
+
+
+def ask(home: Path, line: bytes, module: str = "main") -> tuple[list[Event], str]:
+    done = subprocess.run(
+        [sys.executable, "-m", f"sparkwright.runner.{module}"]
+        if module == "main"
+        else [sys.executable, "-c", f"from sparkwright.runner.{module} import main; main()"],
+        input=line,
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    return [decode(one) for one in done.stdout.splitlines()], done.stderr.decode()
+
+
+MALFORMED: dict[str, bytes] = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "a list": b"[]",
+    "no verb": b"{}",
+    "a verb of another type": b'{"verb": 5}',
+    "an unknown verb": b'{"verb": "\\u001b]52;c;aGk=\\u0007"}',
+    "deep nesting": b"[" * 100_000,
+    "bytes": b"\xff\xfe\x00",
+    "an environment that is none": b'{"verb": "status", "env": {"A=B": "x"}}',
+    "an environment with a NUL": b'{"verb": "runs", "env": {"A": "\\u0000"}}',
+    "secrets that are none": b'{"verb": "run", "secrets": ["a"]}',
+    "no plan": b'{"verb": "run"}',
+    "a plan of another schema": b'{"verb": "run", "plan": {"schema": 99}}',
+    "a run id that is a path": json.dumps({"verb": "run", "plan": {**PLAN, "run_id": "../../x"}}).encode(),
+    "a step that is none": json.dumps({"verb": "run", "plan": {**PLAN, "steps": [5]}}).encode(),
+    "a condition that is none": json.dumps(
+        {"verb": "run", "plan": {**PLAN, "steps": [{"id": "b", "name": "b", "when": 5}]}}
+    ).encode(),
+    "an argument that is not there": json.dumps(
+        {"verb": "run", "plan": {**PLAN, "steps": [{"id": "t", "name": "t", "module": "facts", "open": ["x"]}]}}
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("module", ["main", "light"])
+@pytest.mark.parametrize("what", MALFORMED)
+def test_a_malformed_request_is_refused_with_a_sentence(tmp_path: Path, what: str, module: str) -> None:
+    said, errors = ask(tmp_path, MALFORMED[what], module)
+    assert errors == ""
+    assert [one["event"] for one in said] == ["recap"]
+    assert "can't be read" in said[0]["msg"] or "is not valid" in said[0]["msg"]
+    assert said[0]["exit"] in (1, 5)
+    assert "\x1b" not in said[0]["msg"]
+
+
+def begun(state: StateFolder, name: str, ago_s: float) -> Journal:
+    book = Journal.begin(state, name, {"host": "spark1"}, ())
+    at = time.time() - ago_s
+    os.utime(book.folder / "plan.json", (at, at))
+    return book
+
+
+def stop(home: Path, run: str = "") -> dict[str, Any]:
+    return ask(home, json.dumps({"verb": "stop", "run": run}).encode())[0][-1]
+
+
+def test_stop_means_the_run_that_holds_the_lock_not_the_newest(tmp_path: Path) -> None:
+    state = StateFolder.of(tmp_path)
+    deploy, question = begun(state, "deploy", 60), begun(state, "question", 30)
+    ended = begun(state, "newest", 1)
+    deploy.open()
+    question.open()
+    os.utime(ended.folder, (0, 0))
+    with lock.held(state, lock.Owner("deploy", "a@b", "deploy", os.getpid(), 1.0), host="spark1"):
+        assert stop(tmp_path)["text"] == "run deploy stops at the next safe point"
+    assert (deploy.stop_requested(), question.stop_requested()) == (True, False)
+
+
+def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path: Path) -> None:
+    state = StateFolder.of(tmp_path)
+    one, ended = begun(state, "one", 60), begun(state, "newest", 1)
+    one.open()
+    os.utime(ended.folder, (0, 0))
+    assert stop(tmp_path)["text"] == "run one stops at the next safe point"
+    two = begun(state, "two", 5)
+    two.open()
+    said = stop(tmp_path)
+    assert (said["exit"], "several runs are under way: two, one" in said["msg"]) == (5, True)
+    assert stop(tmp_path, "two")["text"].startswith("run two stops")
+    assert "no run three" in stop(tmp_path, "three")["msg"]
+    assert journal.lives(one.folder)
+
+
+def test_secrets_are_dots_in_every_answer_and_in_what_the_runner_prints(tmp_path: Path) -> None:
+    secret = "gehëim-'zqx"
+    task = Task("t1", "Say", "command", {"argv": ["printf", "%s", json.dumps({"key": secret})]})
+    plan = Plan(
+        "r1", "spark1", "Test", (task, Task("t2", secret, "command", {"argv": [f"/{secret}"]})), exclusive=False
+    ).to_json()
+    said, _ = ask(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": {"KEY": secret}}).encode())
+    assert said[-1]["event"] == "recap"
+    written = [one.read_text() for one in tmp_path.rglob("*") if one.is_file() and one.name not in ("ballast", "alive")]
+    for text in (json.dumps(said, ensure_ascii=False), *written):
+        assert "zqx" not in text, text
+    refused, _ = ask(tmp_path, json.dumps({"verb": "attach", "run": secret, "secrets": {"KEY": secret}}).encode())
+    assert "zqx" not in refused[0]["msg"]

@@ -1,0 +1,217 @@
+"""`become` with the real sudo and a real user, in a session without a terminal, as a run on a host has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.host.machine import Machine
+from sparkwright.plan.events import Event, decode
+from sparkwright.plan.model import Plan, Task
+
+TOP = Path(__file__).parent.parent.parent
+USER, PASSWORD, WRONG, TOKEN = (
+    "sparkwright-test",
+    "correct horse battery",
+    "wrong horse battery",
+    "hf_s3cretT0kenOfThisRun",
+)
+RULES = Path("/etc/sudoers.d/sparkwright-test")
+#: sudo without a terminal remembers a password for the process that asked; with 0 it never does
+ASKS, ASKS_EVERY_TIME, ASKS_NOT = "ALL=(ALL) ALL", "ALL=(ALL) ALL", "ALL=(ALL) NOPASSWD: ALL"
+
+
+def usable_python() -> str:
+    """One that another user may run, with what the runner needs."""
+    for one in (sys.executable, "/usr/bin/python3"):
+        version = subprocess.run(
+            ["setpriv", "--reuid", USER, "--clear-groups", one, "-c", "import sys; print(sys.version_info >= (3, 11))"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if version.stdout.strip() == "True":
+            return one
+    pytest.skip("no Python 3.11 that another user may run")
+
+
+@dataclass
+class Account:
+    """A user of this machine. program_log: where a program in the user's own folder would tell that it ran."""
+
+    home: Path
+    python: str
+    program_log: Path
+
+    def rule(self, rule: str, defaults: str = "") -> None:
+        RULES.write_text((f"Defaults:{USER} {defaults}\n" if defaults else "") + (f"{USER} {rule}\n" if rule else ""))
+        RULES.chmod(0o440)
+
+    def request(self, header: dict[str, Any]) -> list[Event]:
+        """Ask the runner, as the user, in a session of its own and with the user's own settings."""
+        env = {
+            "HOME": str(self.home),
+            "PATH": f"{self.home}/bin:/usr/bin:/bin",
+            "PYTHONPATH": f"{TOP / 'src'}:{self.home}/lib",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        words = ["setpriv", "--reuid", USER, "--regid", USER, "--init-groups", self.python]
+        done = subprocess.run(
+            [*words, "-m", "sparkwright.runner.main"],
+            input=json.dumps(header).encode() + b"\n",
+            env=env,
+            cwd=self.home,
+            capture_output=True,
+            start_new_session=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.stderr == b"", done.stderr
+        return [decode(line) for line in done.stdout.splitlines()]
+
+    def become(self, password: str = "", *argv: str, module: str = "command", **args: Any) -> list[Event]:
+        words = argv or ("id", "-u")
+        given = args or {"argv": list(words)}
+        task = Task("t1", "Become root", module, given, become=True)
+        secrets = {"HF_TOKEN": TOKEN, **({"BECOME_PASSWORD": password} if password else {})}
+        run_id = f"r{len(list(self.home.glob('.local/state/sparkwright/runs/*')))}"
+        plan = Plan(run_id, "spark1", "Test", (task,), who="a@b").to_json()
+        return self.request({"verb": "run", "plan": plan, "secrets": secrets})
+
+    def state(self) -> Path:
+        return self.home / ".local/state/sparkwright"
+
+
+@pytest.fixture
+def account() -> Iterator[Account]:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("sudo", "useradd", "chpasswd", "setpriv"))):
+        pytest.skip("needs root and sudo, to make a user that has to give a password")
+    home = Path(tempfile.mkdtemp(prefix="sparkwright-sudo-"))
+    subprocess.run(["userdel", "-f", USER], capture_output=True, check=False)
+    subprocess.run(["useradd", "--home-dir", str(home), "--no-create-home", USER], check=True)
+    subprocess.run(["chpasswd"], input=f"{USER}:{PASSWORD}\n", text=True, check=True)
+    log = home / "ran"
+    for name in ("systemctl", "id", "sudo"):
+        program = home / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho {name} >> {log}\ncat >> {log}\n")
+        program.chmod(0o755)
+    library = home / "lib/shlex.py"
+    library.parent.mkdir()
+    library.write_text(
+        f"import os\nif os.geteuid() == 0: open({str(log)!r}, 'a').write('library')\nsplit = quote = join = str\n"
+    )
+    found = pwd.getpwnam(USER)
+    for path in (home, *home.rglob("*")):
+        os.chown(path, found.pw_uid, found.pw_gid)
+    try:
+        yield Account(home, usable_python(), log)
+    finally:
+        RULES.unlink(missing_ok=True)
+        subprocess.run(["userdel", "-f", USER], capture_output=True, check=False)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def out(events: list[Event]) -> str:
+    done = next(one for one in events if one["event"] == "task_finished")
+    return str(done["data"].get("out", done["msg"]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "defaults", "password"),
+    [
+        (ASKS, "", PASSWORD),
+        (ASKS, "timestamp_timeout=0", PASSWORD),
+        (ASKS, "timestamp_type=tty", PASSWORD),
+        (ASKS, "!lecture, passwd_tries=5", PASSWORD),
+        (ASKS_NOT, "", ""),
+        (ASKS_NOT, "", PASSWORD),
+        (ASKS_NOT, "", WRONG),
+        ("ALL=(ALL) NOPASSWD: /usr/bin/id, PASSWD: ALL", "", PASSWORD),
+    ],
+)
+def test_root_is_reached_whatever_the_rule(account: Account, rule: str, defaults: str, password: str) -> None:
+    account.rule(rule, defaults)
+    said = account.become(password)
+    assert (out(said), said[-1]["exit"]) == ("0", 0), said
+
+
+def test_a_wrong_password_is_a_sentence_touches_nothing_and_gives_the_lock_back(account: Account) -> None:
+    account.rule(ASKS)
+    said = account.become(WRONG)
+    assert said[-1]["msg"].startswith(
+        f"sudo refused the password for {USER} on spark1. Correct the secret BECOME_PASSWORD"
+    )
+    assert said[-1]["exit"] == 5
+    assert (account.state() / "lock").read_text() == ""
+    assert out(account.become(PASSWORD)) == "0"
+    told = subprocess.run(["journalctl", "-q", "-t", "sudo"], capture_output=True, text=True, check=False).stdout
+    kept = [
+        one.read_text(errors="replace") for one in account.home.rglob("*") if one.is_file() and one.name != "ballast"
+    ]
+    for text in (told, *kept):
+        assert TOKEN not in text and WRONG not in text and PASSWORD not in text
+
+
+@pytest.mark.parametrize(
+    ("rule", "password", "sentence"),
+    [
+        (ASKS, "", f"sudo on spark1 needs a password for {USER}."),
+        ("", PASSWORD, f"sudo on spark1 refused {USER}: Sorry, user {USER} may not run sudo on"),
+        ("ALL=(ALL) /usr/bin/true", PASSWORD, f"sudo on spark1 refused {USER}: Sorry, user {USER} is not allowed to"),
+        (ASKS, "two\nlines of it", "the secret BECOME_PASSWORD has more than one line."),
+    ],
+)
+def test_what_sudo_refuses_is_a_sentence(account: Account, rule: str, password: str, sentence: str) -> None:
+    account.rule(rule)
+    recap = account.become(password)[-1]
+    assert recap["msg"].startswith(sentence)
+    assert recap["exit"] == 5
+
+
+def test_root_runs_nothing_of_the_users_own(account: Account) -> None:
+    """Not a program of ~/bin, not a library of PYTHONPATH, and sudo itself is the system's."""
+    account.rule(ASKS)
+    assert out(account.become(PASSWORD)) == "0"
+    path = out(account.become(PASSWORD, "sh", "-c", "echo $PATH $PYTHONPATH"))
+    assert path.split(":")[0] == "/usr/local/sbin" and str(account.home) not in path
+    account.become(PASSWORD, "systemctl", "is-enabled", "nothing")
+    assert not account.program_log.exists(), account.program_log.read_text()
+
+
+def test_no_sudo_but_the_systems_is_asked(tmp_path: Path) -> None:
+    """Where a module tries it without a password, too."""
+    (tmp_path / "sudo").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "sudo").chmod(0o755)
+    machine = Machine(env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    machine.run(["sudo", "-n", "true"])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_root_writes_is_closed_to_others_and_the_state_is_the_users(account: Account) -> None:
+    account.rule(ASKS_NOT)
+    made = account.home / "made"
+    before = os.umask(0)
+    try:
+        said = account.become("", "sh", "-c", f"umask; touch {made}")
+    finally:
+        os.umask(before)
+    assert out(said) == "0022"
+    assert {one.stat().st_uid for one in account.state().rglob("*")} == {pwd.getpwnam(USER).pw_uid}
+
+
+def test_what_a_program_of_a_root_task_prints_or_reads_is_not_the_conversation(account: Account) -> None:
+    account.rule(ASKS_NOT)
+    said = account.become("", "sh", "-c", "cat; echo loud; echo louder >&2; echo > /proc/self/fd/1")
+    assert out(said) == "loud"

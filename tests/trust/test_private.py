@@ -1,0 +1,51 @@
+"""Folders and files for one user, whatever the umask."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.host.state import StateFolder
+from sparkwright.trust import private
+
+
+@pytest.fixture(autouse=True)
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> str:
+    return f"{path.lstat().st_mode & 0o7777:04o}"
+
+
+def test_what_is_made_is_closed_and_what_stood_above_stays_as_it_is(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)
+    private.folder(home / ".local/state/sparkwright")
+    assert [mode(home / name) for name in ("", ".local", ".local/state/sparkwright")] == ["0755", "0700", "0700"]
+
+
+def test_a_folder_that_stood_open_is_closed_with_all_in_it_and_links_are_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("")
+    outside.chmod(0o666)
+    state = StateFolder(tmp_path / "state")
+    (state.path / "runs/r1").mkdir(parents=True)
+    (state.path / "lock").write_text("")
+    (state.path / "runs/r1/events.jsonl").write_text("")
+    (state.path / "runs/r1/link").symlink_to(outside)
+    state.tighten()
+    assert mode(state.path) == mode(state.path / "runs") == mode(state.path / "runs/r1") == "0700"
+    assert mode(state.path / "lock") == mode(state.path / "runs/r1/events.jsonl") == "0600"
+    assert mode(outside) == "0666"
+
+
+def test_what_is_stored_is_closed(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path / "state")
+    state.write("baselines/x", {"a": 1})
+    assert mode(state.path / "baselines") == "0700" and mode(state.path / "baselines/x.json") == "0600"

@@ -1,0 +1,74 @@
+"""A secret is nowhere in what is written, in no spelling; what surrounds it stays."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+import urllib.parse
+from collections.abc import Callable
+
+import pytest
+
+from sparkwright.plan.events import decode, encode, event
+from sparkwright.trust.redact import DOTS, Redactor
+
+SECRETS = (
+    "hf_0123456789abcdef",
+    "pässwört'\"\\ mit/+?>~~~ leer",
+    "日本語の秘密のことば",
+    "-----BEGIN KEY-----\nabcdefgh\nijklmnop\n",
+)
+
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "JSON": json.dumps,
+    "JSON with its letters": lambda secret: json.dumps({"key": secret}, ensure_ascii=False),
+    "JSON in JSON": lambda secret: json.dumps(json.dumps(secret)),
+    "repr": repr,
+    "repr of bytes": lambda secret: repr(secret.encode()),
+    "shell": shlex.quote,
+    "URL": lambda secret: urllib.parse.quote(secret, safe=""),
+    "form": urllib.parse.quote_plus,
+    "base64": lambda secret: base64.b64encode(secret.encode()).decode(),
+    "basic authentication": lambda secret: base64.b64encode(f"user:{secret}".encode()).decode(),
+    "base64 of a URL": lambda secret: base64.urlsafe_b64encode(f"ab{secret}yz".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("secret", SECRETS, ids=["token", "quotes", "no ASCII", "lines"])
+def test_every_spelling_becomes_dots(secret: str, spelling: str) -> None:
+    written = SPELLINGS[spelling](secret)
+    text = Redactor([secret]).text(f"before {written} after")
+    assert text.startswith("before ") and text.endswith(" after")
+    assert DOTS in text and written not in text
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("secret", SECRETS, ids=["token", "quotes", "no ASCII", "lines"])
+def test_an_event_with_it_is_still_that_event(secret: str, spelling: str) -> None:
+    written = SPELLINGS[spelling](secret)
+    one = event("task_finished", task="t1", status="ok", msg=f"got {written}", data={written: [written, 7]})
+    told = decode(encode(one, Redactor([secret])))
+    assert (told["event"], told["task"], told["status"], told["time"]) == ("task_finished", "t1", "ok", one["time"])
+    assert written not in json.dumps(told, ensure_ascii=False)
+    assert told["msg"].startswith("got ") and next(iter(told["data"].values()))[1] == 7
+
+
+def test_a_line_of_a_secret_of_several_is_hidden_too() -> None:
+    assert Redactor([SECRETS[3]]).text("log: abcdefgh") == f"log: {DOTS}"
+
+
+@pytest.mark.parametrize("secret", ["ok", "task_finished", "status", "event", "t1", "1", '"', ":", "true"])
+def test_a_secret_that_is_a_common_word_leaves_every_event_readable(secret: str) -> None:
+    one = event("task_finished", task="t1", status="ok", module="facts", exit=1, msg="ok", changed=True)
+    told = decode(encode(one, Redactor([secret])))
+    assert {key: told[key] for key in ("event", "task", "status", "module", "exit", "time")} == {
+        key: one[key] for key in ("event", "task", "status", "module", "exit", "time")
+    }
+
+
+def test_without_secrets_nothing_changes() -> None:
+    one = event("note", task="", text="a • b")
+    assert encode(one, Redactor()) == encode(one) == encode(one, Redactor([""]))
