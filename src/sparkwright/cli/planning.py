@@ -16,6 +16,7 @@ from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.cli.shown import Shown
 from sparkwright.console.summary import Served
+from sparkwright.engine.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.errors import Refused
 from sparkwright.fleet import Member
 from sparkwright.inventory.host import Host
@@ -25,6 +26,8 @@ from sparkwright.plan.model import Plan
 if TYPE_CHECKING:
     from sparkwright.recipe.serving import Serving
 
+#: of a server that is published beyond the loopback and asks for no key
+OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 #: threads that plan side by side share one interpreter, and the first would be done with the last
 _ONE_BY_ONE = threading.Lock()
 
@@ -44,6 +47,7 @@ class Planner:
         self._asks_lock = play.uses(recipe.PINNED_NAMES)
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
         self._lints = play.has_task("lint")
+        self._asks_key = play.has_task("container") and play.uses({"container"})
 
     def plan(self, member: Member) -> Plan:
         """What a host is to do. Raises Refused for what can't be right, with file and line."""
@@ -90,6 +94,8 @@ class Planner:
         pins, fleet = self._pins_of(member), self._chosen.fleet
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)
+            if self._asks_key:
+                member.secrets |= wanted.secrets()
             known = entries(pins.lock, wanted)
             served = _linted(wanted, known) if self._lints else None
         pinned = pins.complete(fleet, member, wanted, run_id) if self._asks_lock else {}
@@ -98,6 +104,8 @@ class Planner:
                 served = _linted(wanted, pinned)
             if served is not None and served.note:
                 fleet.tell(member, f"chunked prefill: {served.note}.")
+            if self._given.check and self._asks_key and wanted.open_to_network:
+                fleet.tell(member, OPEN)
             return recipe.scope(host, user, wanted, pinned, served)
 
     def _pins_of(self, member: Member) -> Pins:
@@ -161,4 +169,6 @@ def _served(host: Host, names: Mapping[str, Any]) -> Served:
         served_name=names["served_name"],
         url=f"http://{address}:{names['port']}",
         max_model_len=str(flags.get("max-model-len", "")),
+        key_variable=wanted["server_key"],
+        warning=OPEN if wanted["open_to_network"] else "",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,8 @@ from sparkwright.userfiles.checked import Strict
 
 class SecretSource(Strict):
     """Where a secret comes from on the laptop: one of an environment variable, a file, a command's output."""
+
+    NAMES_A_SECRET: ClassVar[bool] = True  # a mistake in it is told without what was written
 
     env: str | None = Field(None, description="an environment variable of the laptop")
     file: str | None = Field(None, description="a file on the laptop; its content without the last newline")

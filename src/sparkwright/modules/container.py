@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.host import server_key
 from sparkwright.host.containers import container_options, containers
 from sparkwright.host.images.image_names import known_as
 from sparkwright.host.records import good_states
@@ -19,11 +20,13 @@ FOR_PEOPLE = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """container and image: inspects, empty when there is none. verified_id: of the last verified container.
+    """spec: with its key by fingerprint. container and image: inspects, empty when there is none. verified_id: of the last
+    verified container.
 
     model: what that one was verified with: commit, and files with their hashes.
     """
 
+    spec: ContainerSpec
     container: dict[str, Any]
     image: dict[str, Any]
     verified_id: str
@@ -60,21 +63,20 @@ class Container(StateModule["Container.Args", Found]):
         container = containers.inspect(client, args.spec["name"]) or {}
         image = containers.image_of(client, container) if container else {}
         good = good_states.last(context.state)
-        return Found(container, image, str(good.get("container_id", "")), good.get("model") or {})
+        spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
+        return Found(spec, container, image, str(good.get("container_id", "")), good.get("model") or {})
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        spec = ContainerSpec.from_json(args.spec)
         if not found.container:
-            return [Change("container", None, spec.name, "there is none")]
-        changes = _drift(args, spec, found)
+            return [Change("container", None, found.spec.name, "there is none")]
+        changes = _drift(args, found)
         if not changes and not found.running:
             return [Change("state", found.container["State"]["Status"], "running", "it is stopped")]
         return changes
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        spec = ContainerSpec.from_json(args.spec)
-        drift = [dataclasses.asdict(one) for one in _drift(args, spec, found)] if found.container else []
-        granted = bool(found.container) and found.container["HostConfig"]["RestartPolicy"]["Name"] == spec.restart
+        drift = [dataclasses.asdict(one) for one in _drift(args, found)] if found.container else []
+        granted = bool(found.container) and found.container["HostConfig"]["RestartPolicy"]["Name"] == found.spec.restart
         known = bool(found.container) and found.container["Id"] == found.verified_id
         differs = not found.container or bool(drift)
         return {
@@ -100,8 +102,7 @@ class Container(StateModule["Container.Args", Found]):
         created = ""
         try:
             if not found.container:
-                config = container_options.create_arguments(spec)
-                config["Image"] = known_as(client.api, spec.image) or spec.image
+                config = _create_arguments(spec, context)
                 created = client.api.create_container_from_config(config, spec.name)["Id"]
             client.api.start(spec.name)
         except APIError as error:
@@ -112,9 +113,21 @@ class Container(StateModule["Container.Args", Found]):
         return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
 
 
-def _drift(args: Container.Args, spec: ContainerSpec, found: Found) -> list[Change]:
+def _create_arguments(spec: ContainerSpec, context: Context) -> dict[str, Any]:
+    """What the engine is told; the server's key is a file that is mounted, made for the user that will read it."""
+    api: Any = context.docker().api
+    config = container_options.create_arguments(spec)
+    config["Image"] = known_as(api, spec.image) or spec.image
+    if spec.server_key:
+        user = str((api.inspect_image(config["Image"]).get("Config") or {}).get("User") or "")
+        owner = server_key.readable_by_its_owner(user, api.info().get("SecurityOptions") or ())
+        config["HostConfig"]["Mounts"] = [server_key.mount(spec, context, everyone=not owner)]
+    return config
+
+
+def _drift(args: Container.Args, found: Found) -> list[Change]:
     """What of the container is not as it should be, and the weights it holds in memory when they are another revision's."""
-    changes = container_options.differences(spec, found.container, found.image)
+    changes = container_options.differences(found.spec, found.container, found.image)
     wanted, has = args.model.get("commit"), found.model.get("commit")
     if not wanted or not has or wanted == has or found.container.get("Id") != found.verified_id:
         return changes

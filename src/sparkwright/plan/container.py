@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+#: how a spec names the key of its server: a secret that comes with the run, or a key that the host keeps, by its fingerprint
+GIVEN, KEPT = "given:", "kept:"
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
@@ -13,7 +16,8 @@ class ContainerSpec:
     image: "repo:tag@sha256:...". restart: the policy it earns when verification has passed. gpus: "all", "device=0,1"
     or "" for none. shm_size: docker's own spelling, "64gb". ports: "8000:8000" or "127.0.0.1:8000:8000".
     volumes: "/host/folder:/container/folder[:ro]", ~ already expanded. ulimits: "memlock": "-1" or "soft:hard".
-    command: what follows the image. entrypoint: None leaves the image's.
+    command: what follows the image. entrypoint: None leaves the image's. server_key: "" for none, else
+    GIVEN or KEPT and its name; never the key.
     """
 
     name: str
@@ -29,10 +33,11 @@ class ContainerSpec:
     labels: dict[str, str] = field(default_factory=dict)
     entrypoint: tuple[str, ...] | None = None
     command: tuple[str, ...] = ()
+    server_key: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
-        return asdict(self)
+        """Plain JSON; `from_json` is its inverse. Without a key it reads as that of a release that knew none."""
+        return {name: value for name, value in asdict(self).items() if name != "server_key" or value}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ContainerSpec:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.plan.events import Event, decode, encode, event
 
@@ -52,13 +53,16 @@ class Journal:
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
-        """Make the folder and keep the plan. Called before the runner detaches, so that a follower finds it."""
+        """Make the folder and keep the plan. Called before the runner detaches, so that a follower finds it.
+
+        The keys of this host's servers are among what is never written: an engine before 0.32 tells its own in its log.
+        """
         folder = state.path / "runs" / run_id
         folder.mkdir(parents=True)
         write_atomically(folder / "plan.json", json.dumps(plan).encode(), mode=0o600)
         (folder / "events.jsonl").touch(mode=0o600)
         _tidy(state, folder)
-        return cls(folder, tuple(secret for secret in secrets if secret))
+        return cls(folder, tuple(secret for secret in (*secrets, *server_keys.kept(state)) if secret))
 
     def open(self) -> None:
         """Called by the process that runs: take the `alive` lock, open the events."""

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engine import key_file
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.modules.base import Change
-from sparkwright.plan.container import ContainerSpec
+from sparkwright.plan.container import KEPT, ContainerSpec
 
 Inspect = Mapping[str, Any]
 
@@ -129,7 +130,14 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
         wanted, found = option.wanted(spec), option.found(container, image)
         if (wanted is not None and wanted != found) or (option.field == "entrypoint" and wanted != found):
             changes.append(Change(option.field, found, wanted, option.why))
-    return changes + _command(spec, list(container["Config"].get("Cmd") or []))
+    return changes + _command(spec, list(container["Config"].get("Cmd") or [])) + _server_key(spec, container)
+
+
+def key_fingerprint(container: Inspect) -> str:
+    """The fingerprint of the key that a container was made with, from the name of the file it mounts; empty without one."""
+    mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
+    source = next((str(one.get("Source")) for one in mounts if one.get("Target") == key_file.MOUNT), "")
+    return source.rpartition("/")[2].removesuffix(".yaml").rpartition("-")[2]
 
 
 def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
@@ -174,6 +182,15 @@ def _command(spec: ContainerSpec, found: list[str]) -> list[Change]:
     names = [*after, *(name for name in before if name not in after)]
     changes = [Change(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
     return changes or [Change("command", " ".join(found), " ".join(wanted), "the same flags in another order")]
+
+
+def _server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
+    """Whether the key is the one that is wanted. A change says no more of it: neither the key nor its fingerprint."""
+    found, wanted = key_fingerprint(container), spec.server_key.removeprefix(KEPT)
+    if found == wanted and bool(found) == bool(spec.server_key):
+        return []
+    after = ("changed" if found else "set") if spec.server_key else None
+    return [Change("server_key", "set" if found else None, after, "clients need the new one")]
 
 
 def _flags(words: list[str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 ~/.local/state/sparkwright/incidents/ID/    about.json  container.log  inspect.json  meminfo  holders.txt  dmesg.txt
                                             docker-ps.txt  nvidia-smi.txt  plan.json  events.jsonl
-Secrets become dots: the run's own, and in the container's environment and command whatever is named like one.
+Secrets become dots: the run's own, the servers' keys, and in the container's environment and command whatever is named like one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import holders
+from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.modules.base import Context
 
@@ -32,7 +33,8 @@ DOTS = "••••"
 def save(context: Context, name: str, why: str) -> Path:
     """Write a bundle about a container. What can't be had is said in its file; a full disk ends it early, never the run."""
     folder = context.state.path / FOLDER / context.run_id
-    hidden = [secret.reveal() for secret in context.secrets.values() if secret.reveal()]
+    given = [secret.reveal() for secret in context.secrets.values() if secret.reveal()]
+    hidden = [*given, *server_keys.kept(context.state)]
     for file, read in _parts(context, name, why):
         try:
             text = read()

@@ -1,0 +1,56 @@
+"""A secret, read on the laptop from the place that a user's file names. What goes wrong is told without the secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkwright.errors import Failed
+from sparkwright.secret import Secret
+
+if TYPE_CHECKING:
+    from sparkwright.inventory.models import SecretSource
+
+COMMAND_S = 60
+
+
+def read(name: str, source: SecretSource) -> Secret | None:
+    """The secret now; None when its environment variable is not set, or its file not there. Raises Failed, naming it."""
+    import os
+
+    if source.env is not None:
+        value = os.environ.get(source.env)
+        return Secret(value) if value else None
+    return (
+        _file(name, Path(source.file).expanduser()) if source.file is not None else _command(name, source.command or [])
+    )
+
+
+def named(source: SecretSource) -> str:
+    """The place, for a sentence."""
+    if source.env is not None:
+        return f"the environment variable {source.env}"
+    return f"the file {source.file}" if source.file is not None else "the command"
+
+
+def _file(name: str, path: Path) -> Secret | None:
+    try:
+        return Secret(path.read_text(encoding="utf-8").rstrip("\n"))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "not a UTF-8 text file"
+        raise Failed(f"the file of the secret {name} can't be read: {said}.", where=str(path)) from None
+
+
+def _command(name: str, words: list[str]) -> Secret:
+    import subprocess
+
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    except (OSError, subprocess.TimeoutExpired, IndexError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else type(error).__name__
+        raise Failed(f"the command for the secret {name} can't be run: {said}.") from None
+    if done.returncode:
+        raise Failed(f"the command for the secret {name} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+    return Secret(done.stdout.rstrip("\n"))
