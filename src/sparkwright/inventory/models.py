@@ -14,7 +14,9 @@ class SecretSource(Strict):
 
     NAMES_A_SECRET: ClassVar[bool] = True  # a mistake in it is told without what was written
 
-    env: str | None = Field(None, description="an environment variable of the laptop")
+    env: str | None = Field(
+        None, description="an environment variable of the laptop", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
+    )
     file: str | None = Field(None, description="a file on the laptop; its content without the last newline")
     command: list[str] | None = Field(None, description="a command on the laptop, as words; what it prints")
 

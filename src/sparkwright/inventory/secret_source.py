@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sparkwright.errors import Failed
 from sparkwright.secret import Secret
+from sparkwright.trust.secret_names import is_secret
 
 if TYPE_CHECKING:
     from sparkwright.inventory.models import SecretSource
@@ -28,8 +29,12 @@ def read(name: str, source: SecretSource) -> Secret | None:
 
 def named(source: SecretSource) -> str:
     """The place, for a sentence."""
-    if source.env is not None:
-        return f"the environment variable {source.env}"
+    if source.env is not None:  # some write the secret itself there
+        return (
+            "the environment variable of that name"
+            if is_secret("", source.env)
+            else f"the environment variable {source.env}"
+        )
     return f"the file {source.file}" if source.file is not None else "the command"
 
 

@@ -68,7 +68,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     def _no_token(args: Args, answer: http_probe.Answer) -> Result:
         if answer.status == 401:
             fix = "Set `server_key` in the recipe and deploy: its checks then know the key."
-            return _failed("unauthorized", "the server asks for a key that is not known here.", fix=fix)
+            return _failed("unauthorized", "the server asks for an API key that is not known here.", fix=fix)
         after = _settled(args.base_url)
         if answer.error == "timeout":
             said = f"/health answers {after.status or after.error}, but no token came within {args.timeout_s:g} s."
