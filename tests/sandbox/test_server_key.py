@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import stat
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.health.check import Check
+from sparkwright.health.judge import Limits
+from sparkwright.health.record import Record
+from sparkwright.health.settings import Settings
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
+from sparkwright.runner.context import RunContext
 from sparkwright.sandbox import control
 from tests.sandbox.conftest import Desk, Said, fresh_desk
 from tests.watching import Watch, files_with
@@ -157,3 +165,41 @@ def test_a_server_that_anyone_can_use_is_warned_of(monkeypatch: pytest.MonkeyPat
         done = desk.run("deploy", "--host", "sandbox")
         assert done.proved and sentence not in done.out
         assert "$SPARK_KEY" in done.out and 'apiKey: "${SPARK_KEY}"' in done.out
+
+
+def test_a_host_heals_its_server_with_the_key_it_keeps(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = new_key(monkeypatch)
+    desk.deployed()
+    monkeypatch.delenv("SPARK_KEY")
+    machine = Machine.here(control.up(desk.sandbox))
+    state = StateFolder.of(machine.home)
+    settings = Settings(host="sandbox", heal="restart", smoke_every_s=0, limits=Limits(token_s=0.4))
+
+    def check(later_s: float) -> Record:
+        context = RunContext(machine, state, "run-1", lambda event: None)
+        return Check(context, settings, now=lambda: time.time() + later_s, scheduled=True).run()
+
+    assert (check(0).state, check(300).server.token) == ("ok", "made")
+    control.fault(desk.sandbox, "wedge")
+    healed = [check(600.0 + 300 * n).healed for n in range(3)]
+    assert any("restarted (run" in one for one in healed), healed
+    assert check(3600).state == "ok"
+    assert models(desk, key) == 200
+    assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))
+
+
+def test_the_lab_measures_a_server_with_a_key_and_starts_its_arms_with_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = new_key(monkeypatch)
+    desk.deployed()
+    small = ("--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
+    said = [desk.run("bench.serve", "--host", "sandbox", *small)]
+    said.append(
+        desk.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "4096", "--loads", "serve", *small)
+    )
+    for one in said:
+        assert one.code == 0, one.out[-3000:] + one.err
+        assert key not in one.out + one.err
+    assert models(desk, key) == 200
+    assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))

@@ -7,13 +7,14 @@ for is compared, after merging what the image contributes (environment, labels, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright.engine import key_file
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.modules.base import Change
 from sparkwright.plan.container import KEPT, ContainerSpec
+from sparkwright.trust import hidden
 
 Inspect = Mapping[str, Any]
 
@@ -124,13 +125,20 @@ OPTIONS: tuple[Option, ...] = (
 
 
 def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
-    """Every option that is not as the spec asks for, with the command's flags one by one. Pure."""
+    """Every option that is not as the spec asks for, with the command's flags one by one. Pure.
+
+    A server that somebody started otherwise may have secrets in its command and its environment: they are not shown.
+    """
     changes = _image(spec, image)
     for option in OPTIONS:
         wanted, found = option.wanted(spec), option.found(container, image)
         if (wanted is not None and wanted != found) or (option.field == "entrypoint" and wanted != found):
             changes.append(Change(option.field, found, wanted, option.why))
-    return changes + _command(spec, list(container["Config"].get("Cmd") or [])) + _server_key(spec, container)
+    changes += _command(spec, list(container["Config"].get("Cmd") or [])) + _server_key(spec, container)
+    return [
+        replace(one, before=hidden.value(one.field, one.before), after=hidden.value(one.field, one.after))
+        for one in changes
+    ]
 
 
 def key_fingerprint(container: Inspect) -> str:

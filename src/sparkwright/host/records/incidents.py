@@ -8,7 +8,6 @@ Secrets become dots: the run's own, the servers' keys, and in the container's en
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -21,20 +20,19 @@ from sparkwright.host.memory import holders
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.modules.base import Context
+from sparkwright.trust import hidden
 
 FOLDER = "incidents"
 KEPT = 20
 LOG_LINES = 5000
 DMESG_LINES = 300
-NAMED_LIKE_A_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", re.I)
-DOTS = "••••"
 
 
 def save(context: Context, name: str, why: str) -> Path:
     """Write a bundle about a container. What can't be had is said in its file; a full disk ends it early, never the run."""
     folder = context.state.path / FOLDER / context.run_id
     given = [secret.reveal() for secret in context.secrets.values() if secret.reveal()]
-    hidden = [*given, *server_keys.kept(context.state)]
+    never = [*given, *server_keys.kept(context.state)]
     for file, read in _parts(context, name, why):
         try:
             text = read()
@@ -42,8 +40,8 @@ def save(context: Context, name: str, why: str) -> Path:
             text = f"not to be had: {error}\n"
         except Exception as error:  # the engine may be what broke
             text = f"not to be had: {type(error).__name__}: {error}\n"
-        for secret in hidden:
-            text = text.replace(secret, DOTS)
+        for secret in never:
+            text = text.replace(secret, hidden.DOTS)
         try:
             write_atomically(folder / file, text.encode(), mode=0o600)
         except OSError as error:
@@ -105,22 +103,9 @@ def _containers(context: Context) -> str:
 def redacted(inspected: dict[str, Any]) -> dict[str, Any]:
     """An inspect without what is named like a secret, in the environment and in the command."""
     config = inspected.get("Config") or {}
-    env = [_pair(pair) for pair in config.get("Env") or []]
-    shown = {"Config": {**config, "Env": env, "Cmd": _words(config.get("Cmd") or [])}}
-    return {**inspected, **shown, "Args": _words(inspected.get("Args") or [])} if inspected else {}
-
-
-def _pair(pair: str) -> str:
-    name, _, _ = pair.partition("=")
-    return f"{name}={DOTS}" if NAMED_LIKE_A_SECRET.search(name) else pair
-
-
-def _words(words: list[str]) -> list[str]:
-    found: list[str] = []
-    hide = False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        is_flag = word.startswith("-") and bool(NAMED_LIKE_A_SECRET.search(name.replace("-", "_")))
-        found.append(DOTS if hide and not word.startswith("-") else f"{name}={DOTS}" if is_flag and equals else word)
-        hide = is_flag and not equals
-    return found
+    plain = {"Env": hidden.pairs(config.get("Env") or []), "Cmd": hidden.words(config.get("Cmd") or [])}
+    return (
+        {**inspected, "Config": {**config, **plain}, "Args": hidden.words(inspected.get("Args") or [])}
+        if inspected
+        else {}
+    )
