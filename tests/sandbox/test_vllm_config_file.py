@@ -38,9 +38,11 @@ def test_a_flag_outranks_the_file(folder: Path) -> None:
 
 
 def test_a_false_switch_is_honoured(folder: Path) -> None:
-    (folder / "e.yaml").write_text("enable-chunked-prefill: false\nserved-model-name: [a, b]\n")
+    (folder / "e.yaml").write_text(
+        'enable-chunked-prefill: false\nserved-model-name: ["a", "b"]\n# a note: of mine\nseed: 7\n'
+    )
     found = parsed(folder, "/m", "--config", "/e.yaml")
-    assert found.values == {"enable_chunked_prefill": False, "served_model_name": ["a", "b"]}
+    assert found.values == {"enable_chunked_prefill": False, "served_model_name": ["a", "b"], "seed": 7}
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ from sparkwright.fleet import Member
 from sparkwright.inventory.host import Host
 from sparkwright.plan import expressions
 from sparkwright.plan.model import Plan
+from sparkwright.recipe.rules import is_loopback
+from sparkwright.secret import Secret
 
 if TYPE_CHECKING:
     from sparkwright.recipe.serving import Serving
@@ -47,6 +49,7 @@ class Planner:
         self._asks_lock = play.uses(recipe.PINNED_NAMES)
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
         self._lints = play.has_task("lint")
+        self._keys: dict[str, dict[str, Secret]] = {}
         self._asks_key = play.has_task("container") and play.uses({"container"})
 
     def plan(self, member: Member) -> Plan:
@@ -95,7 +98,7 @@ class Planner:
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)
             if self._asks_key:
-                member.secrets |= wanted.secrets()
+                member.secrets |= self._keys.get(wanted.name) or self._read_key(wanted)
             known = entries(pins.lock, wanted)
             served = _linted(wanted, known) if self._lints else None
         pinned = pins.complete(fleet, member, wanted, run_id) if self._asks_lock else {}
@@ -107,6 +110,11 @@ class Planner:
             if self._given.check and self._asks_key and wanted.open_to_network:
                 fleet.tell(member, OPEN)
             return recipe.scope(host, user, wanted, pinned, served)
+
+    def _read_key(self, wanted: recipe.Recipe) -> dict[str, Secret]:
+        """The key of a recipe's server, read once for all hosts: its command may ask a person."""
+        self._keys[wanted.name] = wanted.secrets()
+        return self._keys[wanted.name]
 
     def _pins_of(self, member: Member) -> Pins:
         return self._pins[self._folders[member.host.name]]
@@ -159,7 +167,9 @@ def _linted(wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
 def _served(host: Host, names: Mapping[str, Any]) -> Served:
     wanted, container = names["recipe"], names["container"]
     flags = wanted["vllm"]
-    address = "127.0.0.1" if host.connection != "ssh" else host.address
+    port, published = names["port"], container["ports"][:1]
+    tunnel = host.connection == "ssh" and any(map(is_loopback, published))
+    address = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
     return Served(
         host=host.name,
         recipe=wanted["name"],
@@ -167,7 +177,8 @@ def _served(host: Host, names: Mapping[str, Any]) -> Served:
         model=wanted["model"]["id"],
         commit=(names["lock"].get("model") or {}).get("commit", ""),
         served_name=names["served_name"],
-        url=f"http://{address}:{names['port']}",
+        url=f"http://{address}:{port}",
+        reach=f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if tunnel else "",
         max_model_len=str(flags.get("max-model-len", "")),
         key_variable=wanted["server_key"],
         warning=OPEN if wanted["open_to_network"] else "",

@@ -16,6 +16,7 @@ PROOFS = ("verify_health", "verify_logs", "smoke_test")
 class Served:
     """What one host serves, gathered from the results of its tasks. url: as the laptop reaches it.
 
+    reach: how, when not from everywhere.
     key_variable: what a client calls the server's key; empty when it asks for none. warning: what its user should know.
     """
 
@@ -27,6 +28,7 @@ class Served:
     served_name: str
     url: str
     max_model_len: str = ""
+    reach: str = ""
     key_variable: str = ""
     warning: str = ""
     engine_version: str = ""
@@ -76,6 +78,7 @@ class Summary:
             ("model", f"{one.model} @ {one.commit[:12]}" if one.commit else one.model),
             ("engine", f"vLLM {one.engine_version}" if one.engine_version else "version unknown"),
             *(("proved", proof) for proof in one.proved),
+            *([("reach", one.reach)] if one.reach else []),
         ]
         for name, value in rows:
             self._write("", f"  {name:<8} {value}")

@@ -1,4 +1,7 @@
-"""`vllm serve --config FILE`: what stands in the file comes before the other words, so a word of the command line outranks it."""
+"""`vllm serve --config FILE`: what stands in the file comes before the other words, so a word of the command line outranks it.
+
+Of YAML it reads lines of a key and a value that is JSON or a plain word: the pretend engine runs where there is only Python.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from sparkwright.sandbox.vllm.arguments import Refused
 
@@ -48,11 +49,19 @@ def _words_of(name: str, folder_of: Callable[[str], Path]) -> list[str]:
         said = f"ValueError: Config file must be of a yaml/yml type. {name.rpartition('.')[2]} supplied"
         raise Refused(f"{TRACE}{said}", 1)
     try:
-        found = yaml.safe_load(folder_of(name).read_text())
+        lines = folder_of(name).read_text().splitlines()
     except OSError as error:
         said = f"{type(error).__name__}: [Errno {error.errno}] {error.strerror}: '{name}'"
         raise Refused(f"{TRACE}{said}", 1) from None
-    return [word for key, value in found.items() for word in _flag(key, value)]
+    pairs = (line.partition(":")[::2] for line in lines if ":" in line and not line.startswith("#"))
+    return [word for key, value in pairs for word in _flag(key.strip(), _value(value.strip()))]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _flag(key: str, value: Any) -> list[str]:
