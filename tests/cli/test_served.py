@@ -34,8 +34,5 @@ def test_who_reaches_the_server_and_how(tmp_path: Path, text: str, url: str, tol
     panel.serves(one)
     panel.close()
     shown = "\n".join(lines)
-    others = {"through ssh", "anyone on the network", "TEAM_KEY"} - {
-        word for word in ("through ssh", "TEAM_KEY") if word in told
-    }
     assert url in shown and told in shown
-    assert not [word for word in others if word in shown and word not in told]
+    assert sum(word in shown for word in ("through ssh", "anyone on the network", "TEAM_KEY")) == 1
