@@ -54,6 +54,45 @@ def test_a_host_may_publish_elsewhere_and_live_elsewhere() -> None:
     assert found[found.index("-v") + 1].startswith("/srv/ops/models/")
 
 
+def changed(tmp_path: Path, text: str) -> recipe.Recipe:
+    """The shipped recipe with a line more."""
+    (tmp_path / "recipes").mkdir()
+    shipped = (TOP / "recipes/qwen3.5-35b.yml").read_text()
+    (tmp_path / "recipes/r.yml").write_text(shipped.replace("vllm:  ", f"{text}\nvllm:  "))
+    return recipe.load(tmp_path, "r")
+
+
+def test_a_key_is_a_file_for_the_engine_and_no_part_of_what_measurements_compare(tmp_path: Path) -> None:
+    one = changed(tmp_path, "server_key: {env: SPARK_KEY}")
+    plain = recipe.load(TOP, "qwen3.5-35b")
+    names, before = (
+        recipe.scope(Host("s", "s"), "ops", each, {"image": {"digest": DIGEST}, "model": None}) for each in (one, plain)
+    )
+    found = words(str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names)))
+    mounted = "/home/ops/.local/state/sparkwright/server_keys/qwen35.yaml:/run/sparkwright/engine.yaml:ro"
+    assert mounted in found
+    assert found[-2:] == ["--config", "/run/sparkwright/engine.yaml"]
+    assert names["serve"]["baseline_key"] == before["serve"]["baseline_key"]
+
+
+@pytest.mark.parametrize(
+    ("text", "port", "open_to_network"),
+    [
+        ("", "8000:8000", True),
+        ("publish: lan", "8000:8000", True),
+        ("publish: loopback", "127.0.0.1:8000:8000", False),
+        ("server_key: {env: K}", "8000:8000", False),
+    ],
+)
+def test_publish_says_who_reaches_the_server(tmp_path: Path, text: str, port: str, open_to_network: bool) -> None:
+    one = changed(tmp_path, text)
+    names = recipe.scope(Host("s", "s"), "ops", one, {})
+    assert names["container"]["ports"][0] == port
+    assert one.open_to_network is open_to_network
+    elsewhere = recipe.scope(Host("s", "s", serve_port=81), "ops", one, {})
+    assert elsewhere["container"]["ports"][0] == port.replace("8000:8000", "81:8000")
+
+
 def test_words_that_a_shell_would_break_arrive_whole(tmp_path: Path) -> None:
     text = (TOP / "recipes/qwen3.5-35b.yml").read_text()
     text += "\n".join(["", ""]).join(["", ""])

@@ -65,6 +65,26 @@ def deploy(project: Path, source: dict[str, object], env: dict[str, str]) -> sub
     )
 
 
+def test_the_key_of_a_server_goes_over_ssh_and_is_in_no_process_event_or_log(lab: Lab, project: Path) -> None:
+    key = "spk-" + secrets.token_hex(20)
+    name = project / "recipes/qwen3.5-35b.yml"
+    name.write_text(name.read_text().replace("vllm:  ", f"server_key: {{command: [cat, {project}.key]}}\nvllm:  "))
+    host = project / "hosts/spark1.yml"
+    host.write_text(host.read_text().replace("llama-3.1-8b", "qwen3.5-35b"))
+    file = Path(f"{project}.key")
+    file.write_text(key)
+    try:
+        with Watch(key) as watch:
+            said = deploy(project, {"env": "HF_TOKEN"}, {})
+    finally:
+        file.unlink()
+    assert said.returncode in (0, 4), said.stdout[-2000:] + said.stderr  # 4: this machine was too busy to measure
+    assert watch.met("sshd:") and watch.told == set()
+    assert key not in said.stdout + said.stderr
+    (found,) = files_with(key, lab.folder, project)
+    assert re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", found)
+
+
 def test_without_a_token_it_says_where_to_accept_the_licence_and_how_to_give_one(project: Path) -> None:
     said = deploy(project, {"env": "HF_TOKEN"}, {})
     assert said.returncode in (1, 5)

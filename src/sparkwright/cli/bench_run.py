@@ -93,7 +93,9 @@ class _Bench:
         pins = Pins(lock_folder(self.chosen.project, member.host), save=True)
         pinned = {"": pins.complete(fleet, member, self.production, run_id)}
         arms = self._arms(pins.complete(fleet, member, self.base, run_id))
+        member.secrets |= self.production.secrets()
         for arm in arms:
+            member.secrets |= arm.recipe.secrets()
             pinned[arm.name] = pins.complete(fleet, member, arm.recipe, run_id)
         experiment = self._experiment(arms, pinned)
         self.collector = self._collector(experiment, arms, pinned)

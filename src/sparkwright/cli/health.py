@@ -34,7 +34,6 @@ def check(
     from sparkwright.cli.hosts import choose
 
     chosen = choose(host)
-    _give(chosen, "VLLM_API_KEY")
     return worst(session.ask(chosen, {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json))
 
 

@@ -21,6 +21,13 @@ from sparkwright.recipe.serving import Serving, serving
 from sparkwright.userfiles.checked import nearest
 
 WIDTH = 8
+#: where a finding stands that is about none of the flags as they are written
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "": ("image",),
+    flags.CHUNKED_PREFILL: ("expect", "chunked_prefill"),
+    "publish": ("container", "ports"),
+    "server_key": ("server_key",),
+}
 PAGE = 100
 
 
@@ -100,8 +107,7 @@ def where(wanted: Recipe, finding: Finding) -> str:
     written = next((name for name in wanted.file.vllm if name.replace("_", "-") == finding.flag), None)
     if written:
         return wanted.source.where("vllm", written)
-    place = {"": ("image",), flags.CHUNKED_PREFILL: ("expect", "chunked_prefill")}.get(finding.flag, ("vllm",))
-    return wanted.source.where(*place)
+    return wanted.source.where(*ELSEWHERE.get(finding.flag, ("vllm",)))
 
 
 def advice(finding: Finding) -> str:

@@ -16,15 +16,20 @@ from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.cli.shown import Shown
 from sparkwright.console.summary import Served
+from sparkwright.engine.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.errors import Refused
 from sparkwright.fleet import Member
 from sparkwright.inventory.host import Host
 from sparkwright.plan import expressions
 from sparkwright.plan.model import Plan
+from sparkwright.recipe.rules import is_loopback
+from sparkwright.secret import Secret
 
 if TYPE_CHECKING:
     from sparkwright.recipe.serving import Serving
 
+#: of a server that is published beyond the loopback and asks for no key
+OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 #: threads that plan side by side share one interpreter, and the first would be done with the last
 _ONE_BY_ONE = threading.Lock()
 
@@ -44,6 +49,8 @@ class Planner:
         self._asks_lock = play.uses(recipe.PINNED_NAMES)
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
         self._lints = play.has_task("lint")
+        self._keys: dict[str, dict[str, Secret]] = {}
+        self._asks_key = play.has_task("container") and play.uses({"container"})
 
     def plan(self, member: Member) -> Plan:
         """What a host is to do. Raises Refused for what can't be right, with file and line."""
@@ -90,6 +97,8 @@ class Planner:
         pins, fleet = self._pins_of(member), self._chosen.fleet
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)
+            if self._asks_key:
+                member.secrets |= self._keys.get(wanted.name) or self._read_key(wanted)
             known = entries(pins.lock, wanted)
             served = _linted(wanted, known) if self._lints else None
         pinned = pins.complete(fleet, member, wanted, run_id) if self._asks_lock else {}
@@ -98,7 +107,14 @@ class Planner:
                 served = _linted(wanted, pinned)
             if served is not None and served.note:
                 fleet.tell(member, f"chunked prefill: {served.note}.")
+            if self._given.check and self._asks_key and wanted.open_to_network:
+                fleet.tell(member, OPEN)
             return recipe.scope(host, user, wanted, pinned, served)
+
+    def _read_key(self, wanted: recipe.Recipe) -> dict[str, Secret]:
+        """The key of a recipe's server, read once for all hosts: its command may ask a person."""
+        self._keys[wanted.name] = wanted.secrets()
+        return self._keys[wanted.name]
 
     def _pins_of(self, member: Member) -> Pins:
         return self._pins[self._folders[member.host.name]]
@@ -151,7 +167,9 @@ def _linted(wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
 def _served(host: Host, names: Mapping[str, Any]) -> Served:
     wanted, container = names["recipe"], names["container"]
     flags = wanted["vllm"]
-    address = "127.0.0.1" if host.connection != "ssh" else host.address
+    port, published = names["port"], container["ports"][:1]
+    tunnel = host.connection == "ssh" and any(map(is_loopback, published))
+    address = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
     return Served(
         host=host.name,
         recipe=wanted["name"],
@@ -159,6 +177,9 @@ def _served(host: Host, names: Mapping[str, Any]) -> Served:
         model=wanted["model"]["id"],
         commit=(names["lock"].get("model") or {}).get("commit", ""),
         served_name=names["served_name"],
-        url=f"http://{address}:{names['port']}",
+        url=f"http://{address}:{port}",
+        reach=f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if tunnel else "",
         max_model_len=str(flags.get("max-model-len", "")),
+        key_variable=wanted["server_key"],
+        warning=OPEN if wanted["open_to_network"] else "",
     )

@@ -44,6 +44,7 @@ class Shown:
             "url": one.url,
             "model": one.served_name,
             "max_model_len": one.max_model_len,
+            "key": one.key_variable,
         }
         return str(expressions.render((self._project.root / "templates/client.j2").read_text(), names))
 

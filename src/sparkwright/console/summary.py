@@ -14,7 +14,11 @@ PROOFS = ("verify_health", "verify_logs", "smoke_test")
 
 @dataclass
 class Served:
-    """What one host serves, gathered from the results of its tasks. url: as the laptop reaches it."""
+    """What one host serves, gathered from the results of its tasks. url: as the laptop reaches it.
+
+    reach: how, when not from everywhere.
+    key_variable: what a client calls the server's key; empty when it asks for none. warning: what its user should know.
+    """
 
     host: str
     recipe: str
@@ -24,6 +28,9 @@ class Served:
     served_name: str
     url: str
     max_model_len: str = ""
+    reach: str = ""
+    key_variable: str = ""
+    warning: str = ""
     engine_version: str = ""
     proved: list[str] = field(default_factory=list)
     done: bool = False
@@ -71,9 +78,12 @@ class Summary:
             ("model", f"{one.model} @ {one.commit[:12]}" if one.commit else one.model),
             ("engine", f"vLLM {one.engine_version}" if one.engine_version else "version unknown"),
             *(("proved", proof) for proof in one.proved),
+            *([("reach", one.reach)] if one.reach else []),
         ]
         for name, value in rows:
             self._write("", f"  {name:<8} {value}")
+        if one.warning:
+            self._write("fix", f"  {'warning':<8} {one.warning}")
         self._write("", "")
         for line in self._snippet(one).splitlines():
             self._write("muted", f"  {line}")

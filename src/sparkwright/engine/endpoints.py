@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparkwright.engine import key_file
+
 HEALTH = "/health"  # 200 with an empty body, 503 when the engine is dead; it says nothing about tokens
 MODELS = "/v1/models"
 VERSION = "/version"
@@ -38,7 +40,6 @@ OWN_KEYS = (("chat_template_kwargs",), ("ignore_eos",), ("stream_options",))
 REFUSALS = (400, 422)
 
 
-API_KEY_VARIABLE = "VLLM_API_KEY"
 LOWEST_PRIORITY = 1000
 
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -67,7 +68,7 @@ def low_priority(command: Sequence[str]) -> int:
 def api_key(command: Sequence[str], env: Sequence[str]) -> str:
     """The key that a server was started with, from its container's command and environment; empty when it wants none."""
     given = dict(pair.partition("=")[::2] for pair in env)
-    return _value(command, "--api-key") or given.get(API_KEY_VARIABLE, "")
+    return _value(command, f"--{key_file.KEY}") or given.get(key_file.VARIABLE, "")
 
 
 def _value(command: Sequence[str], option: str) -> str:

@@ -40,7 +40,8 @@ class Asked:
     """What a recipe asks of the engine.
 
     flags: of `vllm serve`, under their own names. image: REPOSITORY:TAG. mamba_blocks: how many Mamba cache blocks the last
-    start had memory for, if a log said so. model_by_flag: the model is given as --model, not as the first word.
+    start had memory for, if a log said so. model_by_flag: the model is given as --model, not as the first word. server_key: it
+    asks its clients for one, from its configuration file. open_to_network: it asks for none, and is published beyond the host.
     """
 
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -49,6 +50,8 @@ class Asked:
     env: Mapping[str, str] = field(default_factory=dict)
     mamba_blocks: int | None = None
     model_by_flag: bool = False
+    server_key: bool = False
+    open_to_network: bool = False
 
     def flag(self, name: str) -> Any:
         """A flag's value under any of its spellings; None when it is not given."""

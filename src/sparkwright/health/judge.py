@@ -204,7 +204,7 @@ def _token(look: Look, limits: Limits) -> Answer:
         "": None,
         "made": ("ok", f"generated a token in {server.token_s or 0:.2f} s"),
         "skipped": ("ok", f"generates for {server.running or 0:.0f} requests: not asked for a token of its own"),
-        "refused": ("unknown", "it wants an API key, and its container names none", "unknown", "person"),
+        "refused": ("unknown", "it asks for an API key that is not known here", "unknown", "person"),
         "error": ("bad", f"the request for a token failed: {look.error}", "down", "restart"),
     }
     if server.token != "none":

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC
 from typing import Any
 
-from sparkwright.engine import endpoints
+from sparkwright.engine import endpoints, key_file
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judge import Limits, Look, starved
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
-from sparkwright.host import evidence, http_probe
+from sparkwright.host import evidence, http_probe, server_key
 from sparkwright.host.containers import container_options, containers
 from sparkwright.host.containers.container_options import port_bindings
 from sparkwright.host.models.whole import Manifest
@@ -115,7 +115,7 @@ class Looker:
             return replace(found, server=server, error=health.error)
         config = inspected.get("Config") or {}
         command = list(config.get("Cmd") or ())
-        key = endpoints.api_key(command, list(config.get("Env") or ())) or self._given_key()
+        key = server_key.of_container(self.context.state, inspected) or self._given_key()
         before = evidence.metrics(url, key)[0]
         server = _counted(server, before)
         frozen_s = self._frozen_s(found, server)
@@ -174,7 +174,7 @@ class Looker:
         return found.time_s - float(last["time_s"])
 
     def _given_key(self) -> str:
-        secret = self.context.secrets.get(endpoints.API_KEY_VARIABLE)
+        secret = self.context.secrets.get(key_file.VARIABLE)
         return secret.reveal() if secret else ""
 
     # -- the machine ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Host:
     """One host. port: sshd's. serve_port: where the server is published, if not where the recipe says.
 
-    where: its file, for messages. vars: all < groups < host.
+    where: its file, for messages. vars: all < groups < host. key_variable: of the laptop's environment, that holds the key of
+    its recipe's server.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Host:
     env: Mapping[str, str] = field(default_factory=dict)
     vars: Mapping[str, Any] = field(default_factory=dict)
     secret_sources: Mapping[str, SecretSource] = field(default_factory=dict)
+    key_variable: str = ""
     where: str = ""
 
     @property

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkwright.errors import Failed, Refused
-from sparkwright.inventory import patterns
+from sparkwright.errors import Refused
+from sparkwright.inventory import patterns, rules, secret_source
 from sparkwright.inventory.glance import GROUPS_FILE
 from sparkwright.inventory.host import Host
-from sparkwright.inventory.models import GroupFile, HostFile, SecretSource, Shared
+from sparkwright.inventory.models import GroupFile, HostFile, Shared
 from sparkwright.secret import Secret
-from sparkwright.trust.redact import SHORTEST
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check
 
@@ -52,16 +50,10 @@ class Inventory:
     def secrets(self, host: Host) -> dict[str, Secret]:
         """The host's secrets, read now. One whose environment variable or file is not there is left out.
 
-        Raises Refused for one that is too short to be told from ordinary words, and so could not be kept out of what is written.
+        Raises Refused for one that is too short.
         """
-        found = {name: _secret(name, source) for name, source in host.secret_sources.items()}
-        for name, secret in found.items():
-            if secret is not None and len(secret.reveal()) < SHORTEST:
-                raise Refused(
-                    f"the secret {name} has fewer than {SHORTEST} characters.",
-                    where=host.where,
-                    fix="It would be found in ordinary words, and hiding it would garble them: use a longer one.",
-                )
+        where = str(host.where)
+        found = {name: secret_source.read(name, source, where) for name, source in host.secret_sources.items()}
         return {name: secret for name, secret in found.items() if secret is not None}
 
 
@@ -70,12 +62,16 @@ def _groups(path: Path) -> dict[str, GroupFile]:
         return {}
     read = document.load(path)
     groups = {name: data if data is not None else {} for name, data in (read.data or {}).items()}
-    return {name: check(GroupFile, read, data, at=(name,)) for name, data in groups.items()}
+    checked = {name: check(GroupFile, read, data, at=(name,)) for name, data in groups.items()}
+    for name, group in checked.items():
+        rules.refuse(group, read, (name,))
+    return checked
 
 
 def _host(path: Path, groups: Mapping[str, GroupFile]) -> Host:
     read = document.load(path)
     own = check(HostFile, read, read.data if read.data is not None else {}, at=())
+    rules.refuse(own, read)
     mine = [
         *own.groups,
         *(name for name, group in groups.items() if path.stem in group.hosts and name not in own.groups),
@@ -95,8 +91,22 @@ def _host(path: Path, groups: Mapping[str, GroupFile]) -> Host:
         vars=merged["vars"],
         secret_sources=merged["secrets"],
         where=document.shown(path),
+        key_variable=_key_variable(path.parent.parent / "recipes" / f"{inherited['recipe']}.yml")
+        if own.connection != "ssh"
+        else "",
         **inherited,
     )
+
+
+def _key_variable(recipe: Path) -> str:
+    """The environment variable with the key of a recipe's server; empty for none. What is wrong in it its check will say."""
+    if not recipe.is_file() or b"server_key" not in recipe.read_bytes():
+        return ""
+    try:
+        data = document.load(recipe).data
+        return str(data["server_key"].get("env") or "")
+    except (Refused, AttributeError, KeyError, TypeError):
+        return ""
 
 
 def _last(layers: Iterable[Shared], key: str) -> Any:
@@ -105,21 +115,3 @@ def _last(layers: Iterable[Shared], key: str) -> Any:
         value = getattr(layer, key)
         found = found if value is None else value
     return found
-
-
-def _secret(name: str, source: SecretSource) -> Secret | None:
-    import os
-
-    if source.env is not None:
-        value = os.environ.get(source.env)
-        return Secret(value) if value else None
-    if source.file is not None:
-        path = Path(source.file).expanduser()
-        return Secret(path.read_text().rstrip("\n")) if path.exists() else None
-    try:
-        done = subprocess.run(source.command or [], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Failed(f"the command for the secret {name} can't be run: {error}.") from None
-    if done.returncode:
-        raise Failed(f"the command for the secret {name} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
-    return Secret(done.stdout.rstrip("\n"))

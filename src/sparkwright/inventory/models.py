@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,11 @@ from sparkwright.userfiles.checked import Strict
 class SecretSource(Strict):
     """Where a secret comes from on the laptop: one of an environment variable, a file, a command's output."""
 
-    env: str | None = Field(None, description="an environment variable of the laptop")
+    NAMES_A_SECRET: ClassVar[bool] = True  # a mistake in it is told without what was written
+
+    env: str | None = Field(
+        None, description="an environment variable of the laptop", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
+    )
     file: str | None = Field(None, description="a file on the laptop; its content without the last newline")
     command: list[str] | None = Field(None, description="a command on the laptop, as words; what it prints")
 

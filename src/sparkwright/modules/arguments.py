@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.modules import signature
 from sparkwright.modules.signature import Argument, Signature, Wanted
+from sparkwright.trust.secret_names import names_a_secret
 
 #: looked up once: every task of every host asks
 _SIGNATURES: dict[type[Any], Signature] = {}
@@ -56,14 +58,14 @@ def _fit(value: Any, wanted: Wanted, where: str) -> Any:
     if kind == "one of":
         if value in of[0]:
             return value
-        raise Refused(f"{where} is one of {', '.join(map(str, of[0]))}, not {value!r}.")
+        raise Refused(f"{where} is one of {', '.join(map(str, of[0]))}, not {_shown(value, where)}.")
     if kind == "list" and isinstance(value, list | tuple):
         return [_fit(item, of[0], f"{where}[{n}]") for n, item in enumerate(value)]
     if kind == "mapping" and isinstance(value, Mapping):
         return {str(key): _fit(item, of[0], f"{where}.{key}") for key, item in value.items()}
     if kind in EXACT:
         return _fit_scalar(value, kind, where)
-    raise Refused(f"{where} is {_name(wanted)}, not {value!r}.")
+    raise Refused(f"{where} is {_name(wanted)}, not {_shown(value, where)}.")
 
 
 def _fit_any(value: Any, choices: list[Wanted], where: str) -> Any:
@@ -76,7 +78,7 @@ def _fit_any(value: Any, choices: list[Wanted], where: str) -> Any:
             return _fit(value, one, where)
         except Refused:
             continue
-    raise Refused(f"{where} is {' or '.join(map(_name, choices))}, not {value!r}.")
+    raise Refused(f"{where} is {' or '.join(map(_name, choices))}, not {_shown(value, where)}.")
 
 
 EXACT: dict[str, type[Any]] = {"text": str, "whole number": int, "number": float, "true or false": bool}
@@ -96,7 +98,12 @@ def _fit_scalar(value: Any, kind: str, where: str) -> Any:
             pass
     if kind == "text" and number:
         return str(value)
-    raise Refused(f"{where} is {_name([kind])}, not {value!r}.")
+    raise Refused(f"{where} is {_name([kind])}, not {_shown(value, where)}.")
+
+
+def _shown(value: Any, where: str) -> str:
+    """A value as a message repeats it, but for what stands under the name of a secret."""
+    return "what is written there" if any(map(names_a_secret, re.split(r"[.\[]", where))) else repr(value)
 
 
 def _name(wanted: Wanted) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.host import evidence
+from sparkwright.host import evidence, server_key
 from sparkwright.host.records import cells
 from sparkwright.measure import lab
 from sparkwright.measure.lab import Target
@@ -39,7 +39,9 @@ class Bench(Module["Bench.Args"]):
         repetition: int = arg("of the same load on the same arm, from 1", default=1)
         timeout_s: float = arg("the longest silence of a stream, seconds", default=600.0)
         idle_s: float = arg("how long to wait for other requests to end, seconds", default=10.0)
-        api_key_secret: str = arg("the secret that holds the server's API key", default="VLLM_API_KEY")
+        api_key_secret: str = arg(
+            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         wanted = _load(args.load)
@@ -48,8 +50,7 @@ class Bench(Module["Bench.Args"]):
         kept = cells.read(context.state, args.series, args.key)
         if kept is not None:
             return Result(msg=f"measured before: {sentence(kept)}", data={"cell": kept, "kept": True})
-        secret = context.secrets.get(args.api_key_secret)
-        key = secret.reveal() if secret else ""
+        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         target = Target(
             args.base_url,
             args.model,

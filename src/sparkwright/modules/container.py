@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
+from sparkwright.host import server_key
 from sparkwright.host.containers import container_options, containers
 from sparkwright.host.images import image_names
 from sparkwright.host.records import good_states
@@ -21,11 +22,13 @@ FOR_PEOPLE = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """container and image: inspects, empty when there is none. verified_id: of the last verified container.
+    """spec: with its key by fingerprint. container and image: inspects, empty when there is none. verified_id: of the last
+    verified container.
 
     model: what that one was verified with: commit, and files with their hashes.
     """
 
+    spec: ContainerSpec
     container: dict[str, Any]
     image: dict[str, Any]
     verified_id: str
@@ -63,21 +66,20 @@ class Container(StateModule["Container.Args", Found]):
         container = containers.inspect(client, args.spec["name"]) or {}
         image = containers.image_of(client, container) if container else {}
         good = good_states.last(context.state)
-        return Found(container, image, str(good.get("container_id", "")), good.get("model") or {})
+        spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
+        return Found(spec, container, image, str(good.get("container_id", "")), good.get("model") or {})
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        spec = ContainerSpec.from_json(args.spec)
         if not found.container:
-            return [Change("container", None, spec.name, "there is none")]
-        changes = _drift(args, spec, found)
+            return [Change("container", None, found.spec.name, "there is none")]
+        changes = _drift(args, found)
         if not changes and not found.running:
             return [Change("state", found.container["State"]["Status"], "running", "it is stopped")]
         return changes
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        spec = ContainerSpec.from_json(args.spec)
-        drift = [dataclasses.asdict(one) for one in _drift(args, spec, found)] if found.container else []
-        granted = bool(found.container) and found.container["HostConfig"]["RestartPolicy"]["Name"] == spec.restart
+        drift = [dataclasses.asdict(one) for one in _drift(args, found)] if found.container else []
+        granted = bool(found.container) and found.container["HostConfig"]["RestartPolicy"]["Name"] == found.spec.restart
         known = bool(found.container) and found.container["Id"] == found.verified_id
         differs = not found.container or bool(drift)
         return {
@@ -101,7 +103,7 @@ class Container(StateModule["Container.Args", Found]):
         created = ""
         try:
             if not found.container:
-                created = _create(client.api, spec, platform_of(context.machine))
+                created = _create(spec, context)
             client.api.start(spec.name)
         except APIError as error:
             if created:
@@ -111,16 +113,19 @@ class Container(StateModule["Container.Args", Found]):
         return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
 
 
-def _create(api: Any, spec: ContainerSpec, platform: str) -> str:
+def _create(spec: ContainerSpec, context: Context) -> str:
     """Create the container of the image that is proved to be the spec's; returns its id.
 
     Raises Failed, and leaves no container, when there is no such image, or its name came to mean another one meanwhile.
     """
-    image = image_names.find(api, spec.image, spec.image_ids, platform)
+    api: Any = context.docker().api
+    image = image_names.find(api, spec.image, spec.image_ids, platform_of(context.machine))
     if not image:
         raise Failed(f"{spec.image} is not on the host, or not proved to be it.", fix="`invoke deploy` pulls it.")
     config = container_options.create_arguments(spec)
     config["Image"] = image_names.name_of(api, spec.image, image["Id"])
+    if spec.server_key:
+        config["HostConfig"]["Mounts"] = [_key_mount(spec, image, context)]
     created: str = api.create_container_from_config(config, spec.name)["Id"]
     took = api.inspect_container(created)["Image"]
     if took != image["Id"]:
@@ -132,9 +137,17 @@ def _create(api: Any, spec: ContainerSpec, platform: str) -> str:
     return created
 
 
-def _drift(args: Container.Args, spec: ContainerSpec, found: Found) -> list[Change]:
+def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> dict[str, Any]:
+    """The server's key as a file, made for the user that will read it."""
+    api: Any = context.docker().api
+    user = str((image.get("Config") or {}).get("User") or "")
+    owner = server_key.readable_by_its_owner(user, api.info().get("SecurityOptions") or ())
+    return server_key.mount(spec, context, everyone=not owner)
+
+
+def _drift(args: Container.Args, found: Found) -> list[Change]:
     """What of the container is not as it should be, and the weights it holds in memory when they are another revision's."""
-    changes = container_options.differences(spec, found.container, found.image)
+    changes = container_options.differences(found.spec, found.container, found.image)
     wanted, has = args.model.get("commit"), found.model.get("commit")
     if not wanted or not has or wanted == has or found.container.get("Id") != found.verified_id:
         return changes

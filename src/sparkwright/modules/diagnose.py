@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sparkwright.engine import architecture, causes, endpoints, rules, versions
 from sparkwright.engine.logs import EngineState
 from sparkwright.engine.predict import effective
-from sparkwright.host import evidence, http_probe
+from sparkwright.host import evidence, http_probe, server_key
 from sparkwright.measure import gpu, smoke, stream
 from sparkwright.modules.base import Context, Module, Result, arg
 
@@ -53,11 +53,12 @@ class Diagnose(Module["Diagnose.Args"]):
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
         platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
         tok_per_s: float | None = arg("what the recipe expects of one stream; null: nothing", default=None)
-        api_key_secret: str = arg("the secret that holds the server's API key", default="VLLM_API_KEY")
+        api_key_secret: str = arg(
+            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
+        )
 
     def run(self, args: Args, context: Context) -> Result:
-        secret = context.secrets.get(args.api_key_secret)
-        key = secret.reveal() if secret else ""
+        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         before, _ = evidence.metrics(args.base_url, key)
         busy = evidence.busy(before)
         tried = Tried() if busy else _try(args, context, key)

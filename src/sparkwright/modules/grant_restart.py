@@ -6,11 +6,13 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.host import server_key
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.records import good_states, history
 from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.plan.container import ContainerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         if found.previous:
             client.api.remove_container(name + containers.PREVIOUS, force=True)
         context.state.remove("previous")
+        server_key.tidy(context, name)
         if args.model.get("dir"):
             kept_files.forget(context.machine.expand(args.model["dir"]))
         about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
@@ -90,6 +93,8 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
     @staticmethod
     def _good(args: Args, found: Found, context: Context) -> dict[str, Any]:
         held = footprint.held_now(context) or footprint.recorded(context, found.current["Id"])
-        about = {"spec": args.spec, "model": args.model, "serve": args.serve, "measured": args.measured}
+        spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
+        kept = {"server_key": spec.server_key} if spec.server_key else {}
+        about = {"spec": {**args.spec, **kept}, "model": args.model, "serve": args.serve, "measured": args.measured}
         ids = {"container_id": found.current["Id"], "restart_count": found.current.get("RestartCount", 0)}
         return {**about, **ids, "held_bytes": held, "run": context.run_id, "since": time.time()}

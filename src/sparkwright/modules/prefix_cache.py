@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.engine import architecture, endpoints, prefix_caching, versions
 from sparkwright.errors import Exit
-from sparkwright.host import evidence, http_probe
+from sparkwright.host import evidence, http_probe, server_key
 from sparkwright.measure import prefix, stream
 from sparkwright.modules.base import Context, Module, Result, arg
 
@@ -42,11 +42,12 @@ class PrefixCache(Module["PrefixCache.Args"]):
         model_dir: str = arg("the model's folder, for its kind; empty: only /metrics is asked", default="")
         flags: dict[str, Any] = arg("the flags of vllm serve, under their own names", default_factory=dict)
         timeout_s: float = arg("how long one request may take, seconds", default=60.0)
-        api_key_secret: str = arg("the secret that holds the server's API key", default="VLLM_API_KEY")
+        api_key_secret: str = arg(
+            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
+        )
 
     def run(self, args: Args, context: Context) -> Result:
-        secret = context.secrets.get(args.api_key_secret)
-        key = secret.reveal() if secret else ""
+        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         counters, cache = evidence.metrics(args.base_url, key)
         if prefix_caching.is_off(cache):
             return _result(prefix_caching.judge([], 0, 1, cache, None), args, {})

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sparkwright.engine import causes, endpoints
 from sparkwright.errors import Exit, Inconclusive
-from sparkwright.host import evidence
+from sparkwright.host import evidence, server_key
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import gpu, smoke, stream
 from sparkwright.measure.lag import Lag
@@ -68,7 +68,9 @@ class SmokeTest(Module["SmokeTest.Args"]):
         container: str = arg("whose log may tell why it is slow; empty: not read", default="")
         model_dir: str = arg("the model's folder, for the ceiling; empty: none is known", default="")
         new_baseline: bool = arg("measure a new baseline instead of judging by the old one", default=False)
-        api_key_secret: str = arg("the secret that holds the server's API key", default="VLLM_API_KEY")
+        api_key_secret: str = arg(
+            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
+        )
         unclear: Literal["fail", "report"] = arg(
             "report: an inconclusive measurement stops nothing; the run goes on, says so and ends with 4",
             default="fail",
@@ -85,8 +87,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
         return result
 
     def _judged(self, args: Args, context: Context) -> Result:
-        secret = context.secrets.get(args.api_key_secret)
-        key = secret.reveal() if secret else ""
+        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         speculation = speculates(args.baseline_key)
         kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine, speculation=speculation)
         baseline = None if args.new_baseline else kept.read(name)

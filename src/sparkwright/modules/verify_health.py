@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from sparkwright.engine import endpoints
-from sparkwright.host import http_probe
+from sparkwright.host import http_probe, server_key
 from sparkwright.modules.base import Context, Module, Result, arg
 
 DYING_S = 2.0
@@ -27,13 +27,14 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     class Args:
         base_url: str = arg("the server, as http://127.0.0.1:8000")
         model: str = arg("the served name; empty: the first that the server names", default="")
-        api_key_secret: str = arg("the secret that holds the server's API key", default="VLLM_API_KEY")
+        api_key_secret: str = arg(
+            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
+        )
         tokens: int = arg("how many to generate", default=8)
         timeout_s: float = arg("how long they may take, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        secret = context.secrets.get(args.api_key_secret)
-        key = secret.reveal() if secret else ""
+        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         health = http_probe.ask(args.base_url, endpoints.HEALTH)
         if health.status != 200:
             return _loading(args.base_url, health)
@@ -66,8 +67,8 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     @staticmethod
     def _no_token(args: Args, answer: http_probe.Answer) -> Result:
         if answer.status == 401:
-            fix = "Give the key as a secret VLLM_API_KEY (hosts/groups.yml, `secrets`)."
-            return _failed("unauthorized", "the server wants an API key.", fix=fix)
+            fix = "Set `server_key` in the recipe and deploy: its checks then know the key."
+            return _failed("unauthorized", "the server asks for an API key that is not known here.", fix=fix)
         after = _settled(args.base_url)
         if answer.error == "timeout":
             said = f"/health answers {after.status or after.error}, but no token came within {args.timeout_s:g} s."

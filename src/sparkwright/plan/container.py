@@ -8,6 +8,8 @@ from typing import Any
 
 #: labels that start so are sparkwright's own: no recipe sets them, and they are never compared
 OWN_LABELS = "sparkwright."
+#: how a spec names the key of its server: a secret that comes with the run, or a key that the host keeps, by its fingerprint
+GIVEN, KEPT = "given:", "kept:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +19,8 @@ class ContainerSpec:
     image: "repo:tag@sha256:...". restart: the policy it earns when verification has passed. gpus: "all", "device=0,1"
     or "" for none. shm_size: docker's own spelling, "64gb". ports: "8000:8000" or "127.0.0.1:8000:8000".
     volumes: "/host/folder:/container/folder[:ro]", ~ already expanded. ulimits: "memlock": "-1" or "soft:hard".
-    command: what follows the image. entrypoint: None leaves the image's. image_ids: what proves a local image, see
-    `image_names.find`.
+    command: what follows the image. entrypoint: None leaves the image's. server_key: "" for none, else
+    GIVEN or KEPT and its name; never the key.
     """
 
     name: str
@@ -35,10 +37,11 @@ class ContainerSpec:
     entrypoint: tuple[str, ...] | None = None
     command: tuple[str, ...] = ()
     image_ids: tuple[str, ...] = ()
+    server_key: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
-        return asdict(self)
+        """Plain JSON; `from_json` is its inverse. Without a key it reads as that of a release that knew none."""
+        return {name: value for name, value in asdict(self).items() if name != "server_key" or value}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ContainerSpec:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from sparkwright.inventory.models import SecretSource
 from sparkwright.recipe import words
 from sparkwright.trust import model_files
 from sparkwright.userfiles.checked import Strict, rule
@@ -102,6 +103,15 @@ class RecipeFile(Strict):
     platform: Literal["gb10", "ascend"] = Field("gb10", description="whose rules the flags must keep")
     model: Model
     container: Container
+    publish: Literal["loopback", "lan"] = Field(
+        "lan",
+        description="who reaches the server: `lan`, on every address of the host; `loopback`, programs of the host itself. "
+        "An address in `container.ports` decides for its port",
+    )
+    server_key: SecretSource | None = Field(
+        None,
+        description="the API key the server asks of its clients: a source, as {env: SPARK_KEY}; never the key itself",
+    )
     vllm: dict[str, Any] = Field(
         default_factory=dict, description="flags of vllm serve under their own names, in order"
     )

@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engine import flags
+from sparkwright.engine import flags, key_file
 from sparkwright.errors import Refused
+from sparkwright.inventory import secret_source
 from sparkwright.inventory.host import Host
-from sparkwright.plan.container import ContainerSpec, locked_ids
+from sparkwright.plan.container import GIVEN, ContainerSpec, locked_ids
+from sparkwright.recipe import rules
 from sparkwright.recipe.models import RecipeFile
+from sparkwright.secret import Secret
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest
+
+#: what a client's setup calls a key that comes from no variable
+KEY_VARIABLE = "SPARK_KEY"
 
 
 @dataclass(frozen=True)
@@ -34,8 +40,34 @@ class Recipe:
         return flags.served_name(self.file.vllm, self.file.model.mount)
 
     def to_json(self) -> dict[str, Any]:
-        """The recipe as playbooks see it."""
-        return {"name": self.name, **self.file.model_dump(mode="python"), "served_name": self.served_name}
+        """The recipe as playbooks see it. server_key: the environment variable to write for it where a client is set up."""
+        key = self.file.server_key
+        about = {"server_key": (key.env or KEY_VARIABLE) if key else "", "open_to_network": self.open_to_network}
+        return {"name": self.name, **self.file.model_dump(mode="python"), "served_name": self.served_name, **about}
+
+    @property
+    def open_to_network(self) -> bool:
+        """Whether anyone who reaches the host may use the server: it is published beyond the loopback and asks for no key."""
+        addresses = rules.addresses(self.file)
+        return self.file.server_key is None and not all(map(rules.is_loopback, addresses))
+
+    @property
+    def key_secret(self) -> str:
+        """The name under which the server's key travels with a run."""
+        return f"server_key of {self.name}"
+
+    def secrets(self) -> dict[str, Secret]:
+        """The server's key, read now from its source. Raises Refused with file and line when there is none, or no good one."""
+        if self.file.server_key is None:
+            return {}
+        where = self.source.where("server_key")
+        found = secret_source.read("server_key", self.file.server_key)
+        if not found:
+            source = secret_source.named(self.file.server_key)
+            raise Refused(f"`server_key`: {source} holds no key.", where=where, fix=f"Set it; {key_file.MAKE}")
+        if not key_file.valid(found.reveal()):
+            raise Refused(f"`server_key`: a key must be {key_file.VALID}.", where=where, fix=key_file.MAKE)
+        return {self.key_secret: found}
 
 
 def names(project: Path) -> list[str]:
@@ -50,12 +82,7 @@ def load(project: Path, name: str) -> Recipe:
         raise Refused(f"no recipe {name!r}.", fix=nearest(name, names(project)))
     read = document.load(path)
     file = check(RecipeFile, read, read.data if read.data is not None else {}, at=())
-    if flags.MODEL in file.vllm:
-        raise Refused(
-            "`vllm.model` is given by `model.mount`.", where=read.where("vllm", flags.MODEL), fix="Leave it out."
-        )
-    if file.ascend is not None and file.platform != "ascend":
-        raise Refused("`ascend` is for `platform: ascend`.", where=read.where("ascend"), fix="Leave it out.")
+    rules.refuse(file, read)
     return Recipe(name, file, read)
 
 
@@ -75,7 +102,7 @@ def container_spec(
 ) -> ContainerSpec:
     """What docker run is told for this recipe on this host. Without a lock entry the image is not pinned yet.
 
-    command: the words after the image.
+    command: the words after the image, without those for the server's key.
     """
     file, box = recipe.file, recipe.file.container
     digest = f"@{image_entry['digest']}" if image_entry else ""
@@ -87,23 +114,26 @@ def container_spec(
         gpus=box.gpus,
         ipc=box.ipc,
         shm_size=box.shm_size,
-        ports=tuple(_published(box.ports, host.serve_port)),
+        ports=tuple(_published(file, host.serve_port)),
         volumes=tuple(_at_home(volume, home) for volume in volumes),
         env=dict(box.env),
         ulimits=dict(box.ulimits),
         labels=dict(box.labels),
         entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else None,
-        command=command,
+        command=command + (key_file.WORDS if file.server_key else ()),
         image_ids=locked_ids(image_entry),
+        server_key=GIVEN + recipe.key_secret if file.server_key else "",
     )
 
 
-def _published(ports: list[str], serve_port: int | None) -> list[str]:
-    """The recipe's ports, the first published where the host wants it."""
-    if not ports or serve_port is None:
-        return ports
-    parts = ports[0].split(":")
-    return [":".join([*parts[:-2], str(serve_port), parts[-1]]), *ports[1:]]
+def _published(file: RecipeFile, serve_port: int | None) -> list[str]:
+    """The recipe's ports at their addresses, the first published where the host wants it."""
+    found = []
+    for n, (port, address) in enumerate(zip(file.container.ports, rules.addresses(file), strict=True)):
+        outside, inside = port.rsplit(":", 2)[-2:]
+        outside = str(serve_port) if serve_port and not n else outside
+        found.append(":".join([*([address] if address else []), outside, inside]))
+    return found
 
 
 def _at_home(volume: str, home: str) -> str:

@@ -64,7 +64,7 @@ def scope(
         "port": port,
         "memory_utilization": flags.memory_utilization(recipe.file.vllm),
         "pinned_model": model,
-        "serve": _serve(recipe, served, container, model),
+        "serve": _serve(recipe, served, {**container, "command": command}, model),
     }
 
 

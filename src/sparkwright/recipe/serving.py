@@ -76,4 +76,11 @@ def _flags(recipe: Recipe) -> Mapping[str, Any]:
 
 
 def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> rules.Asked:
-    return rules.Asked(flags, recipe.image, recipe.file.platform, recipe.file.container.env)
+    return rules.Asked(
+        flags,
+        recipe.image,
+        recipe.file.platform,
+        recipe.file.container.env,
+        server_key=recipe.file.server_key is not None,
+        open_to_network=recipe.open_to_network,
+    )

@@ -59,7 +59,7 @@ class LocalLink:
 
     def _inherited(self) -> dict[str, str]:
         """The laptop's environment without what `secrets` takes from it: those come over standard input, as over ssh."""
-        own = {source.env for source in self._host.secret_sources.values()}
+        own = {self._host.key_variable, *(source.env for source in self._host.secret_sources.values())}
         return {name: value for name, value in os.environ.items() if name not in own}
 
     def _environment(self) -> dict[str, str]:

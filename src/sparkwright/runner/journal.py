@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.plan.events import Event, decode, encode, event
 from sparkwright.trust import names, private
@@ -54,10 +55,13 @@ class Journal:
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
-        """Make the folder and keep the plan. Called before the runner detaches, so that a follower finds it."""
+        """Make the folder and keep the plan. Called before the runner detaches, so that a follower finds it.
+
+        The keys of this host's servers are among what is never written: an engine before 0.32 tells its own in its log.
+        """
         folder = state.folder("runs") / names.matched(names.STEP, run_id, "the run's id")
         folder.mkdir(mode=private.FOLDER)
-        hidden = Redactor(secrets)
+        hidden = Redactor([*secrets, *server_keys.kept(state)])
         write_atomically(folder / "plan.json", json.dumps(hidden.value(plan)).encode())
         private.touch(folder / "events.jsonl")
         _tidy(state, folder)

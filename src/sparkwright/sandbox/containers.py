@@ -177,11 +177,14 @@ class Container:
         return 0
 
     def _folder(self, inside: str) -> Path:
-        """Where a folder of the container stands on the host."""
+        """Where a folder or a file of the container stands on the host."""
         for bind in self.body["HostConfig"].get("Binds") or ():
             outside, _, target = bind.partition(":")
             if inside == target.partition(":")[0]:
                 return Path(self._world.at_home(outside))
+        for mount in self.body["HostConfig"].get("Mounts") or ():
+            if mount["Target"] == inside:
+                return Path(mount["Source"])
         return Path("/nonexistent") / inside.lstrip("/")
 
     @property
@@ -315,6 +318,12 @@ class Containers:
             image = self._images.find(body["Image"].partition("@")[0] if "@" not in body["Image"] else body["Image"])
             if image is None:
                 raise Refused(404, f"No such image: {body['Image']}")
+            missing = [
+                one["Source"] for one in body["HostConfig"].get("Mounts") or () if not Path(one["Source"]).exists()
+            ]
+            if missing:
+                said = 'invalid mount config for type "bind": bind source path does not exist:'
+                raise Refused(400, f"{said} {missing[0]}")
             one = Container(name, body, image, self._images, self._world)
             self.all[one.id] = one
         self.save()

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from sparkwright.errors import Refused
+from sparkwright.trust.secret_names import names_a_secret
 from sparkwright.trust.visible import one_line
 from sparkwright.userfiles.document import Document, Place
 
 M = TypeVar("M", bound=BaseModel)
+
+#: keys under which secrets stand; whatever is written there is not repeated in a message
+HIDDEN = frozenset({"secrets", "server_key", "env", "vars"})
 
 
 class Strict(BaseModel):
@@ -25,7 +30,7 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
     """The document's data (or a part of it, at a place) as a model. Raises Refused for the first mistake."""
     value = document.data if data is None and not at else data
     if not isinstance(value, dict):
-        raise Refused(f"a mapping is expected here, not {_named(value)}.", where=document.where(*at))
+        raise Refused(f"a mapping is expected here, not {_kind(value)}.", where=document.where(*at))
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -60,6 +65,8 @@ def nearest(word: str, known: Iterable[str], *, many: str = "There are") -> str:
 
 def _sentence(model: type[BaseModel], error: Any, place: Place) -> str:
     key = place[-1] if place else ""
+    if error["type"] == "extra_forbidden" and _is_source(model, error["loc"][:-1]):
+        return _no_source(place[:-1])
     if error["type"] == "extra_forbidden":
         return (
             f"unknown key `{key}`. {nearest(str(key), _keys_at(model, error['loc'][:-1]), many='Known here')}".strip()
@@ -68,11 +75,34 @@ def _sentence(model: type[BaseModel], error: Any, place: Place) -> str:
         return f"`{key}` is missing."
     said = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     dotted = one_line(".".join(str(part) for part in place if part != "[key]"), at_most=200)
-    return (
-        f"`{dotted}`: {said}, not {_named(error['input'])}."
-        if error["type"] != "value_error"
-        else f"`{dotted}`: {said}"
-    )
+    if error["type"] == "value_error":
+        return f"`{dotted}`: {said}"
+    if _is_source(model, error["loc"]):
+        return _no_source(place)
+    shown = _kind(error["input"]) if any(_may_hold_a_secret(str(part)) for part in place) else _named(error["input"])
+    return f"`{dotted}`: {said}, not {shown}."
+
+
+def _is_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:
+    """Whether a place is one where the source of a secret stands, so that what stands there may be the secret."""
+    kind: Any = model
+    for part in loc:
+        field = kind.model_fields.get(part) if _is_model(kind) else None
+        kind = _inner(field.annotation) if field is not None else kind
+    return bool(getattr(kind, "NAMES_A_SECRET", False))
+
+
+def _no_source(place: Place) -> str:
+    """What to write where the source of a secret stands; the variable is called as the secret, if a variable may be."""
+    names = (str(part) for part in reversed(place))
+    variable = next((name for name in names if re.fullmatch(r"[A-Z][A-Z0-9_]*", name)), "SPARK_KEY")
+    dotted = one_line(".".join(str(part) for part in place), at_most=200)
+    return f"`{dotted}` must name a source, e.g. {{env: {variable}}}; never the secret itself."
+
+
+def _may_hold_a_secret(name: str) -> bool:
+    """Whether what stands under a key is not to be repeated: it is, or in the wrong form may be, a secret."""
+    return name in HIDDEN or names_a_secret(name)
 
 
 def _keys_at(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:
@@ -97,12 +127,13 @@ def _is_model(kind: Any) -> bool:
 
 
 def _named(value: Any) -> str:
-    return (
-        "nothing"
-        if value is None
-        else "a mapping"
-        if isinstance(value, dict)
-        else "a list"
-        if isinstance(value, list)
-        else repr(value)
-    )
+    """A value as a message repeats it; of what holds others, and of an address with a password in it, only the kind."""
+    if isinstance(value, str) and re.search(r":[^/\s@]+@", value):
+        return _kind(value)
+    return repr(value) if isinstance(value, str | int | float) else _kind(value)
+
+
+def _kind(value: Any) -> str:
+    """What a value is, for a message that must not repeat it."""
+    kinds = {type(None): "nothing", dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
+    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "a value of another kind")

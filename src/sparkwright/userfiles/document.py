@@ -100,8 +100,9 @@ def _value(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -
     constructor = yaml.SafeLoader("")
     try:
         return constructor.construct_object(node, deep=True)
-    except yaml.YAMLError as error:
-        raise Refused(f"{error}.", where=f"{shown(path)}:{node.start_mark.line + 1}") from None
+    except yaml.YAMLError:  # its words repeat what is written, which may be a password
+        where = f"{shown(path)}:{node.start_mark.line + 1}"
+        raise Refused("a tag that is not known here.", where=where, fix="Quote a value that begins with `!`.") from None
 
 
 def _mapping(node: yaml.MappingNode, place: Place, lines: dict[Place, int], path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from packaging.version import Version
 from sparkwright.engine.architecture import Architecture
 from sparkwright.engine.predict import Asked
 from sparkwright.engine.rules import (  # noqa: F401 - importing a file registers its rules
+    access,
     ascend,
     chunked_prefill,
     images,

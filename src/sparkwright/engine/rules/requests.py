@@ -89,23 +89,6 @@ def thinking(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "api-key-in-arguments",
-    sources=(
-        "docker inspect and `ps` show a container's arguments to everyone with the socket; 0.33 only redacts its own log",
-    ),
-    example=Example({"api-key": "sk-1"}),
-)
-def api_key(case: Case) -> Iterator[Finding]:
-    """An API key among the flags is readable for everyone on the host.
-    Arguments stand in `ps`, `docker inspect`, the recipe and the log of releases before 0.33.
-    """
-    if case.flag("api-key"):
-        said = "api-key stands in the arguments, where `ps` and `docker inspect` show it."
-        way = Way("give it as the secret VLLM_API_KEY", {"api-key": None})
-        yield Finding("warning", "api-key-in-arguments", said, (way,), "docker inspect", "api-key")
-
-
-@rule(
     "config-file-switches",
     sources=("#51573: a false in the file of --config is dropped before 0.28",),
     example=Example({"config": "/etc/vllm.yaml"}, version="0.20.0"),

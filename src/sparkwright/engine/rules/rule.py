@@ -89,11 +89,19 @@ class Example:
     platform: Literal["gb10", "ascend"] = "gb10"
     mamba_blocks: int | None = None
     model_by_flag: bool = False
+    server_key: bool = False
+    open_to_network: bool = False
 
     def case(self) -> Case:
         """The same as a Case."""
         asked = Asked(
-            self.flags, self.image, self.platform, mamba_blocks=self.mamba_blocks, model_by_flag=self.model_by_flag
+            self.flags,
+            self.image,
+            self.platform,
+            mamba_blocks=self.mamba_blocks,
+            model_by_flag=self.model_by_flag,
+            server_key=self.server_key,
+            open_to_network=self.open_to_network,
         )
         return Case(asked, classify(self.model), versions.parse(self.version))
 

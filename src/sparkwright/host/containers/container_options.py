@@ -8,14 +8,15 @@ difference. What is empty is not asked for. Lists whose order has no meaning are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from sparkwright.engine import key_file
 from sparkwright.errors import Refused
 from sparkwright.host.images.image_names import digests_of, proves
 from sparkwright.modules.base import Change
-from sparkwright.plan.container import OWN_LABELS, ContainerSpec
-from sparkwright.trust import container_words
+from sparkwright.plan.container import KEPT, OWN_LABELS, ContainerSpec
+from sparkwright.trust import container_words, hidden
 
 Inspect = Mapping[str, Any]
 
@@ -154,14 +155,26 @@ OPTIONS: tuple[Option, ...] = (
 def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
     """Every option that is not as the spec asks for, with the command's flags one by one. Pure.
 
-    image: the inspect of the image that the container was made from; empty when it is gone.
+    image: the inspect of the image that the container was made from; empty when it is gone. A server that somebody started
+    otherwise may have secrets in its command and its environment: they are not shown.
     """
     changes = _image(spec, image or {"Id": container.get("Image")}) + _entrypoint(spec, container, image)
     for option in OPTIONS:
         wanted, found = option.wanted(spec), option.found(container, image, spec)
         if wanted is not None and wanted != found:
             changes.append(Change(option.field, found, wanted, option.why))
-    return changes + _command(spec, container, image)
+    changes += _command(spec, container, image) + _server_key(spec, container)
+    return [
+        replace(one, before=hidden.value(one.field, one.before), after=hidden.value(one.field, one.after))
+        for one in changes
+    ]
+
+
+def key_fingerprint(container: Inspect) -> str:
+    """The fingerprint of the key that a container was made with, from the name of the file it mounts; empty without one."""
+    mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
+    source = next((str(one.get("Source")) for one in mounts if one.get("Target") == key_file.MOUNT), "")
+    return source.rpartition("/")[2].removesuffix(".yaml").rpartition("-")[2]
 
 
 def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
@@ -236,6 +249,15 @@ def _command(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Ch
     names = [*after, *(name for name in before if name not in after)]
     changes = [Change(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
     return changes or [Change("command", " ".join(found), " ".join(wanted), "the same flags in another order")]
+
+
+def _server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
+    """Whether the key is the one that is wanted. A change says no more of it: neither the key nor its fingerprint."""
+    found, wanted = key_fingerprint(container), spec.server_key.removeprefix(KEPT)
+    if found == wanted and bool(found) == bool(spec.server_key):
+        return []
+    after = ("changed" if found else "set") if spec.server_key else None
+    return [Change("server_key", "set" if found else None, after, "clients need the new one")]
 
 
 def _flags(words: list[str]) -> dict[str, str]:

@@ -2,13 +2,12 @@
 
 ~/.local/state/sparkwright/incidents/ID/    about.json  container.log  inspect.json  meminfo  holders.txt  dmesg.txt
                                             docker-ps.txt  nvidia-smi.txt  plan.json  events.jsonl
-Secrets become dots: the run's own, and in the container's environment and command whatever is named like one.
+Secrets become dots: the run's own, the servers' keys, and in the container's environment and command whatever is named like one.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -18,22 +17,24 @@ from typing import Any
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import holders
+from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.modules.base import Context
 from sparkwright.plan.kinds import INCIDENT_FILES
-from sparkwright.trust.redact import DOTS, Redactor
+from sparkwright.trust import hidden
+from sparkwright.trust.redact import Redactor
 
 FOLDER = "incidents"
 KEPT = 20
 LOG_LINES = 5000
 DMESG_LINES = 300
-NAMED_LIKE_A_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL", re.I)
 
 
 def save(context: Context, name: str, why: str) -> Path:
     """Write a bundle about a container. What can't be had is said in its file; a full disk ends it early, never the run."""
     folder = context.state.folder(FOLDER, context.run_id)
-    hidden = Redactor(secret.reveal() for secret in context.secrets.values())
+    given = (secret.reveal() for secret in context.secrets.values())
+    redactor = Redactor([*given, *server_keys.kept(context.state)])
     for file, read in _parts(context, name, why):
         try:
             text = read()
@@ -42,7 +43,7 @@ def save(context: Context, name: str, why: str) -> Path:
         except Exception as error:  # the engine may be what broke
             text = f"not to be had: {type(error).__name__}: {error}\n"
         try:
-            write_atomically(folder / file, hidden.text(text).encode(errors="backslashreplace"))
+            write_atomically(folder / file, redactor.text(text).encode(errors="backslashreplace"))
         except OSError as error:
             context.note(f"{file} of the incident could not be kept: {error.strerror}")
             break
@@ -102,22 +103,9 @@ def _containers(context: Context) -> str:
 def redacted(inspected: dict[str, Any]) -> dict[str, Any]:
     """An inspect without what is named like a secret, in the environment and in the command."""
     config = inspected.get("Config") or {}
-    env = [_pair(pair) for pair in config.get("Env") or []]
-    shown = {"Config": {**config, "Env": env, "Cmd": _words(config.get("Cmd") or [])}}
-    return {**inspected, **shown, "Args": _words(inspected.get("Args") or [])} if inspected else {}
-
-
-def _pair(pair: str) -> str:
-    name, _, _ = pair.partition("=")
-    return f"{name}={DOTS}" if NAMED_LIKE_A_SECRET.search(name) else pair
-
-
-def _words(words: list[str]) -> list[str]:
-    found: list[str] = []
-    hide = False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        is_flag = word.startswith("-") and bool(NAMED_LIKE_A_SECRET.search(name.replace("-", "_")))
-        found.append(DOTS if hide and not word.startswith("-") else f"{name}={DOTS}" if is_flag and equals else word)
-        hide = is_flag and not equals
-    return found
+    plain = {"Env": hidden.pairs(config.get("Env") or []), "Cmd": hidden.words(config.get("Cmd") or [])}
+    return (
+        {**inspected, "Config": {**config, **plain}, "Args": hidden.words(inspected.get("Args") or [])}
+        if inspected
+        else {}
+    )

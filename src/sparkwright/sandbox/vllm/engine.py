@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from sparkwright.sandbox.memory import GIB, LINGER_S, TOTAL, Pool
-from sparkwright.sandbox.vllm import rules, startup
+from sparkwright.sandbox.vllm import config_file, rules, startup
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.arguments import Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
@@ -70,7 +70,7 @@ class Engine:
         """Start, serve until stopped, and return the exit code."""
         server = None
         try:
-            arguments = parse(self._argv, self.version)
+            arguments = parse(config_file.pulled(self._argv, self._folder_of), self.version)
             self._say(startup.banner(arguments, self.version))
             host, port = self._listen or (arguments.text("host", "0.0.0.0"), arguments.number("port", 8000))
             server = Server(port, VllmApi, self, host=host)

@@ -1,0 +1,4 @@
+"""How it is said of a server that anyone may use it: in lint, in a plan and at the end of a deploy."""
+
+OPEN_SENTENCE = "anyone on the network can use this server"
+OPEN_WAY = "set `server_key` or `publish: loopback` in the recipe"

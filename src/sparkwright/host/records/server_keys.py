@@ -1,0 +1,93 @@
+"""The files of the servers' keys. Who may need one decides `host.server_key`.
+
+~/.local/state/sparkwright/server_keys/    0700
+    salt                                   random, of the fingerprints; made once, never leaves the host
+    NAME-FINGERPRINT.yaml                  0600, the engine's configuration file with the key; mounted read-only
+    NAME.yaml                              a link to that of the container made last, for the docker run script
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from sparkwright.engine import key_file
+from sparkwright.host.state import StateFolder, write_atomically
+
+FOLDER = "server_keys"
+SALT = "salt"
+SALT_BYTES = 32
+#: hexadecimal digits of a fingerprint: two keys of one host never share one
+DIGITS = 16
+
+
+def any_kept(state: StateFolder) -> bool:
+    """Whether this host ever kept one."""
+    return (state.path / FOLDER).is_dir()
+
+
+def kept(state: StateFolder) -> list[str]:
+    """Every key that is kept, for what must never hold one."""
+    return [key for path in _files(state, "*") if (key := read(path))]
+
+
+def path_of(state: StateFolder, name: str, fingerprint: str) -> Path:
+    """Where the key of a server with this fingerprint is kept."""
+    return state.path / FOLDER / f"{name}-{fingerprint}.yaml"
+
+
+def read(path: Path) -> str:
+    """The key in a file; empty when there is none."""
+    try:
+        return key_file.key_of(path.read_text())
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def fingerprint(state: StateFolder, key: str) -> str:
+    """Names a key on this host and tells nothing of it; empty while there is no salt, so that no key is kept yet."""
+    import hashlib
+    import hmac
+
+    try:
+        salt = (state.path / FOLDER / SALT).read_bytes()
+    except FileNotFoundError:
+        return ""
+    return hmac.new(salt, key.encode(), hashlib.sha256).hexdigest()[:DIGITS]
+
+
+def keep(state: StateFolder, name: str, key: str, *, everyone: bool) -> Path:
+    """Write a key down. everyone: whatever user of the container reads it; others of the host are kept out by the folder."""
+    import secrets
+
+    folder = state.path / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    if not (folder / SALT).exists():
+        write_atomically(folder / SALT, secrets.token_bytes(SALT_BYTES), mode=0o600)
+    path = path_of(state, name, fingerprint(state, key))
+    mode = 0o644 if everyone else 0o600
+    if read(path) == key:  # a container may have it mounted: that one sees this very file
+        path.chmod(mode)
+    else:
+        write_atomically(path, key_file.text(key).encode(), mode=mode)
+    return path
+
+
+def link(path: Path, name: str) -> None:
+    """Let NAME.yaml be this one."""
+    beside = path.with_name(f"{name}.new")
+    beside.unlink(missing_ok=True)
+    beside.symlink_to(path.name)
+    beside.replace(path.with_name(f"{name}.yaml"))
+
+
+def drop(state: StateFolder, name: str, needed: Collection[str]) -> None:
+    """Forget the keys of a server whose fingerprints are not among those that are needed."""
+    for path in _files(state, name):
+        if path.stem.removeprefix(f"{name}-") not in needed:
+            path.unlink(missing_ok=True)
+
+
+def _files(state: StateFolder, name: str) -> Iterator[Path]:
+    return (state.path / FOLDER).glob(f"{name}-{'[0-9a-f]' * DIGITS}.yaml")

@@ -1,0 +1,110 @@
+"""The key that a server asks of its clients: a file that only its container reads, and from which every check reads it.
+
+A spec names its key and never holds it: "given:SECRET" came down with the run, "kept:FINGERPRINT" is a file of this host. A file
+stays as long as a container or a verified state may need it, so a roll back gives a server the key that it had.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkwright.engine import endpoints, key_file
+from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.host.containers import containers
+from sparkwright.host.containers.container_options import key_fingerprint
+from sparkwright.host.records import good_states, server_keys
+from sparkwright.host.state import StateFolder
+from sparkwright.modules.base import Context
+from sparkwright.plan.container import GIVEN, KEPT, ContainerSpec
+
+
+def resolved(spec: ContainerSpec, context: Context) -> ContainerSpec:
+    """The spec with its key by fingerprint. Raises Refused when the key should have come with this run and did not."""
+    if not spec.server_key.startswith(GIVEN):
+        return spec
+    found = server_keys.fingerprint(context.state, _given(spec, context))
+    return dataclasses.replace(spec, server_key=KEPT + found)
+
+
+def mount(spec: ContainerSpec, context: Context, *, everyone: bool) -> dict[str, Any]:
+    """The file of a spec's key as a mount of its container; one that was given is written first. everyone: see `keep`.
+
+    Raises Failed when the key of an earlier server is not kept any more.
+    """
+    if spec.server_key.startswith(GIVEN):
+        path = server_keys.keep(context.state, spec.name, _given(spec, context), everyone=everyone)
+    else:
+        path = server_keys.path_of(context.state, spec.name, spec.server_key.removeprefix(KEPT))
+        if not server_keys.read(path):
+            raise Failed(
+                f"the key of that {spec.name} is no longer kept on this host.", fix="`invoke deploy` gives one."
+            )
+    server_keys.link(path, spec.name)
+    return {"Type": "bind", "Source": str(path), "Target": key_file.MOUNT, "ReadOnly": True}
+
+
+def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:
+    """The key that a container's server asks for; empty when it asks for none that is known."""
+    fingerprint = key_fingerprint(inspected)
+    if fingerprint:
+        name = str(inspected["Name"]).lstrip("/").removesuffix(containers.PREVIOUS)
+        return server_keys.read(server_keys.path_of(state, name, fingerprint))
+    config = inspected.get("Config") or {}
+    return endpoints.api_key(list(config.get("Cmd") or ()), list(config.get("Env") or ()))
+
+
+def for_probe(context: Context, base_url: str, secret: str) -> str:
+    """The key for the server that answers at a URL of this host: a secret of this name, else its container's own.
+
+    Empty when none is known: the server will say whether it wants one.
+    """
+    from urllib.parse import urlsplit
+
+    given = context.secrets.get(secret)
+    if given:
+        return given.reveal()
+    if not server_keys.any_kept(context.state):
+        return ""
+    try:
+        found = _publishing(context, urlsplit(base_url).port)
+    except SparkwrightError:
+        return ""
+    return of_container(context.state, found) if found else ""
+
+
+def tidy(context: Context, name: str) -> None:
+    """Forget the keys of a server that no container of it and no verified state needs."""
+    if not server_keys.any_kept(context.state):
+        return
+    states = [good_states.last(context.state), *good_states.before(context.state)]
+    needed = {str((one.get("spec") or {}).get("server_key", "")).removeprefix(KEPT) for one in states}
+    here = (containers.inspect(context.docker(), one) for one in (name, name + containers.PREVIOUS))
+    server_keys.drop(context.state, name, needed | {key_fingerprint(one) for one in here if one})
+
+
+def readable_by_its_owner(user: str, security: Iterable[str]) -> bool:
+    """Whether a container reads a file that is this user's alone. user: the image's. security: the engine's options."""
+    remapped = any(one.startswith("name=userns") for one in security)
+    return not remapped and user.partition(":")[0] in ("", "0", "root", str(os.getuid()))
+
+
+def _given(spec: ContainerSpec, context: Context) -> str:
+    secret = context.secrets.get(spec.server_key.removeprefix(GIVEN))
+    if not secret:
+        raise Refused("the server's key did not come with this run.", fix="Check `server_key` in the recipe.")
+    key = secret.reveal()
+    if not key_file.valid(key):
+        raise Refused(f"the server's key must be {key_file.VALID}.", fix=key_file.MAKE)
+    return key
+
+
+def _publishing(context: Context, port: int | None) -> dict[str, Any] | None:
+    """The running container that has this port of the host."""
+    client = context.docker()
+    for row in client.api.containers():
+        if any(one.get("PublicPort") == port for one in row.get("Ports") or ()):
+            return containers.inspect(client, row["Id"])
+    return None

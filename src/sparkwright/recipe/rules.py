@@ -1,0 +1,89 @@
+"""What no recipe may say, whatever the engine: secrets where everybody reads them, two answers to one question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.engine import flags, key_file
+from sparkwright.errors import Refused
+from sparkwright.recipe.models import RecipeFile
+from sparkwright.trust.secret_names import is_secret
+from sparkwright.userfiles.document import Document
+
+SHOWN = "`docker inspect`, the history and incident bundles show it"
+USE_SERVER_KEY = "Take it out and write `server_key: {env: SPARK_KEY}`, beside `vllm:`."
+LOOPBACK = ("127.", "localhost", "[::1]", "::1")
+
+
+def refuse(file: RecipeFile, source: Document) -> None:
+    """Raises Refused with file and line for the first thing that can't stand."""
+    for rule in (_model, _ascend, _key_in_flags, _key_in_env, _secrets_in_env, _two_config_files, _published_twice):
+        for refused in rule(file, source):
+            raise refused
+
+
+def addresses(file: RecipeFile) -> list[str]:
+    """The address of each published port, as docker takes it; "" for all addresses."""
+    default = "127.0.0.1" if file.publish == "loopback" else ""
+    return [port.rsplit(":", 2)[0] if port.count(":") > 1 else default for port in file.container.ports]
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only programs of the host itself reach this address."""
+    return address.startswith(LOOPBACK)
+
+
+def _model(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    if flags.MODEL in file.vllm:
+        where = source.where("vllm", flags.MODEL)
+        yield Refused("`vllm.model` is given by `model.mount`.", where=where, fix="Leave it out.")
+
+
+def _ascend(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    if file.ascend is not None and file.platform != "ascend":
+        yield Refused("`ascend` is for `platform: ascend`.", where=source.where("ascend"), fix="Leave it out.")
+
+
+def _key_in_flags(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    for name in file.vllm:
+        if flags.canonical(name) == key_file.KEY:
+            where = source.where("vllm", name)
+            yield Refused(
+                f"`vllm.{name}`: a key among the flags is no secret: {SHOWN}.", where=where, fix=USE_SERVER_KEY
+            )
+
+
+def _key_in_env(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    if key_file.VARIABLE in file.container.env:
+        where = source.where("container", "env", key_file.VARIABLE)
+        said = f"`container.env.{key_file.VARIABLE}`: a key in the environment is no secret: {SHOWN}."
+        yield Refused(said, where=where, fix=USE_SERVER_KEY)
+
+
+def _secrets_in_env(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    for name, value in file.container.env.items():
+        if is_secret(name, value):
+            fix = (
+                "A token of the hub belongs under `secrets:` of the host, which downloads the model: the container needs none. "
+                "For any other, mount a file (`container.volumes`)."
+            )
+            where = source.where("container", "env", name)
+            yield Refused(f"`container.env.{name}` looks like a secret: {SHOWN}.", where=where, fix=fix)
+
+
+def _two_config_files(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    for name in file.vllm:
+        if file.server_key is not None and flags.canonical(name) == key_file.OPTION:
+            said = f"`vllm.{name}` beside `server_key`: vLLM reads one configuration file, and the key comes in it."
+            where = source.where("vllm", name)
+            yield Refused(said, where=where, fix="Write its settings under `vllm:`.")
+
+
+def _published_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    """`publish` that is written, and a port's own address that says otherwise."""
+    if "publish" not in file.model_fields_set:
+        return
+    for n, (port, address) in enumerate(zip(file.container.ports, addresses(file), strict=True)):
+        if port.count(":") > 1 and is_loopback(address) != (file.publish == "loopback"):
+            said = f"`container.ports` publishes {port}, and `publish` says {file.publish}."
+            yield Refused(said, where=source.where("container", "ports", n), fix="Leave one of them out.")

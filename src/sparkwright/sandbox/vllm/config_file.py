@@ -1,0 +1,72 @@
+"""`vllm serve --config FILE`: what stands in the file comes before the other words, so a word of the command line outranks it.
+
+Of YAML it reads lines of a key and a value that is JSON or a plain word: the pretend engine runs where there is only Python.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparkwright.sandbox.vllm.arguments import Refused
+
+OPTION = "--config"
+TRACE = "Traceback (most recent call last):\n"
+
+
+def pulled(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
+    """The words with the file's in place of --config, as 0.32.0 does it. Raises Refused with the real one's last words."""
+    words = _model_first(list(argv))
+    if OPTION not in words:
+        return words
+    if words.count(OPTION) > 1:
+        raise Refused(f"{TRACE}AssertionError: More than one config file specified!", 1)
+    at = words.index(OPTION)
+    if at == len(words) - 1:
+        raise Refused(f"{TRACE}ValueError: No config file specified! Please check your command-line arguments.", 1)
+    given = _words_of(words[at + 1], folder_of)
+    rest = words[:at] + words[at + 2 :]
+    if rest and not rest[0].startswith("-"):
+        return [rest[0], *given, *rest[1:]]
+    if "--model" in given:
+        return [*given, *rest]
+    said = "No model specified! Please specify model either as a positional argument or in a config file."
+    raise Refused(f"{TRACE}ValueError: {said}", 1)
+
+
+def _model_first(words: list[str]) -> list[str]:
+    """--model MODEL becomes the first word."""
+    if "--model" not in words[:-1] or OPTION not in words:
+        return words
+    at = words.index("--model")
+    return [words[at + 1], *words[:at], *words[at + 2 :]]
+
+
+def _words_of(name: str, folder_of: Callable[[str], Path]) -> list[str]:
+    if name.rpartition(".")[2] not in ("yaml", "yml"):
+        said = f"ValueError: Config file must be of a yaml/yml type. {name.rpartition('.')[2]} supplied"
+        raise Refused(f"{TRACE}{said}", 1)
+    try:
+        lines = folder_of(name).read_text().splitlines()
+    except OSError as error:
+        said = f"{type(error).__name__}: [Errno {error.errno}] {error.strerror}: '{name}'"
+        raise Refused(f"{TRACE}{said}", 1) from None
+    pairs = (line.partition(":")[::2] for line in lines if ":" in line and not line.startswith("#"))
+    return [word for key, value in pairs for word in _flag(key.strip(), _value(value.strip()))]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _flag(key: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{key}" if value else f"--no-{key}"]
+    if isinstance(value, list):
+        return [f"--{key}", *map(str, value)] if value else []
+    return [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]

@@ -1,0 +1,49 @@
+"""A server with a key on a pretend Spark: the real Docker Engine mounts it, and only its file on the host holds it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.bed.conftest import Lab
+from tests.bed.test_secret import FILES, LOGS, on
+from tests.watching import Watch, files_with
+
+pytestmark = pytest.mark.bed
+
+ASK = "curl -s -o /dev/null -w '%{http_code}' -H @- http://127.0.0.1:8000/v1/models"
+
+
+def answer(lab: Lab, key: str) -> str:
+    """How the server answers who comes with this key."""
+    return on(lab, ASK, f"Authorization: Bearer {key}")
+
+
+def test_a_key_comes_and_changes_and_a_roll_back_brings_the_first_again(bare: Lab, tmp_path: Path) -> None:
+    first, second = ("spk-" + secrets.token_hex(20) for _ in range(2))
+    file = tmp_path / "key"
+    bare.recipe("vllm:\n", f"server_key: {{file: {file}}}\n\nvllm:\n")
+    for key in (first, second):
+        file.write_text(key + "\n")
+        with Watch(key) as watch:
+            said = bare.run("deploy", "--host", "spark1", "--json")
+        assert said.code == 0, said.out[-3000:] + said.err
+        assert watch.met("dockerd") and watch.told == set()
+        assert key not in said.out + said.err
+        assert on(bare, LOGS, key) == ""
+    assert (answer(bare, first), answer(bare, second)) == ("401", "200")
+    again = bare.run("deploy", "--host", "spark1", "--json")
+    assert (again.code, again.recap["changed"]) == (0, 0)
+    file.unlink()
+    assert bare.run("health", "--host", "spark1").code == 0
+    assert bare.run("rollback", "--host", "spark1", "--json").code == 0
+    assert (answer(bare, first), answer(bare, second)) == ("200", "401")
+    for key in (first, second):
+        kept = on(bare, FILES, key).splitlines()
+        assert all(re.search(r"/server_keys/qwen35-[0-9a-f]{16}\.yaml$", path) for path in kept), kept
+        assert files_with(key, bare.root) == []
+    modes = "stat -c %a .local/state/sparkwright/server_keys .local/state/sparkwright/server_keys/qwen35-*.yaml"
+    assert bare.on("spark1", modes).split() == ["700", "600", "600"]

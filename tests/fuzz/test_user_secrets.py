@@ -1,0 +1,75 @@
+"""Users' files damaged at random: whatever is said of them, no secret that stands where secrets stand is repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkwright import recipe
+from sparkwright.errors import SparkwrightError
+from sparkwright.inventory.inventory import Inventory
+from tests.fuzz.harness import feed, values
+
+CANARY = "canary-1f3a9c77"
+MODEL = {"id": "a/b", "dir": "~/b", "mount": "/b"}
+PLACES: tuple[dict[str, Any], ...] = (
+    {"secrets": {"HF_TOKEN": {"env": CANARY}, "B": {"file": CANARY}}, "vars": {"ollama": "leave"}},
+    {"secrets": {"HF_TOKEN": {"command": [CANARY, CANARY]}}, "env": {"HF_TOKEN": "{{ x }}" + CANARY}, "user": "ops"},
+    {"vars": {"hub_token": CANARY, "more": {"password": CANARY}}, "env": {"HTTPS_PROXY": f"http://u:{CANARY}@proxy"}},
+)
+RECIPES: tuple[dict[str, Any], ...] = (
+    {"image": "a/b:c", "model": MODEL, "container": {"name": "box"}, "server_key": {"env": CANARY}},
+    {"image": "a/b:c", "model": MODEL, "container": {"name": "box", "env": {"A_TOKEN": CANARY}}, "publish": "loopback"},
+    {"image": "a/b:c", "model": MODEL, "container": {"name": "box"}, "vllm": {"api-key": CANARY}},
+    {"image": "a/b:c", "model": MODEL, "container": {"name": "box"}, "server_key": {"command": [CANARY]}},
+)
+
+
+def quiet(read: Any) -> Any:
+    """The reader, held to not repeating the canary."""
+
+    def held(case: Any) -> None:
+        try:
+            read(case)
+        except SparkwrightError as error:
+            assert CANARY not in str(error), str(error)
+            raise
+
+    return held
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("hosts", "recipes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "hosts/spark1.yml").write_text("{}\n")
+    return tmp_path
+
+
+def written(path: Path, case: Any) -> None:
+    path.write_text(yaml.safe_dump(case), encoding="utf-8", errors="replace")
+
+
+def test_hosts_and_groups(project: Path) -> None:
+    @quiet
+    def read(case: Any) -> None:
+        written(project / "hosts/groups.yml", {"all": case})
+        written(project / "hosts/spark2.yml", case)
+        Inventory.load(project)
+
+    feed(read, values(PLACES))
+
+
+def test_recipes(project: Path) -> None:
+    @quiet
+    def read(case: Any) -> None:
+        written(project / "recipes/r.yml", case)
+        found = recipe.load(project, "r")
+        if found.file.server_key is None or not found.file.server_key.command:
+            found.secrets()
+            assert isinstance(found.open_to_network, bool)
+
+    feed(read, values(RECIPES))

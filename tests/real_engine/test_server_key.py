@@ -1,0 +1,48 @@
+"""A real vLLM takes its key from the file that sparkwright mounts: no process shows it, its log hides it, and it asks for it."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engine import endpoints, flags, key_file
+from sparkwright.host import http_probe
+from sparkwright.modules.verify_health import VerifyHealth
+from sparkwright.secret import Secret
+from tests.modules.context import RecordingContext
+from tests.real_engine.engine import Engine, EngineMissing, installed, serving
+from tests.watching import Watch
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def engine(pytestconfig: pytest.Config) -> Engine:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return installed()
+    except EngineMissing as error:
+        pytest.exit(str(error), returncode=1)
+
+
+def test_it_asks_for_the_key_of_its_file_and_shows_it_nowhere(engine: Engine, tmp_path: Path) -> None:
+    key = "spk-" + secrets.token_hex(20)
+    file = tmp_path / Path(key_file.MOUNT).name
+    file.touch(mode=0o600)
+    file.write_text(key_file.text(key))
+    given = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, key_file.OPTION: str(file)}
+    words = flags.command(str(engine.models / "dense"), given, model_by_flag=True)
+    with Watch(key) as watch, serving(engine, words, tmp_path / "server.log") as server:
+        assert server.ready, server.log.read_text()[-2000:]
+        for path in (endpoints.HEALTH, endpoints.METRICS, endpoints.VERSION):
+            assert server.ask(path).status == 200
+        refused = http_probe.ask(server.base_url, endpoints.MODELS, api_key="spk-wrong")
+        assert (refused.status, refused.json()) == (401, {"error": "Unauthorized"})
+        context = RecordingContext(tmp_path, secrets={"K": Secret(key)})
+        args = VerifyHealth.Args(server.base_url, "m", api_key_secret="K")
+        assert VerifyHealth().run(args, context).data["verdict"] == "ready"
+    assert watch.met("vllm serve") and watch.told == set()
+    assert "'api_key': '***'" in server.log.read_text() and key not in server.log.read_text()

@@ -1,0 +1,64 @@
+"""What is called like a secret is one, and what only sounds like it is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwright.trust.secret_names import is_secret, names_a_secret
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "hub_password",
+        "DB_PASSWORD_OLD",
+        "CLIENT_SECRET",
+        "aws-secret-access-key",
+        "apiKey",
+        "BECOME_PASSWORD",
+        "TOKEN",
+        "GH_PAT",
+        "TLS_PASSPHRASE",
+    ],
+)
+def test_these_hold_a_secret(name: str) -> None:
+    assert names_a_secret(name)
+    assert is_secret(name, "correct horse")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TOKENIZERS_PARALLELISM",
+        "VLLM_MAX_TOKENS",
+        "TLS_KEY_FILE",
+        "HF_TOKEN_PATH",
+        "SSH_PUBLIC_KEY",
+        "KEYBOARD",
+        "cache_key",
+        "HF_HUB_DISABLE_IMPLICIT_TOKEN",
+        "PAD_TOKEN",
+        "MONKEY",
+        "AWS_ACCESS_KEY_ID",
+        "ollama",
+        "PATH",
+        "COMPATIBLE",
+    ],
+)
+def test_these_do_not(name: str) -> None:
+    assert not names_a_secret(name)
+    assert not is_secret(name, "correct horse")
+
+
+@pytest.mark.parametrize(
+    "value", ["", "1", "0.5", "true", "off", "{{ hub_token }}", "$TOKEN", "${TOKEN}", None, 7, ["a"]]
+)
+def test_a_setting_or_a_reference_is_no_secret_whatever_its_name(value: object) -> None:
+    assert not is_secret("MY_TOKEN", value)
+
+
+@pytest.mark.parametrize("value", ["hf_" + "a" * 34, "sk-" + "b" * 48, "github_pat_" + "c" * 40])
+def test_a_token_that_says_what_it_is_is_one_under_any_name(value: str) -> None:
+    assert is_secret("HUB", value)
