@@ -18,7 +18,7 @@ from sparkwright.cli import doctor, records, runs, status
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.plan.events import LINE_BYTES, Event
 from sparkwright.plan.model import Plan
-from sparkwright.remote import runtime
+from sparkwright.remote import runtime, ssh
 from sparkwright.remote.ssh import SshLink
 from tests.remote.conftest import Lab
 from tests.remote.hostile import Hostile, finished, recap
@@ -300,3 +300,10 @@ def test_a_modules_answer_that_is_none_is_a_sentence(
     hostile.says(finished(module="doctor", data=data), recap())
     assert code_of(doctor.doctor, host="spark1,spark2") == 1
     assert capsys.readouterr().out.count("its answer can't be used: doctor") == 2
+
+
+def test_an_answer_has_an_end(lab: Lab, hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "EVENTS_BYTES", 10**6)
+    hostile.says(b'{"event": "note", "text": "x"}\n' * 50_000, recap())
+    with pytest.raises(Failed, match="its answer is longer than 1 MB"):
+        ask(lab)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import lockfile
-from sparkwright.cli import answers
 from sparkwright.cli.project import Project
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet import Fleet, Member
@@ -117,6 +116,8 @@ def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[st
     recap = next((one for one in events if one["event"] == "recap"), None)
     if recap is None or recap["exit"] != 0:
         raise Refused(recap["msg"] if recap else "the host gave no answer about the lock.", where=member.host.name)
+    from sparkwright.cli import answers  # a deploy with nothing to do asks no module
+
     return {
         one["task"]: answers.checked(one["module"], one["data"], host=member.host.name)
         for one in events

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkwright import playbook
-from sparkwright.cli import answers
 from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.planning import Planner, new_run_id
 from sparkwright.cli.project import Project
@@ -129,6 +128,8 @@ def look(
         error = Failed(recap["msg"] if recap else "the host gave no answer.")
         error.exit = Exit(recap["exit"]) if recap else Exit.FAILED
         raise error
+    from sparkwright.cli import answers  # a deploy with nothing to do asks no module
+
     return answers.checked(module, done["data"], host=member.host.name)
 
 

@@ -91,9 +91,9 @@ KINDS: dict[str, dict[str, Shape]] = {
     "history": {
         "at": moment,
         "what": line,
-        **dict.fromkeys(("who", "run", "image", "model", "commit", "why"), Usual((None, line), None)),
-        "changed": Usual((None, [CHANGE]), None),
-        "measured": Usual((None, {str: (None, bool, float, line)}), None),
+        **dict.fromkeys(("who", "run", "image", "model", "commit", "why"), Usual((None, line))),
+        "changed": Usual((None, [CHANGE])),
+        "measured": Usual((None, {str: object})),
     },
     "file": {"incident": STEP, "name": INCIDENT_FILES, "text": str},
     "serving": {"serving": bool},

@@ -12,6 +12,8 @@ from sparkwright.errors import Failed
 CHUNK_BYTES = 256 * 1024
 SILENCE_S = 3600.0  # an engine may lay a whole image out before its first byte
 ENDED_S = 1800.0
+#: chunks that are read for a program's last line, and characters of it; one that never stops talking is not waited for
+LAST_WORDS, LAST_CHARACTERS = 64, 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,9 @@ def _exit_code(channel: Channel, who: str) -> int:
 
 def _last_line(channel: Channel) -> str:
     said = b""
-    while channel.recv_stderr_ready():
-        said += channel.recv_stderr(CHUNK_BYTES)
-    while channel.recv_ready():
-        said += channel.recv(CHUNK_BYTES)
+    for ready, take in ((channel.recv_stderr_ready, channel.recv_stderr), (channel.recv_ready, channel.recv)):
+        for _ in range(LAST_WORDS):
+            if ready():
+                said = (said + take(CHUNK_BYTES))[-CHUNK_BYTES:]
     lines = said.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1][-LAST_CHARACTERS:] if lines else "it said nothing"

@@ -21,7 +21,7 @@ import paramiko
 from fabric import Config, Connection
 from paramiko.channel import Channel
 
-from sparkwright.errors import Refused, SparkwrightError, Unreachable
+from sparkwright.errors import Failed, Refused, SparkwrightError, Unreachable
 from sparkwright.inventory.host import Host
 from sparkwright.plan.events import Event, event
 from sparkwright.plan.received import Received
@@ -38,6 +38,8 @@ UNPACK_S = 120.0
 CHUNK_BYTES = 64 * 1024
 #: of what a program says beside its events: errors, the answer of the unpacking
 ANSWER_BYTES = 64 * 1024
+#: of the events of one request: ten files of an incident at their longest, and more than any run has said
+EVENTS_BYTES = 256 * 10**6
 DROPPED_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
 _NO_ANSWER = ("banner", "timeout", "timed out", "no existing session")  # paramiko's words for it
 
@@ -150,8 +152,11 @@ class SshLink:
         return channel
 
     def _events(self, channel: Channel) -> Iterator[Event]:
-        received = Received()
+        received, size = Received(), 0
         for data in self._chunks(channel):
+            size += len(data)
+            if size > EVENTS_BYTES:
+                raise Failed(f"its answer is longer than {EVENTS_BYTES // 10**6} MB.", where=self._host.name)
             yield from received.feed(data)
         yield from received.end()
 

@@ -23,6 +23,7 @@ from typing import Any
 from sparkwright.trust.visible import one_line
 
 Shape = Any
+ABSENT = object()
 NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 #: seconds since the epoch that every calendar shows: to the end of the year 9998
 LAST_MOMENT_S = 253_370_764_800
@@ -30,10 +31,10 @@ LAST_MOMENT_S = 253_370_764_800
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """A field that may be missing, and what it is then."""
+    """A field that may be missing, and what it is then; without a value it stays missing."""
 
     shape: Shape
-    value: Any
+    value: Any = ABSENT
 
 
 def fitted(value: Any, shape: Shape, where: str) -> Any:
@@ -94,9 +95,9 @@ def _object(value: Any, shape: dict[Any, Shape], where: str) -> dict[str, Any]:
         usual = isinstance(field, Usual)
         if name in value:
             found[name] = fitted(value[name], field.shape if usual else field, f"{where}.{name}")
-        elif usual:
+        elif usual and field.value is not ABSENT:
             found[name] = copy.copy(field.value)
-        else:
+        elif not usual:
             raise ValueError(f"{where} has no {name}")
     return found
 
