@@ -185,6 +185,15 @@ def test_a_commit_that_was_asked_for_is_the_one_that_is_locked(context: Recordin
         lock(context, revision="c" * 40)
 
 
+def test_a_busy_hub_is_asked_again_and_does_not_say_how_long_to_wait(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    hub.faults.status, hub.faults.headers[""] = 503, {"Retry-After": "86400"}
+    with pytest.raises(Failed, match="answers 503"):
+        lock(context)
+    assert len(hub.paths) == 3
+
+
 def test_a_hub_that_never_ends_its_answer_is_left(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
