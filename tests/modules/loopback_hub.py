@@ -115,7 +115,7 @@ class _Api(Handler):
         if hub.faults.moved_all:
             self.reply(302, b"", {"Location": hub.faults.moved_all})
         elif hub.faults.status:
-            self.reply(hub.faults.status, {"error": "as told"})
+            self.reply(hub.faults.status, {"error": "as told"}, hub.faults.headers.get(""))
         elif hub.faults.token and self.headers.get("Authorization") != f"Bearer {hub.faults.token}":
             self.reply(401, {"error": "gated"}, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
         elif text.startswith(f"api/models/{MODEL}/tree/"):

@@ -185,6 +185,15 @@ def test_a_commit_that_was_asked_for_is_the_one_that_is_locked(context: Recordin
         lock(context, revision="c" * 40)
 
 
+def test_a_busy_hub_is_asked_again_and_does_not_say_how_long_to_wait(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
+    hub.faults.status, hub.faults.headers[""] = 503, {"Retry-After": "86400"}
+    with pytest.raises(Failed, match="answers 503"):
+        lock(context)
+    assert len(hub.paths) == 3
+
+
 def test_a_hub_that_never_ends_its_answer_is_left(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,11 +265,12 @@ def on_disk(context: RecordingContext) -> int:
 
 
 @pytest.mark.parametrize("mode", ["plain", "hf_transfer"])
-@pytest.mark.parametrize("to", ["file://localhost/etc/passwd", "ftp://127.0.0.1/x", "circle"])
+@pytest.mark.parametrize("to", ["file://localhost/etc/passwd", "ftp://127.0.0.1/x", "circle", "relative"])
 def test_a_redirect_leads_to_http_and_not_in_circles(
     context: RecordingContext, hub: LoopbackHub, mode: str, to: str
 ) -> None:
-    where = hub.url + f"/{MODEL}/resolve/{COMMIT}/config.json" if to == "circle" else to
+    here = f"/{MODEL}/resolve/{COMMIT}/config.json"
+    where = {"circle": hub.url + here, "relative": here}.get(to, to)
     row = hub.row("config.json")
     hub.faults.moved["config.json"] = where
     hub.faults.headers["config.json"] = {
@@ -271,6 +281,17 @@ def test_a_redirect_leads_to_http_and_not_in_circles(
     with pytest.raises(Failed, match="redirects in circles, or to what is neither http nor https"):
         fetch(context, [row], mode)
     assert not (context.machine.home / "m/config.json").exists()
+
+
+def test_the_token_is_not_sent_where_an_answer_is_redirected_to(context: RecordingContext, hub: LoopbackHub) -> None:
+    other = LoopbackHub(dict(hub.files), address="127.0.0.2")
+    context.secrets = {"HF_TOKEN": Secret("hf_right")}
+    hub.faults.moved_all = f"{other.url}/api/models/{MODEL}/revision/main"
+    try:
+        assert len(lock(context)["files"]) == 2
+        assert hub.tokens and other.paths and not other.tokens
+    finally:
+        other.close()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.1"])

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
 from sparkwright.errors import Failed
 
@@ -21,23 +22,34 @@ T = TypeVar("T")
 ANSWER_BYTES = 16 * 2**20
 REDIRECTS = 10
 SILENCE_S, ANSWER_S = 30.0, 120.0
+#: a hub that says how long to wait is not asked for how long
+_AGAIN = Retry(
+    connect=0,
+    read=0,
+    other=0,
+    status=2,
+    status_forcelist=(500, 502, 503, 504),
+    backoff_factor=0.5,
+    respect_retry_after_header=False,
+    raise_on_status=False,
+)
 
 
-def session() -> requests.Session:
+def session(retries: Retry | int = 0) -> requests.Session:
     """A session whose answers are bounded, but for files that are streamed to the disk."""
     one = requests.Session()
     one.max_redirects = REDIRECTS
     for scheme in ("http://", "https://"):
-        one.mount(scheme, _Bounded())
+        one.mount(scheme, _Bounded(max_retries=retries))
     return one
 
 
 def get(url: str, headers: Mapping[str, str]) -> requests.Response:
-    """Ask for a short answer. Raises requests.RequestException, Failed for one that is too long."""
+    """Ask for a short answer, again when the hub is busy. Raises requests.RequestException, Failed for one that is too long."""
     headers = {**headers, "Accept-Encoding": "identity"}
 
     def ask() -> requests.Response:
-        with session() as one:
+        with session(_AGAIN) as one:
             return one.get(url, headers=headers, timeout=SILENCE_S)
 
     return _within(ANSWER_S, ask)

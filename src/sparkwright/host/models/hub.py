@@ -185,7 +185,12 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
         raise HubDown(f"the hub {url} answers {_short(error)}.") from None
     except (requests.ConnectionError, requests.Timeout):
         raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from None
-    except (requests.TooManyRedirects, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL):
+    except (
+        requests.TooManyRedirects,
+        requests.exceptions.InvalidSchema,
+        requests.exceptions.InvalidURL,
+        RecursionError,
+    ):
         raise Failed(f"the hub {url} redirects in circles, or to what is neither http nor https.", fix=OTHER) from None
     except requests.RequestException as error:
         raise HubDown(f"the transfer from {url} broke off: {type(error).__name__}.") from None

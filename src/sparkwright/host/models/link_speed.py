@@ -96,15 +96,20 @@ def _place(files: Sequence[Sample], n: int, connections: int) -> tuple[str, int]
 def _read(source: Source, path: str, offset: int, window: _Window) -> int:
     import requests
 
+    from sparkwright.host.models import bounded_http
+
     got = 0
     headers = {**source.headers(), "Range": f"bytes={offset}-"}
     try:
-        with requests.get(source.address(path), headers=headers, stream=True, timeout=ANSWER_S) as answer:
+        with (
+            bounded_http.session() as session,
+            session.get(source.address(path), headers=headers, stream=True, timeout=ANSWER_S) as answer,
+        ):
             answer.raise_for_status()
             while window.open() and (data := answer.raw.read(CHUNK_BYTES)):
                 got += len(data)
     except (requests.RequestException, OSError):
         return got
-    except Exception:  # urllib3's own, from raw
+    except Exception:  # urllib3's own, from raw; an answer without end
         return got
     return got
