@@ -55,12 +55,8 @@ lint: .venv/.installed-test
 runtime-lock: .venv/.installed
 	$(BIN)/python tools/lock_runtime.py
 
-.venv/.installed-audit: .venv/.installed
-	$(BIN)/python -m pip install --quiet --group audit
-	touch $@
-
 # known vulnerabilities in what the laptop has installed and in what hosts get
-audit: .venv/.installed-audit
+audit: .venv/.installed-test
 	$(BIN)/python tools/audit.py
 
 bed: .venv/.installed
