@@ -12,7 +12,6 @@ import io
 import re
 import tarfile
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +75,8 @@ def _pack(parts: list[Path], tag: str, out: Any) -> None:
 
 def _files(wheel: Path) -> Iterator[tuple[str, bytes]]:
     """What a wheel lays beside the others, and its content."""
+    import zipfile  # a deploy with nothing to ship never needs it
+
     with zipfile.ZipFile(wheel) as packed:
         for name in sorted(packed.namelist()):
             inside = _BESIDE.fullmatch(name)

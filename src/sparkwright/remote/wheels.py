@@ -53,7 +53,10 @@ def fetched(python: str, machine: str, progress: Progress = lambda done, total, 
     found = _whole(folder)
     missing = {name: pin for name, pin in locked().items() if name not in found}
     if missing:
-        _download(missing, folder, python, machine, progress)
+        try:
+            _download(missing, folder, python, machine, progress)
+        except OSError as error:
+            raise Failed(f"the runtime's wheels can't be kept: {error.strerror}.", where=str(folder)) from None
         found = _whole(folder)
     lost = sorted(set(locked()) - set(found))
     if lost:
