@@ -104,7 +104,7 @@ class Login:
 
 
 def _ask(agent: AgentSSH, named: str) -> None:
-    """Ask the agent that IdentityAgent names for its keys, SSH_AUTH_SOCK's when it names none. It has none when nobody answers."""
+    """Ask the agent that IdentityAgent names for its keys, SSH_AUTH_SOCK's when it names none. Nobody there: no keys."""
     if named in ("", "SSH_AUTH_SOCK"):
         named = "$SSH_AUTH_SOCK"
     path = os.environ.get(named[1:], "") if named.startswith("$") else named
