@@ -8,7 +8,7 @@ BIN = .venv/bin
 # most tests wait for something most of the time, on two cores too
 WORKERS ?= 4
 
-.PHONY: demo test test-engine test-faults molecule lint bed bed-down docs bench clean
+.PHONY: demo test test-engine test-faults molecule lint audit runtime-lock bed bed-down docs bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -46,10 +46,18 @@ molecule: .venv/.installed-molecule
 	PATH="$(CURDIR)/$(BIN):$$PATH" molecule test $(if $(SCENARIO),--scenario-name $(SCENARIO),--all)
 
 lint: .venv/.installed-test
-	$(BIN)/ruff check src tests molecule benchmarks tasks.py
-	$(BIN)/ruff format --check src tests molecule benchmarks tasks.py
+	$(BIN)/ruff check src tests molecule benchmarks tools tasks.py
+	$(BIN)/ruff format --check src tests molecule benchmarks tools tasks.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# the hashes of the wheels that are shipped to hosts, for every processor and Python; after a version was changed there
+runtime-lock: .venv/.installed
+	$(BIN)/python tools/lock_runtime.py
+
+# known vulnerabilities in what the laptop has installed and in what hosts get
+audit: .venv/.installed-test
+	$(BIN)/python tools/audit.py
 
 bed: .venv/.installed
 	$(BIN)/python molecule/bed/bed.py up --hosts 2

@@ -30,6 +30,7 @@ from sparkwright.cli import (
     operate,
     records,
     runs,
+    runtime,
     sandbox,
     status,
 )
@@ -51,6 +52,7 @@ namespace = Collection(
     model=model.model_collection(),
     models=models.models_collection(),
     ollama=ollama.ollama_collection(),
+    runtime=Collection(*runtime.TASKS),
     sandbox=Collection(*sandbox.TASKS),
 )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import ipaddress
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -136,7 +135,7 @@ def _refuse_revoked(target: SshTarget, key: paramiko.PKey, lines: list[Known]) -
 
 def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
     """CheckHostIP: the address must not be known by another key of the kind. Loopback is left out, as in ssh."""
-    if not target.check_ip or not peer or peer == target.hostname or ipaddress.ip_address(peer).is_loopback:
+    if not target.check_ip or not peer or peer == target.hostname or _is_loopback(peer):
         return
     name = peer if target.port == 22 else f"[{peer}]:{target.port}"
     plain = [line for line in known_hosts.lines(target, name, key) if not line.marker and line.kind == key.get_name()]
@@ -145,6 +144,10 @@ def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: 
             f"{target.known_as} is at {peer}, which is known by another key: {_sha256(plain[0].key)}, not {fingerprint(key)}.",
             fix=f"If the address moved: `{join(['ssh-keygen', '-R', name])}`.",
         )
+
+
+def _is_loopback(address: str) -> bool:
+    return address == "::1" or address.removeprefix("::ffff:").startswith("127.")
 
 
 def _peer(client: paramiko.SSHClient) -> str:

@@ -29,11 +29,19 @@ class Login:
     def __init__(self, target: SshTarget) -> None:
         self._target = target
         self._certificates = [blob for path in target.certificate_files if (blob := _certificate(path))]
-        self._locked = False
+        self._agent = AgentSSH()
+        self._offered: set[bytes] = set()
+        self._locked: set[bytes] = set()
         self.problems: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Try one after the other. Raises PasswordRequiredException when only a passphrase is missing."""
+        try:
+            self._authenticate(transport)
+        finally:
+            self._agent._close()  # type: ignore[attr-defined]
+
+    def _authenticate(self, transport: paramiko.Transport) -> None:
         refused: Exception = paramiko.AuthenticationException("no key")
         for key in self._keys():
             try:
@@ -46,30 +54,27 @@ class Login:
             if missing:
                 transport.auth_interactive_dumb(self._target.user)
             return
-        raise paramiko.PasswordRequiredException("passphrase") if self._locked else refused
+        raise paramiko.PasswordRequiredException("passphrase") if self._locked - self._offered else refused
 
     def _keys(self) -> Iterator[paramiko.PKey]:
         """Files first, then the agent; of each its certificates first."""
         if not self._target.pubkey:
             return
-        offered: set[bytes] = set()
         wanted: set[bytes] = set()
-        locked: set[bytes] = set()
         for path in self._target.identity_files:
             key = self._from_file(path)
             public = key.asbytes() if key else _public(path)
             wanted.add(public)
-            if key is None:
-                locked.add(public)
-            elif public not in offered:
-                offered.add(public)
+            if key and public not in self._offered:
+                self._offered.add(public)
                 yield from self._with_certificates(key, path)
-        self._locked = self._locked and bool(locked)
-        for held in _agent(self._target.identity_agent).get_keys():
+        wanted.discard(b"")
+        _ask(self._agent, self._target.identity_agent)
+        for held in self._agent.get_keys():
             public = held.asbytes()
             listed = public in wanted or _signed(PublicBlob(held.get_name(), public)) in wanted
-            if public not in offered and (listed or not self._target.identities_only):
-                offered.add(public)
+            if public not in self._offered and (listed or not self._target.identities_only):
+                self._offered.add(public)
                 yield from self._with_certificates(held, None)
 
     def _from_file(self, path: Path) -> paramiko.PKey | None:
@@ -81,7 +86,7 @@ class Login:
                 return None
             key: paramiko.PKey = paramiko.PKey.from_path(path)
         except (TypeError, paramiko.PasswordRequiredException):
-            self._locked = True
+            self._locked.add(_public(path))
             return None
         except _UNREADABLE:
             return None
@@ -98,28 +103,27 @@ class Login:
         yield key
 
 
-def _agent(named: str) -> AgentSSH:
-    """The agent that IdentityAgent names, SSH_AUTH_SOCK's when it names none; one without keys when there is none."""
-    agent = AgentSSH()
+def _ask(agent: AgentSSH, named: str) -> None:
+    """Ask the agent that IdentityAgent names for its keys, SSH_AUTH_SOCK's when it names none. Nobody there: no keys."""
     if named in ("", "SSH_AUTH_SOCK"):
         named = "$SSH_AUTH_SOCK"
     path = os.environ.get(named[1:], "") if named.startswith("$") else named
     if path in ("", "none"):
-        return agent
+        return
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     opened.settimeout(AGENT_S)
     try:
         opened.connect(path)
         agent._connect(opened)  # type: ignore[attr-defined]
+        opened.settimeout(None)  # signing may wait for a person's finger
     except (OSError, paramiko.SSHException, ValueError):
         opened.close()
-    return agent
 
 
 def _certificate(path: Path) -> PublicBlob | None:
     try:
         return PublicBlob.from_file(str(path)) if is_file(path) else None
-    except (*_UNREADABLE, UnicodeDecodeError):
+    except _UNREADABLE:
         return None
 
 
@@ -154,5 +158,5 @@ def _head(path: Path) -> bytes:
         for _ in range(3):
             head.get_string()  # cipher, kdf, its options
         return head.get_string() if head.get_int() == 1 and data.startswith(_CONTAINER) else b""
-    except (*_UNREADABLE, IndexError, UnicodeDecodeError):
+    except (*_UNREADABLE, IndexError):
         return b""

@@ -9,98 +9,88 @@ import functools
 import gzip
 import hashlib
 import io
-import shutil
-import subprocess
-import sys
+import re
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from sparkwright import host_side
-from sparkwright.errors import Failed
+from sparkwright.remote import wheels
 from sparkwright.trust.names import MACHINE, PYTHON_VERSION, inside, matched
 
-REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
-#: manylinux tags that every wheel of the requirements has; a Spark is aarch64 with glibc 2.39
-MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
+#: of a wheel, what belongs beside its packages (PEP 427); scripts, headers and data are left out
+_BESIDE = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(.+)")
+#: what a host never imports
+_LEFT_OUT = {"tests", "test", "bin", "__pycache__"}
 
 
 @functools.lru_cache(maxsize=1)
 def content_hash() -> str:
-    """Names the runtime: of the sources and the pinned requirements."""
-    return hashlib.sha256(REQUIREMENTS.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
+    """Names the runtime: of the sources and of the requirements, whose hashes say which wheels."""
+    return hashlib.sha256(wheels.REQUIREMENTS.read_bytes() + host_side.content_hash().encode()).hexdigest()[:20]
 
 
-def archive(python: str, machine: str) -> Path:
+def archive(python: str, machine: str, progress: wheels.Progress = lambda done, total, name: None) -> Path:
     """The runtime for a Python ("3.12") and processor ("aarch64") as a .tar.gz of the laptop's cache, built if need be.
 
-    Raises Failed when the wheels can't be had, or a name that came from a host is none.
+    One that is not as it was built is built again. progress: see `wheels.fetched`. Raises Failed when the wheels can't be had, or
+    a name that came from a host is none.
     """
     made_for = f"{matched(PYTHON_VERSION, python, 'the Python')}-{matched(MACHINE, machine, 'the processor')}"
-    path = inside(_cache(), f"{content_hash()}-{made_for}.tar.gz")
-    if not path.exists():
-        wheels = _wheels(python, machine)
+    path = inside(host_side.cache() / "runtime", f"{content_hash()}-{made_for}.tar.gz")
+    if not _as_built(path):
+        parts = wheels.fetched(python, machine, progress)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as beside:
-            _pack(wheels, f"{made_for}\n", beside)
+            _pack(parts, f"{made_for}\n", beside)
+        _seal(path).write_text(hashlib.sha256(Path(beside.name).read_bytes()).hexdigest())
         Path(beside.name).replace(path)
     return path
 
 
-def _wheels(python: str, machine: str) -> Path:
-    """A folder with the unpacked wheels, for the host's platform."""
-    text = REQUIREMENTS.read_text()
-    folder = _cache() / f"wheels-{hashlib.sha256(text.encode()).hexdigest()[:16]}-{python}-{machine}"
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(dir=folder.parent))
-    platforms = [f"--platform=manylinux_{tag}_{machine}" for tag in MANYLINUX] + [f"--platform=manylinux2014_{machine}"]
-    words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--only-binary=:all:"]
-    words += ["--implementation=cp", f"--python-version={python}", *platforms]
-    words += ["--target", str(beside), "--requirement", str(REQUIREMENTS), "--disable-pip-version-check"]
-    said = subprocess.run(words, capture_output=True, text=True, check=False)
-    if said.returncode:
-        shutil.rmtree(beside, ignore_errors=True)
-        last = (said.stderr.strip().splitlines() or ["pip said nothing"])[-1]
-        raise Failed(
-            f"the runtime for {machine}, Python {python} can't be built: {last}", fix="Does pip reach an index?"
-        )
-    _trim(beside)
+def _as_built(path: Path) -> bool:
     try:
-        beside.rename(folder)
+        return hashlib.sha256(path.read_bytes()).hexdigest() == _seal(path).read_text()
     except OSError:
-        shutil.rmtree(beside, ignore_errors=True)
-    return folder
+        return False
 
 
-def _trim(folder: Path) -> None:
-    """Drop what a host never imports."""
-    for path in list(folder.rglob("*")):
-        if path.is_dir() and path.name in ("tests", "test", "bin", "__pycache__"):
-            shutil.rmtree(path, ignore_errors=True)
+def _seal(path: Path) -> Path:
+    """Where the archive's own sha256 is kept."""
+    return path.with_name(f"{path.name}.sha256")
 
 
-def _pack(wheels: Path, tag: str, out: Any) -> None:
+def _pack(parts: list[Path], tag: str, out: Any) -> None:
     """Everything in one archive, the same bytes for the same content."""
     with (
         gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0, compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w") as tar,
     ):
-        for path in sorted(wheels.rglob("*")):
-            if path.is_file():
-                _add(tar, f"lib/{path.relative_to(wheels)}", path.read_bytes())
+        for wheel in parts:
+            for name, data in _files(wheel):
+                _add(tar, f"lib/{name}", data)
         for name, data in host_side.sources():
             _add(tar, f"lib/sparkwright/{name}", data)
         _add(tar, "tag", tag.encode())
+
+
+def _files(wheel: Path) -> Iterator[tuple[str, bytes]]:
+    """What a wheel lays beside the others, and its content."""
+    import zipfile  # a deploy with nothing to ship never needs it
+
+    with zipfile.ZipFile(wheel) as packed:
+        for name in sorted(packed.namelist()):
+            inside = _BESIDE.fullmatch(name)
+            target = inside[1] if inside else name
+            folders = target.split("/")[:-1]
+            if name.endswith("/") or _LEFT_OUT & set(folders) or (folders and folders[0].endswith(".data")):
+                continue
+            yield target, packed.read(name)
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(data), 0o644
     tar.addfile(info, io.BytesIO(data))
-
-
-def _cache() -> Path:
-    return host_side.cache() / "runtime"

@@ -1,0 +1,168 @@
+"""The wheels of the runtime: pinned by version and hash, kept in the laptop's cache, never used without comparing the hash."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sparkwright import host_side
+from sparkwright.errors import Failed
+from sparkwright.shell import join
+from sparkwright.trust.visible import one_line
+
+REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
+#: what `make runtime-lock` resolves for; a Spark is aarch64 with Python 3.12 and glibc 2.39
+MACHINES = ("aarch64", "x86_64")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+#: manylinux tags that every wheel of the requirements has
+MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
+#: what pip and the libraries below it say when nobody answers
+_NOBODY = re.compile(
+    r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|Temporary failure in name"
+)
+
+Progress = Callable[[int, int, str], None]
+
+
+class Pin(NamedTuple):
+    """One line: a version, and the sha256 of every wheel that may stand for it."""
+
+    version: str
+    hashes: frozenset[str]
+
+
+def fetched(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> list[Path]:
+    """Every wheel for a Python ("3.12") and processor ("aarch64"), in the laptop's cache, each compared with its hash.
+
+    What is missing there or damaged is fetched. progress: is told how many of how many, and the name of the next.
+    Raises Failed when a wheel can't be had, or the index offers another one.
+    """
+    if python not in PYTHONS or machine not in MACHINES:
+        known = f"{', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
+        raise Failed(
+            f"there is no runtime for {one_line(machine)}, Python {one_line(python)}: there is one for {known}."
+        )
+    folder = _folder(python, machine)
+    found = _whole(folder)
+    missing = {name: pin for name, pin in locked().items() if name not in found}
+    if missing:
+        try:
+            _download(missing, folder, python, machine, progress)
+        except OSError as error:
+            raise Failed(f"the runtime's wheels can't be kept: {error.strerror}.", where=str(folder)) from None
+        found = _whole(folder)
+    lost = sorted(set(locked()) - set(found))
+    if lost:
+        raise Failed(f"pip fetched no wheel of {', '.join(lost)}.", where=str(folder))
+    return [found[name] for name in sorted(found)]
+
+
+def here(python: str, machine: str) -> bool:
+    """Whether all wheels are in the laptop's cache and whole."""
+    return set(_whole(_folder(python, machine))) == set(locked())
+
+
+@functools.lru_cache(maxsize=4)
+def locked(text: str = "") -> dict[str, Pin]:
+    """The lines of the requirements by the package's name."""
+    text = text or REQUIREMENTS.read_text()
+    pins = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.strip() and not line.startswith("#"):
+            pin, *hashes = line.split()
+            name, _, version = pin.partition("==")
+            pins[name] = Pin(version, frozenset(one.removeprefix("--hash=sha256:") for one in hashes))
+    return pins
+
+
+def written(name: str, version: str, hashes: Iterable[str]) -> str:
+    """A line of the requirements, as pip reads it."""
+    return " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{one}" for one in sorted(hashes))]) + "\n"
+
+
+def platform_words(machine: str, python: str) -> list[str]:
+    """pip's options for a host that is not this machine."""
+    tags = [*(f"manylinux_{tag}_{machine}" for tag in MANYLINUX), f"manylinux2014_{machine}"]
+    options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
+    return [*options, *(f"--platform={tag}" for tag in tags)]
+
+
+def _folder(python: str, machine: str) -> Path:
+    return host_side.cache() / "runtime" / "wheels" / f"{python}-{machine}"
+
+
+def _whole(folder: Path) -> dict[str, Path]:
+    """The wheels of a folder that are what the requirements pin, by the package's name."""
+    by_hash = {digest: name for name, pin in locked().items() for digest in pin.hashes}
+    found = {}
+    for path in sorted(folder.glob("*.whl")):
+        name = by_hash.get(hashlib.sha256(path.read_bytes()).hexdigest())
+        if name:
+            found[name] = path
+    return found
+
+
+def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, progress: Progress) -> None:
+    """Let pip fetch into a folder beside, and move in what is whole: a fetch that breaks off leaves nothing half."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+        lines = Path(beside) / "requirements.txt"
+        lines.write_text("".join(written(name, *pin) for name, pin in missing.items()))
+        words = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--require-hashes",
+            "--no-deps",
+            "--disable-pip-version-check",
+        ]
+        words += ["--retries=2", "--progress-bar=off", "--dest", beside, "--requirement", str(lines)]
+        said = _told([*words, *platform_words(machine, python)], len(missing), progress)
+        if said:
+            raise _refusal(said, python, machine)
+        for path in Path(beside).glob("*.whl"):
+            path.replace(folder / path.name)
+
+
+def _told(words: list[str], total: int, progress: Progress) -> str:
+    """Run pip, telling how far it is; what it said when it failed, empty when it did not."""
+    lines, done = [], 0
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
+        for line in pip.stdout or ():
+            lines.append(line)
+            if line.startswith(("Collecting ", "Processing ")):  # from an index, from a folder
+                progress(done, total, line.split()[1].rpartition("/")[2])
+                done += 1
+    if pip.returncode == 0:
+        progress(total, total, "")
+        return ""
+    return "".join(lines) or "pip said nothing"
+
+
+def _refusal(said: str, python: str, machine: str) -> Failed:
+    what = f"the runtime for {machine}, Python {python}"
+    command = join(["sparkwright", "runtime.fetch", "--machine", machine, "--python", python])
+    if "DO NOT MATCH THE HASHES" in said:
+        return Failed(
+            f"{what} is not fetched: the package index offers a wheel that is not the pinned one.",
+            fix=f"Somebody may be in between, or the index is broken: look at it with `{command} --debug`.",
+        )
+    if _NOBODY.search(said):
+        return Failed(
+            f"{what} is not in this laptop's cache, and no package index can be reached.",
+            fix=f"Run `{command}` once where there is internet.",
+        )
+    last = next((line for line in _backwards(said) if line.startswith("ERROR:")), next(_backwards(said), ""))
+    return Failed(f"{what} can't be fetched: {one_line(last.removeprefix('ERROR:').strip(), at_most=300)}.")
+
+
+def _backwards(said: str) -> Iterator[str]:
+    return reversed(said.strip().splitlines())

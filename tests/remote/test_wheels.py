@@ -1,0 +1,151 @@
+"""The runtime's wheels: pinned by hash, compared with it at every use, fetched beforehand when a laptop will be offline."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from sparkwright import host_side
+from sparkwright.errors import Failed
+from sparkwright.remote import runtime, wheels
+from tests.remote.conftest import Lab
+from tests.remote.test_ssh import ask
+
+PYTHON, MACHINE = f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()
+COMMAND = [
+    str(Path(sys.executable).with_name("sparkwright")),
+    "runtime.fetch",
+    "--machine",
+    MACHINE,
+    "--python",
+    PYTHON,
+]
+FIX = f"Run `sparkwright runtime.fetch --machine {MACHINE} --python {PYTHON}` once where there is internet."
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place pip takes wheels from, with the right ones; the cache is empty."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for path in wheels.fetched(PYTHON, MACHINE):
+        shutil.copy(path, folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def unplug(patch: pytest.MonkeyPatch) -> None:
+    """From here on pip asks an index at a port where nobody listens."""
+    patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    patch.delenv("PIP_NO_INDEX")
+    patch.setenv("PIP_FIND_LINKS", "")
+
+
+def kept() -> Path:
+    return host_side.cache() / "runtime" / "wheels" / f"{PYTHON}-{MACHINE}"
+
+
+def test_every_line_is_pinned_by_hash() -> None:
+    assert all(pin.version and pin.hashes for pin in wheels.locked().values())
+    per_platform = len(wheels.MACHINES) * len(wheels.PYTHONS)
+    assert len(wheels.locked()["pyyaml"].hashes) == per_platform
+    assert len(wheels.locked()["idna"].hashes) == 1
+
+
+def test_another_wheel_is_another_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = runtime.content_hash()
+    other = tmp_path / "requirements.txt"
+    digest = next(iter(wheels.locked()["idna"].hashes))
+    other.write_text(wheels.REQUIREMENTS.read_text().replace(digest, "0" * 64))
+    monkeypatch.setattr(wheels, "REQUIREMENTS", other)
+    assert runtime.content_hash.__wrapped__() != before
+
+
+def test_wheels_are_fetched_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = subprocess.run(COMMAND, capture_output=True, text=True, check=True)
+    assert "fetched in" in first.stdout
+    unplug(monkeypatch)
+    again = subprocess.run(COMMAND, capture_output=True, text=True, check=True)
+    assert f"{len(wheels.locked())} wheels" in again.stdout
+    assert "in the cache already; every hash is right." in again.stdout
+
+
+def test_without_internet_it_is_said_what_to_do(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unplug(monkeypatch)
+    said = subprocess.run(COMMAND, capture_output=True, text=True, check=False)
+    assert said.returncode == 1
+    what = f"the runtime for {MACHINE}, Python {PYTHON} is not in this laptop's cache, and no package index can be reached."
+    assert said.stderr == f"{what} {FIX}\n"
+
+
+@pytest.mark.ssh
+def test_a_first_deploy_without_internet_says_what_to_do(
+    lab: Lab, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unplug(monkeypatch)
+    with pytest.raises(Failed, match="no package index can be reached") as refused:
+        ask(lab, {"verb": "runs"})
+    assert FIX in str(refused.value)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    subprocess.run(COMMAND, check=True, stdout=subprocess.DEVNULL)
+    unplug(monkeypatch)
+    assert any("shipping" in one.get("text", "") for one in ask(lab, {"verb": "runs"}))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\0" + data[-8:]])
+def test_a_damaged_wheel_in_the_cache_is_fetched_again(index: Path, damage: object) -> None:
+    wheels.fetched(PYTHON, MACHINE)
+    one = next(kept().glob("idna-*.whl"))
+    whole = one.read_bytes()
+    one.write_bytes(damage(whole))  # type: ignore[operator]
+    asked: list[str] = []
+    assert one in wheels.fetched(PYTHON, MACHINE, lambda done, total, name: asked.append(name))
+    assert one.read_bytes() == whole
+    assert [name[:5] for name in asked if name] == ["idna-"]
+
+
+def test_a_damaged_wheel_is_never_used_where_no_other_can_be_had(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels.fetched(PYTHON, MACHINE)
+    one = next(kept().glob("idna-*.whl"))
+    one.write_bytes(one.read_bytes()[:100])
+    unplug(monkeypatch)
+    with pytest.raises(Failed, match="no package index can be reached"):
+        runtime.archive(PYTHON, MACHINE)
+
+
+def test_a_wheel_that_is_not_the_pinned_one_is_refused(index: Path) -> None:
+    one = next(index.glob("idna-*.whl"))
+    with zipfile.ZipFile(one, "a") as wheel:
+        wheel.writestr("idna/evil.py", "raise SystemExit\n")
+    with pytest.raises(Failed, match="the package index offers a wheel that is not the pinned one"):
+        runtime.archive(PYTHON, MACHINE)
+    assert list(kept().glob("*")) == []
+
+
+def test_an_archive_that_is_not_as_it_was_built_is_built_again(index: Path) -> None:
+    path = runtime.archive(PYTHON, MACHINE)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:5000])
+    assert runtime.archive(PYTHON, MACHINE).read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--machine", "riscv64"), ("--python", "3.10"), ("--machine", "../x86_64")]
+)
+def test_what_there_is_no_runtime_for_is_said(option: str, value: str) -> None:
+    said = subprocess.run([*COMMAND[:2], option, value], capture_output=True, text=True, check=False)
+    assert said.returncode == 5
+    assert f"{option} must be one of" in said.stderr
+    with pytest.raises(Failed, match="there is no runtime for"):
+        wheels.fetched("3.10", MACHINE)

@@ -1,0 +1,79 @@
+"""The real pip-audit against a service of vulnerabilities on loopback."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from sparkwright.remote import wheels
+
+AUDIT = [sys.executable, str(Path(__file__).parents[2] / "tools" / "audit.py"), "--vulnerability-service", "osv"]
+
+IDNA = f"idna {wheels.locked()['idna'].version}"
+
+
+class Osv(http.server.BaseHTTPRequestHandler):
+    """Knows what `vulnerable` holds: a package's name, and the version that fixes it."""
+
+    vulnerable: ClassVar[dict[str, str]] = {}
+
+    def do_POST(self) -> None:
+        name = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["package"]["name"]
+        body = json.dumps({"vulns": [self.entry(name)]} if name in self.vulnerable else {}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def entry(self, name: str) -> dict[str, object]:
+        fixed = [{"fixed": self.vulnerable[name]}] if self.vulnerable[name] else []
+        ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, *fixed]}]
+        affected = [{"package": {"name": name, "ecosystem": "PyPI"}, "ranges": ranges}]
+        return {"id": "PYSEC-2026-1", "modified": "2026-01-01T00:00:00Z", "details": "bad", "affected": affected}
+
+    def log_message(self, *args: object) -> None:
+        """Silent."""
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Osv) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1/query"
+        server.shutdown()
+
+
+def audit(url: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*AUDIT, "--osv-url", url], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("vulnerable", "code", "says"),
+    [
+        ({}, 0, f"{len(wheels.locked())} packages checked, 0 vulnerabilities known"),
+        ({"idna": "99.0"}, 1, f"{IDNA}: PYSEC-2026-1, fixed in 99.0"),
+        ({"idna": ""}, 0, f"{IDNA}: PYSEC-2026-1, no version fixes it yet"),
+    ],
+)
+def test_a_vulnerability_that_a_version_fixes_fails(
+    service: str, monkeypatch: pytest.MonkeyPatch, vulnerable: dict[str, str], code: int, says: str
+) -> None:
+    monkeypatch.setattr(Osv, "vulnerable", vulnerable)
+    said = audit(service)
+    assert says in said.stdout, said.stderr
+    assert "pip-audit: this environment: " in said.stdout
+    assert said.returncode == code
+
+
+def test_a_service_that_cannot_be_reached_is_said_and_fails_nothing() -> None:
+    said = audit("http://127.0.0.1:9/v1/query")
+    assert said.stdout.startswith("pip-audit: no vulnerability data reachable, not checked")
+    assert said.returncode == 0

@@ -1,0 +1,72 @@
+"""Write the hashes of the runtime's wheels anew: `make runtime-lock`.
+
+Change a version in src/sparkwright/remote/runtime-requirements.txt first, or nothing. pip resolves every line for each
+processor and Python that a host may have; a requirement of theirs that is not a line is an error. Nothing is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from sparkwright.remote import wheels
+
+
+def main() -> int:
+    """Rewrite the file; 1 when something is missing from it."""
+    text = wheels.REQUIREMENTS.read_text()
+    head = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#"))
+    pinned = wheels.locked(text)
+    hashes: dict[str, set[str]] = defaultdict(set)
+    missing: set[str] = set()
+    for machine in wheels.MACHINES:
+        for python in wheels.PYTHONS:
+            print(f"{machine}, Python {python}", file=sys.stderr)
+            for one in resolved(machine, python, [f"{name}=={pin.version}" for name, pin in pinned.items()]):
+                name = canonicalize_name(one["metadata"]["name"])
+                hashes[name].add(one["download_info"]["archive_info"]["hashes"]["sha256"])
+                missing |= unpinned(one["metadata"], pinned, machine, python)
+    if missing:
+        print("\n".join(sorted(missing)), file=sys.stderr)
+        return 1
+    lines = (wheels.written(name, pinned[name].version, hashes[name]) for name in sorted(pinned))
+    wheels.REQUIREMENTS.write_text(head + "".join(lines))
+    return 0
+
+
+def resolved(machine: str, python: str, pins: list[str]) -> list[dict[str, Any]]:
+    """What pip would install there, as its installation report has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "pins.txt").write_text("\n".join(pins))
+        report = Path(folder) / "report.json"
+        words = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps"]
+        words += ["--report", str(report), "--target", folder, "--requirement", str(Path(folder) / "pins.txt")]
+        subprocess.run([*words, *wheels.platform_words(machine, python)], check=True)
+        found: list[dict[str, Any]] = json.loads(report.read_text())["install"]
+    return found
+
+
+def unpinned(metadata: dict[str, Any], pinned: dict[str, wheels.Pin], machine: str, python: str) -> set[str]:
+    """What a package needs there that the file does not pin, or pins at another version."""
+    there = {"platform_machine": machine, "python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    there |= {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython"}
+    there |= {"platform_python_implementation": "CPython"}
+    needed = [Requirement(text) for text in metadata.get("requires_dist", [])]
+    applying = [one for one in needed if one.marker is None or one.marker.evaluate(there)]
+    return {
+        f"{metadata['name']} on {machine}, Python {python}: needs {one}"
+        for one in applying
+        if (pin := pinned.get(canonicalize_name(one.name))) is None or not one.specifier.contains(pin.version)
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
