@@ -32,13 +32,17 @@ def free_port() -> int:
 
 @dataclass
 class Sshd:
-    """One sshd with its own host key. home: what HOME is for those who log in. forced: what runs whatever they ask for."""
+    """One sshd with its own host key. home: what HOME is for those who log in. forced: what runs whatever they ask for.
+
+    env: more of their environment, as NAME=VALUE.
+    """
 
     folder: Path
     home: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
     forced: str = ""
+    env: tuple[str, ...] = ()
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +54,7 @@ class Sshd:
         (self.folder / "config").write_text(
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.host_key}\nPidFile none\nUsePAM no\nStrictModes no\n"
             f"AuthorizedKeysFile {self.folder}/authorized_keys\nPermitRootLogin yes\nPasswordAuthentication no\n"
-            f"SetEnv HOME={self.home}\nAllowTcpForwarding yes\n"
+            f"SetEnv {' '.join([f'HOME={self.home}', *self.env])}\nAllowTcpForwarding yes\n"
             + (f"ForceCommand {self.forced}\n" if self.forced else "")
         )
         Path("/run/sshd").mkdir(exist_ok=True)
