@@ -34,12 +34,13 @@ def _why_not_a_key(key: str) -> str:
 FileName = Annotated[str, rule(model_files.why_not_a_model_file)]
 ModelKey = Annotated[str, rule(_why_not_a_key)]
 ImageName = Annotated[str, rule(why_not_an_image)]
+Platform = Annotated[str, Field(pattern=f"^{PLATFORM.pattern}$")]
 
 
 class ManifestEntry(Strict):
     """An image for one platform."""
 
-    platform: str = Field(pattern=f"^{PLATFORM.pattern}$", description="as linux/arm64")
+    platform: Platform = Field(description="as linux/arm64")
     digest: str = Field(pattern=DIGEST, description="of its manifest")
     config: str = Field(pattern=DIGEST, description="of its config: the Id it has on a host with overlay2")
     size_bytes: int = Field(ge=0, description="what a pull downloads")
@@ -49,9 +50,7 @@ class ImageEntry(Strict):
     """An image, by the digest its tag had."""
 
     digest: str = Field(description="of the index, or of the manifest where there is only one", pattern=DIGEST)
-    platforms: list[Annotated[str, Field(pattern=f"^{PLATFORM.pattern}$")]] = Field(
-        default_factory=list, description="as linux/arm64"
-    )
+    platforms: list[Platform] = Field(default_factory=list, description="as linux/arm64")
     engine_version: str | None = Field(
         None, max_length=80, description="of vLLM, as the image says it; null until that is known"
     )

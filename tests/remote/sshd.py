@@ -33,7 +33,9 @@ def free_port() -> int:
 @dataclass
 class Sshd:
     """One sshd with its own host key. home: what HOME is for those who log in. forced: what runs whatever they ask for.
-    more: lines of its configuration."""
+
+    env: more of their environment, as NAME=VALUE. more: lines of its configuration.
+    """
 
     folder: Path
     home: Path
@@ -41,6 +43,7 @@ class Sshd:
     process: subprocess.Popen[bytes] | None = None
     forced: str = ""
     more: str = ""
+    env: tuple[str, ...] = ()
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +55,7 @@ class Sshd:
         (self.folder / "config").write_text(
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.host_key}\nPidFile none\nUsePAM no\nStrictModes no\n"
             f"AuthorizedKeysFile {self.folder}/authorized_keys\nPermitRootLogin yes\nPasswordAuthentication no\n"
-            f"SetEnv HOME={self.home}\nAllowTcpForwarding yes\n"
+            f"SetEnv {' '.join([f'HOME={self.home}', *self.env])}\nAllowTcpForwarding yes\n"
             + (f"ForceCommand {self.forced}\n" if self.forced else "")
             + self.more
         )

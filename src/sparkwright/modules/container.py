@@ -49,8 +49,8 @@ class Container(StateModule["Container.Args", Found]):
 
     Returns: differs, running, exists, verified (proved once, and the policy granted), drift (fields), id.
 
-    Fails when a container of this name differs and was not set aside, when the image is not there, when the port is taken (it says by what), when the
-    engine has no GPU runtime. What a refused start leaves behind is removed.
+    Fails when a container of this name differs and was not set aside, when the image is not there, when the port is taken (it
+    says by what), when the engine has no GPU runtime. What a refused start leaves behind is removed.
     """
 
     @dataclass(frozen=True)

@@ -1,0 +1,189 @@
+"""`invoke images.copy` between two hosts with an engine of their own, one of which sends more than it was asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sparkwright import lockfile
+from sparkwright.host.images import loads
+from sparkwright.host.images.image_names import Name, look
+from tests.modules.context import RecordingContext
+from tests.registry.server import Registry
+from tests.registry.test_docker_image import locked, pull
+from tests.registry.test_hostile_images import archive, load
+from tests.remote.conftest import Lab, lab  # noqa: F401  the fixture
+from tests.remote.sshd import Sshd
+
+pytestmark = [pytest.mark.docker, pytest.mark.ssh]
+TOP = Path(__file__).parent.parent.parent
+
+#: a `docker` that saves another image than it is asked for, under the tags that it likes
+HOSTILE = """#!{python}
+import os, sys
+if sys.argv[1] != "save":
+    os.execv("/usr/bin/docker", ["docker", *sys.argv[1:]])
+sys.path.insert(0, "{top}")
+import docker
+from tests.registry.test_hostile_images import archive
+tags = [{incoming}, *{tags!r}]
+sys.stdout.buffer.write(archive(docker.DockerClient().api, "{image}", tags))
+"""
+
+
+@dataclass
+class Pair:
+    """root: the user's folder. source: the engine here. target: an engine of its own."""
+
+    root: Path
+    source: Any
+    target: Any
+    ref: str
+    entry: dict[str, Any]
+    good_id: str
+    bin: Path
+
+    @property
+    def pinned(self) -> Name:
+        return Name.parse(f"{self.ref}@{self.entry['digest']}")
+
+    def copy(self) -> subprocess.CompletedProcess[str]:
+        words = ["images.copy", "--from", "one", "--to", "two", "--image", self.ref]
+        return subprocess.run(
+            [sys.executable, "-c", "from sparkwright.cli import main; main()", *words],
+            cwd=self.root,
+            env=dict(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def turns_hostile(self, image: str, tags: list[str], *, incoming: bool = True) -> None:
+        text = HOSTILE.format(
+            python=sys.executable, top=TOP, tags=tags, image=image, incoming="sys.argv[2]" if incoming else "*[]"
+        )
+        (self.bin / "docker").write_text(text)
+        (self.bin / "docker").chmod(0o755)
+
+
+@pytest.fixture
+def other_engine() -> Iterator[tuple[str, Any]]:
+    """A second Docker Engine: its address, its API."""
+    import docker
+    from docker.errors import DockerException
+
+    if not shutil.which("dockerd") or os.geteuid() != 0:
+        pytest.skip("needs dockerd and root")
+    folder = Path(tempfile.mkdtemp(prefix="eng-"))  # short: a unix socket's path has a limit
+    words = [
+        "--data-root",
+        f"{folder}/d",
+        "--exec-root",
+        f"{folder}/e",
+        "--host",
+        f"unix://{folder}/s",
+        "--pidfile",
+        f"{folder}/p",
+    ]
+    quiet = ["--bridge=none", "--iptables=false", "--ip-masq=false"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(["dockerd", *words, *quiet], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    client = None
+    while client is None and process.poll() is None:
+        try:
+            client = docker.DockerClient(f"unix://{folder}/s")
+            client.ping()
+        except DockerException:
+            client = None
+    if client is None:
+        pytest.skip("a second dockerd does not start here")
+    yield f"unix://{folder}/s", client.api
+    client.close()
+    process.terminate()
+    process.wait(timeout=30)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def pair(
+    lab: Lab,  # noqa: F811
+    other_engine: tuple[str, Any],
+    registry: Registry,
+    engine: Any,
+    repository: str,
+    context: RecordingContext,
+    tmp_path: Path,
+) -> Pair:
+    address, target = other_engine
+    binaries = tmp_path / "hostile"
+    binaries.mkdir()
+    path = os.environ["PATH"].partition(os.pathsep)[2]
+    ports = {}
+    for name, env in (("one", (f"PATH={binaries}:{path}",)), ("two", (f"PATH={path}", f"DOCKER_HOST={address}"))):
+        sshd = Sshd(lab.folder / f"sshd-{name}", lab.folder / f"at-{name}", env=env)
+        lab.started.append(sshd)
+        sshd.start()
+        lab.trust(sshd)
+        ports[name] = sshd.port
+    root = tmp_path / "project"
+    (root / "hosts").mkdir(parents=True)
+    for folder in ("recipes", "playbooks"):
+        shutil.copytree(TOP / folder, root / folder)
+    for name, port in ports.items():
+        (root / f"hosts/{name}.yml").write_text(
+            yaml.safe_dump({"address": "127.0.0.1", "port": port, "recipe": "qwen3.5-35b"})
+        )
+    registry.push(repository, "v1", seed=1)
+    ref = f"{registry.address}/{repository}:v1"
+    entry = locked(context, ref)
+    good_id = pull(context, ref, entry).data["id"]
+    lockfile.Lock().with_image(ref, entry).save(root)
+    registry.stop()
+    return Pair(root, engine, target, ref, entry, good_id, binaries)
+
+
+def other_image(pair: Pair, command: str) -> str:
+    """The Id of another image on the source: the good one with another command."""
+    made = pair.source.create_container(pair.good_id, [command])["Id"]
+    found: str = pair.source.commit(made, pair.pinned.repository, command.strip("/"))["Id"]
+    pair.source.remove_container(made)
+    return found
+
+
+def test_an_image_arrives_proved_and_a_second_copy_has_nothing_to_do(pair: Pair) -> None:
+    said = pair.copy()
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "its content is the lock's" in said.stdout
+    assert loads.names(pair.target).tags == {pair.ref: pair.good_id, pair.pinned.proved: pair.good_id}
+    again = pair.copy()
+    assert (again.returncode, "already" in again.stdout) == (0, True)
+
+
+def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair) -> None:
+    mine, evil = other_image(pair, "/mine"), other_image(pair, "/evil")
+    load(pair.target, archive(pair.source, mine, ["in/use:here"]))
+    pair.turns_hostile(evil, ["in/use:here", "back/door:v1", pair.pinned.proved, pair.ref])
+    said = pair.copy()
+    assert said.returncode == 1
+    assert "what arrived is not" in said.stdout and "It is removed" in said.stdout
+    assert loads.names(pair.target).tags == {"in/use:here": mine}
+    assert look(pair.target, evil) == {}
+
+
+def test_a_copy_that_brings_only_what_nobody_asked_for_leaves_nothing(pair: Pair) -> None:
+    pair.turns_hostile(other_image(pair, "/evil"), ["back/door:v1"], incoming=False)
+    said = pair.copy()
+    assert said.returncode == 1 and "nothing arrived" in said.stdout
+    assert loads.names(pair.target).tags == {}
