@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -187,22 +186,18 @@ def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
                 stopped.append(header)
                 told.set()
                 return
-            signal.pthread_kill(
-                threading.main_thread().ident or 0, signal.SIGUSR1
-            )  # the user presses Ctrl-C while the run goes on
+            yield event("note", task="", text="at work")
             assert told.wait(20)
             yield from super().request(header, secrets)
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    class User(Seen):
+        def on(self, event: Event) -> None:
+            if event["event"] == "note":
+                raise KeyboardInterrupt
 
     host = Host("s1", "s1")
-    members = [Member(host, link=Link(host, 1, [])), Member(Host("s2", "s2"), link=Link(Host("s2", "s2"), 0, []))]
-    fleet = Fleet(members, ask_stop=lambda hosts: True)
+    member = Member(host, link=Link(host, 1, []))
+    fleet = Fleet([member], [User()], ask_stop=lambda hosts: True)
     plan = Plan("run-of-this-command", "s1", "Test", ()).to_json()
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        fleet.each(members[:1], lambda member: fleet.request(member, {"verb": "run", "plan": plan}))
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    fleet.each([member], lambda one: fleet.request(one, {"verb": "run", "plan": plan}))
     assert [one["run"] for one in stopped] == ["run-of-this-command"]
