@@ -99,7 +99,10 @@ def other_engine() -> Iterator[tuple[str, Any]]:
     ]
     quiet = ["--bridge=none", "--iptables=false", "--ip-masq=false"]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(["dockerd", *words, *quiet], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        # in a network of its own: without a bridge it would take the first engine's away
+        process = subprocess.Popen(
+            ["unshare", "--net", "dockerd", *words, *quiet], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
     client = None
     while client is None and process.poll() is None:
         try:
