@@ -53,7 +53,7 @@ def test_these_do_not(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "1", "0.5", "true", "off", "{{ hub_token }}", "$TOKEN", "${TOKEN}", None, 7, ["a"]]
+    "value", ["", "1", "0.5", "true", "off", "{{ hub_token }}", "$TOKEN", "${TOKEN}", "HF_TOKEN", None, 7, ["a"]]
 )
 def test_a_setting_or_a_reference_is_no_secret_whatever_its_name(value: object) -> None:
     assert not is_secret("MY_TOKEN", value)

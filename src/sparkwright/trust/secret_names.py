@@ -34,4 +34,9 @@ def is_secret(name: str, value: object) -> bool:
     text = value.strip()
     if not names_a_secret(name):
         return bool(_TOKEN.fullmatch(text))
-    return not (_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text))
+    return not (_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_variable(text))
+
+
+def _is_variable(text: str) -> bool:
+    """Whether a text is the name of a secret, as in `token_secret: HF_TOKEN`."""
+    return re.fullmatch(r"[A-Z]+(_[A-Z]+)+", text) is not None and names_a_secret(text)
