@@ -52,8 +52,9 @@ class Inventory:
 
         Raises Refused for one that is too short.
         """
-        where = str(host.where)
-        found = {name: secret_source.read(name, source, where) for name, source in host.secret_sources.items()}
+        found = {name: secret_source.read(name, source) for name, source in host.secret_sources.items()}
+        for name, secret in found.items():
+            secret_source.refuse_short(name, secret, str(host.where))
         return {name: secret for name, secret in found.items() if secret is not None}
 
 

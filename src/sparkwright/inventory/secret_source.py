@@ -16,23 +16,8 @@ if TYPE_CHECKING:
 COMMAND_S = 60
 
 
-def read(name: str, source: SecretSource, where: str = "") -> Secret | None:
-    """The secret now; None when its environment variable is not set, or its file not there. where: of the sentence.
-
-    Raises Failed, naming it, when it can't be read, and Refused for one too short to be told from ordinary words: it could not be
-    kept out of what is written.
-    """
-    secret = _read(name, source)
-    if secret is not None and len(secret.reveal()) < SHORTEST:
-        raise Refused(
-            f"the secret {name} has fewer than {SHORTEST} characters.",
-            where=where,
-            fix="It would be found in ordinary words, and hiding it would garble them: use a longer one.",
-        )
-    return secret
-
-
-def _read(name: str, source: SecretSource) -> Secret | None:
+def read(name: str, source: SecretSource) -> Secret | None:
+    """The secret now; None when its environment variable is not set, or its file not there. Raises Failed, naming it."""
     import os
 
     if source.env is not None:
@@ -41,6 +26,16 @@ def _read(name: str, source: SecretSource) -> Secret | None:
     if source.file is not None:
         return _file(name, Path(source.file).expanduser())
     return _command(name, source.command or [])
+
+
+def refuse_short(name: str, secret: Secret | None, where: str) -> None:
+    """Raises Refused for a secret too short to be told from ordinary words: it could not be kept out of what is written."""
+    if secret and len(secret.reveal()) < SHORTEST:
+        raise Refused(
+            f"the secret {name} has fewer than {SHORTEST} characters.",
+            where=where,
+            fix="It would be found in ordinary words, and hiding it would garble them: use a longer one.",
+        )
 
 
 def named(source: SecretSource) -> str:
