@@ -35,7 +35,7 @@ def need_of(playbook: str) -> Need:
     from sparkwright.modules.registry import NAMES, WITHOUT_ENGINE
 
     path = Project.here().playbook(playbook)
-    keys = set(re.findall(r"[a-z_]+(?=\s*:)", path.read_text(errors="replace")))
+    keys = set(re.findall(r"(?<![a-z_])[a-z_]+(?=\s{0,20}:)", path.read_text(errors="replace")))
     return "engine" if keys & ({*NAMES, "include"} - WITHOUT_ENGINE) else "plan"
 
 

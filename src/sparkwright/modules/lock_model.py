@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from sparkwright.engine.architecture import essence
 from sparkwright.host.models import hub
 from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context, Module, Result, arg
+from sparkwright.trust import bounds
 
 COMMIT_DIGITS = 40
 
@@ -76,10 +76,9 @@ def _is_commit(revision: str) -> bool:
 
 def _config_here(folder: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads((folder / hub.CONFIG).read_text())
+        return essence(bounds.config_of(folder / hub.CONFIG))
     except (OSError, ValueError):
         return None
-    return essence(found) if isinstance(found, dict) else None
 
 
 def _has_config(files: list[dict[str, Any]]) -> bool:

@@ -158,7 +158,7 @@ class Registry:
 
         login = credentials(self.name.registry)
         kind, _, rest = challenge.partition(" ")
-        given = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+        given = dict(re.findall(r'(?<!\w)(\w+)="([^"]*)"', rest))
         if kind.lower() == "basic" and login:
             request = requests.Request("GET", self._base, auth=login).prepare()
             self._token = {"Authorization": str(request.headers["Authorization"])}

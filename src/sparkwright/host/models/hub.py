@@ -17,6 +17,7 @@ from typing import Any
 from sparkwright.errors import Failed
 from sparkwright.host.machine import Machine
 from sparkwright.secret import Secret
+from sparkwright.trust import bounds
 
 CONFIG = "config.json"
 CONFIG_RETRIES = 2
@@ -81,18 +82,16 @@ def entry(machine: Machine, model_id: str, revision: str, token: Secret | None) 
 
 
 def config(machine: Machine, model_id: str, commit: str, token: Secret | None) -> dict[str, Any]:
-    """A model's config.json at a commit; empty when it is not a JSON object."""
-    import json
+    """A model's config.json at a commit; empty when it is no JSON object within bounds."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         use("plain", retries=CONFIG_RETRIES)
         fetch(Source(machine.hub_url, model_id, commit, token), CONFIG, Path(folder))
         try:
-            found = json.loads((Path(folder) / CONFIG).read_text())
+            return bounds.config_of(Path(folder) / CONFIG)
         except ValueError:
             return {}
-    return found if isinstance(found, dict) else {}
 
 
 def use(mode: str, *, retries: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.host.state import StateFolder
+from sparkwright.trust import bounds
 
 CHUNK_BYTES = 2**20
 INDEX = ".safetensors.index.json"
@@ -178,7 +178,9 @@ def stamp(path: Path) -> list[int] | None:
 
 def _shards(index: Path) -> list[str]:
     try:
-        named = json.loads(index.read_text())["weight_map"].values()
+        named = bounds.json_of(bounds.bytes_of(index, bounds.INDEX_BYTES), most_bytes=bounds.INDEX_BYTES)[
+            "weight_map"
+        ].values()
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return []
     return sorted({str(one) for one in named})
