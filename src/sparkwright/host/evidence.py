@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.engine import endpoints, logs, roofline
 from sparkwright.errors import SparkwrightError
 from sparkwright.host import http_probe
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import log_reading
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.measure import gpu
 from sparkwright.modules.base import Context
@@ -46,7 +46,7 @@ def log(context: Context, container: str) -> logs.EngineState | None:
         return None
     reader = logs.Reader()
     try:
-        for chunk in containers.log_of_last_start(context.docker(), container):
+        for chunk in log_reading.StartLog(context.docker(), container):
             reader.push(chunk)
     except SparkwrightError:
         return None

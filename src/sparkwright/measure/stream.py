@@ -258,7 +258,7 @@ def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, o
 
 
 def ends(connection: http.client.HTTPConnection, until_s: float) -> None:
-    """No read goes on after until_s, by time.perf_counter. Only plain connections know a deadline; with TLS each read has its own timeout."""
+    """No read goes on after until_s, by time.perf_counter. With TLS, which knows no deadline, each has its own timeout."""
     if isinstance(connection.sock, _Socket):
         connection.sock.until_s = until_s
 

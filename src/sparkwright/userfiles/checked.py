@@ -9,7 +9,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sparkwright.errors import Refused
+from sparkwright.trust.visible import one_line
 from sparkwright.userfiles.document import Document, Place
+
+SHOWN_CHARS, SENTENCE_CHARS = 120, 700
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -33,7 +36,9 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
             (one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0]
         )  # a misspelt key is also missing
         place = at + tuple(first["loc"])
-        raise Refused(_sentence(model, first, place), where=document.where(*place)) from None
+        raise Refused(
+            one_line(_sentence(model, first, place), at_most=SENTENCE_CHARS), where=document.where(*place)
+        ) from None
 
 
 def nearest(word: str, known: Iterable[str], *, many: str = "There are") -> str:
@@ -91,5 +96,5 @@ def _named(value: Any) -> str:
         if isinstance(value, dict)
         else "a list"
         if isinstance(value, list)
-        else repr(value)
+        else one_line(repr(value), at_most=SHOWN_CHARS)
     )

@@ -30,7 +30,7 @@ class Busy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model in memory. size_bytes: what it holds. context_length: tokens. Both are 0 when not said. pinned: it never expires."""
+    """A model in memory. size_bytes: what it holds. context_length: tokens. Both 0 when not said. pinned: it never expires."""
 
     name: str
     size_bytes: int
