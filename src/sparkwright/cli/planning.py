@@ -21,6 +21,7 @@ from sparkwright.fleet import Member
 from sparkwright.inventory.host import Host
 from sparkwright.plan import expressions
 from sparkwright.plan.model import Plan
+from sparkwright.userfiles import document
 
 if TYPE_CHECKING:
     from sparkwright.recipe.serving import Serving
@@ -109,7 +110,7 @@ def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> st
     wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
     lock = lockfile.load(lock_folder(project, host))
     names = recipe.scope(host, user_of(host), wanted, entries(lock, wanted))
-    return str(expressions.render((project.root / "templates/docker-run.sh.j2").read_text(), names))
+    return str(expressions.render(document.text_of(project.root / "templates/docker-run.sh.j2"), names))
 
 
 def recipe_of(project: Project, host: Host) -> recipe.Recipe:

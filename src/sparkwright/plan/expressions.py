@@ -13,6 +13,8 @@ from typing import Any
 
 from sparkwright.plan import plain
 
+#: of a text, in a sentence about it
+SHOWN_CHARS = 300
 #: a text that is nothing but one expression, told without parsing it
 LONE = re.compile(r"\{\{([^{}]*)\}\}")
 
@@ -47,8 +49,8 @@ def names_in(text: str) -> frozenset[str]:
 
     try:
         return jinja.names_in(text)
-    except jinja.TemplateError as error:
-        raise ExpressionError(f"bad expression in {text!r}: {error}") from None
+    except (jinja.TemplateError, RecursionError) as error:
+        raise ExpressionError(f"bad expression in {_shown(text)}: {error}") from None
 
 
 def names_in_condition(expression: str) -> frozenset[str]:
@@ -110,23 +112,31 @@ def _render_text(text: str, names: Mapping[str, Any]) -> Any:
         pass
     from sparkwright.plan import jinja
 
-    expression = jinja.lone_expression(text)
+    try:
+        expression = jinja.lone_expression(text)
+    except (jinja.TemplateError, RecursionError) as error:
+        raise ExpressionError(f"bad expression in {_shown(text)}: {error}") from None
     if expression is not None:
         return evaluate(expression, names)
     return _guard(text, lambda: jinja.template(text).render(**names))
 
 
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]!r}..."
+
+
 def _guard(text: str, call: Any) -> Any:
     from sparkwright.plan import jinja
 
+    jinja.begin()
     try:
         value = call()
         if isinstance(value, jinja.StrictUndefined):
             value._fail_with_undefined_error()
         return value
     except jinja.UndefinedError as error:
-        raise UnknownName(f"{error.message} in {text!r}") from None
+        raise UnknownName(f"{error.message} in {_shown(text)}") from None
     except jinja.TemplateError as error:
-        raise ExpressionError(f"{error.message or error} in {text!r}") from None
+        raise ExpressionError(f"{error.message or error} in {_shown(text)}") from None
     except Exception as error:
-        raise ExpressionError(f"{error} in {text!r}") from error
+        raise ExpressionError(f"{error} in {_shown(text)}") from error

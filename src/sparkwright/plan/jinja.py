@@ -8,16 +8,25 @@ from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError, meta, nodes
 from jinja2.exceptions import UndefinedError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sparkwright import shell
 from sparkwright.plan.expressions import truth
+from sparkwright.plan.jinja_limits import Limited, begin
 
-__all__ = ["StrictUndefined", "TemplateError", "UndefinedError", "compiled", "lone_expression", "names_in", "template"]
+__all__ = [
+    "StrictUndefined",
+    "TemplateError",
+    "UndefinedError",
+    "begin",
+    "compiled",
+    "lone_expression",
+    "names_in",
+    "template",
+]
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    env = ImmutableSandboxedEnvironment(
+def _environment() -> Limited:
+    env = Limited(
         undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )
     env.filters.update(

@@ -15,6 +15,10 @@ from typing import Any
 WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 
 
+#: a longer one is not plain; the recursion here is no deeper than this allows
+MOST_CHARS = 500
+
+
 class NotPlain(Exception):
     """Only Jinja2 can tell."""
 
@@ -31,11 +35,13 @@ def value(expression: str, known: Mapping[str, Any]) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _read(expression: str) -> tuple[ast.expr, frozenset[str]]:
-    if not expression.isascii() or "\\" in expression or "#" in expression:  # they mean something else in Python
+    if (
+        len(expression) > MOST_CHARS or not expression.isascii() or "\\" in expression or "#" in expression
+    ):  # they mean something else in Python
         raise NotPlain
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise NotPlain from None
     return tree, frozenset(_names(tree))
 
