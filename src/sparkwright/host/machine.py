@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparkwright.errors import Failed
+from sparkwright.host import output
 from sparkwright.host.ollama.ollama_places import url_of
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # an ordinary user's login does not have it, a root task needs it
@@ -86,22 +87,18 @@ class Machine:
         return {row[0].rstrip(":"): int(row[1]) * (1024 if len(row) > 2 else 1) for row in rows if len(row) > 1}
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> Completed:
-        """Run a program, no shell. A missing one is exit 127. Raises Failed when it takes longer than timeout_s."""
+        """Run a program, no shell. A missing one is exit 127.
+
+        Raises Failed when it takes longer than timeout_s, or prints too much.
+        """
         try:
-            done = subprocess.run(
-                list(argv),
-                input=stdin.encode(),
-                capture_output=True,
-                timeout=timeout_s,
-                env=dict(self.env),
-                check=False,
-            )
+            code, out, err = output.run(argv, stdin=stdin.encode(), timeout_s=timeout_s, env=self.env)
         except FileNotFoundError:
             return Completed(tuple(argv), 127, "", f"{argv[0]}: not found")
         except PermissionError:
             return Completed(tuple(argv), 126, "", f"{argv[0]}: permission denied")
         except subprocess.TimeoutExpired:
             raise Failed(f"{argv[0]} did not end within {timeout_s:g} s") from None
-        return Completed(
-            tuple(argv), done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-        )
+        except output.TooMuchOutput:
+            raise Failed(f"{argv[0]} printed more than {output.MOST_BYTES >> 20} MiB") from None
+        return Completed(tuple(argv), code, out.decode(errors="replace"), err.decode(errors="replace"))

@@ -54,7 +54,7 @@ class StartLog:
         for piece in self.client.api.logs(self.name, since=containers.started_at(container), stream=True, follow=False):
             size += len(piece)
             if size > self.most_bytes:
-                self.cut = f"log read up to {self.most_bytes / MIB:g} MiB, and its last {END_LINES} lines"
+                self.cut = f"log read up to {self.most_bytes / MIB:.1f} MiB, and its last {END_LINES} lines"
                 return
             yield piece
             if time.monotonic() - began_s > self.most_s:
