@@ -66,8 +66,9 @@ def texts(pattern: str, size: int) -> Iterator[str]:
     starts = {""}
     before = ""
     for node in _parser.parse(pattern):
+        starts |= set() if node[0] is sre.LITERAL else {before, before + _sample(node)}
         before += _sample(node)
-        starts.add(before)
+    starts.add(before)
     letters = _told_apart(pattern)
     for start in sorted(starts):
         if start:
