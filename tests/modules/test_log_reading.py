@@ -19,7 +19,8 @@ from sparkwright.host.containers.log_reading import StartLog
 from sparkwright.modules import verify_logs
 from sparkwright.modules.verify_logs import VerifyLogs
 
-START = (Path(__file__).parent.parent / "data/vllm-0.32.0/hybrid-chunked-on/server.log").read_text()
+LOG = (Path(__file__).parent.parent / "data/vllm-0.32.0/hybrid-chunked-on/server.log").read_text()
+START = LOG.partition("Application startup complete.")[0] + "Application startup complete."
 DEATH = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
 
 
