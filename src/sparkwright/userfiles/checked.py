@@ -36,9 +36,12 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
             (one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0]
         )  # a misspelt key is also missing
         place = at + tuple(first["loc"])
-        raise Refused(
-            one_line(_sentence(model, first, place), at_most=SENTENCE_CHARS), where=document.where(*place)
-        ) from None
+        raise Refused(_short(_sentence(model, first, place)), where=document.where(*place)) from None
+
+
+def _short(sentence: str) -> str:
+    """One line of it, cut after its escapes were written out."""
+    return one_line(one_line(sentence), at_most=SENTENCE_CHARS)
 
 
 def nearest(word: str, known: Iterable[str], *, many: str = "There are") -> str:
