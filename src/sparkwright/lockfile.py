@@ -21,6 +21,8 @@ from sparkwright.userfiles.checked import Strict, check, rule
 NAME = "spark.lock"
 SCHEMA = 1
 WIDTH = 160
+#: a hundred models have 1 MB
+MOST_BYTES = 16 * 2**20
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 
 
@@ -148,7 +150,7 @@ def load(project: Path) -> Lock:
     path = project / NAME
     if not path.exists():
         return Lock()
-    read = document.load(path)
+    read = document.load(path, most_bytes=MOST_BYTES)
     found = check(LockFile, read, read.data if read.data is not None else {}, at=())
     return Lock(
         images={ref: entry.model_dump(mode="json") for ref, entry in found.images.items()},

@@ -11,6 +11,7 @@ from sparkwright.errors import Refused
 from sparkwright.inventory import glance
 from sparkwright.inventory.host import Host
 from sparkwright.remote import FORKS, Need, open_link
+from sparkwright.userfiles import document
 
 if TYPE_CHECKING:
     from sparkwright.fleet import Fleet
@@ -35,7 +36,7 @@ def need_of(playbook: str) -> Need:
     from sparkwright.modules.registry import NAMES, WITHOUT_ENGINE
 
     path = Project.here().playbook(playbook)
-    keys = set(re.findall(r"[a-z_]+(?=\s*:)", path.read_text(errors="replace")))
+    keys = set(re.findall(r"(?<![a-z_])[a-z_]+(?=\s{0,20}:)", document.text_of(path)))
     return "engine" if keys & ({*NAMES, "include"} - WITHOUT_ENGINE) else "plan"
 
 

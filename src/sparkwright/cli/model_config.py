@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import re
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
+from sparkwright.trust import bounds
 
 HUB = "https://huggingface.co"
-ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 TIMEOUT_S = 10
-MOST_BYTES = 16 * 1024 * 1024
 
 
 def read(source: str, revision: str = "main") -> Mapping[str, Any]:
@@ -42,8 +42,10 @@ def read(source: str, revision: str = "main") -> Mapping[str, Any]:
 def parse(raw: bytes, where: str) -> Mapping[str, Any]:
     """The config in these bytes. Raises Refused when they hold none."""
     try:
-        config = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        config = bounds.json_of(raw, most_bytes=bounds.CONFIG_BYTES, depth=bounds.CONFIG_DEPTH)
+    except bounds.TooMuch as error:
+        raise Refused(f"this is not the config of a model: it {error}.", where=where) from None
+    except ValueError as error:
         raise Refused(f"this is no JSON: {error}.", where=where) from error
     if not isinstance(config, dict):
         raise Refused("a model's config is a JSON object, this is something else.", where=where)
@@ -52,7 +54,9 @@ def parse(raw: bytes, where: str) -> Mapping[str, Any]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return bounds.bytes_of(path, bounds.CONFIG_BYTES)
+    except bounds.TooMuch as error:
+        raise Refused(f"this is not the config of a model: it {error}.", where=str(path)) from None
     except OSError as error:
         raise Refused(f"it cannot be read: {error.strerror}.", where=str(path)) from error
 
@@ -70,17 +74,16 @@ def _fetch(model: str, revision: str) -> bytes:
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.build_opener(_TokenStaysHome).open(request, timeout=TIMEOUT_S) as answer:
-            raw: bytes = answer.read(MOST_BYTES + 1)
+            return bounds.body_of(answer, most_bytes=bounds.CONFIG_BYTES, until_s=time.monotonic() + TIMEOUT_S)
     except urllib.error.HTTPError as error:
         error.close()
         raise _refusal(error.code, hub, model, revision, bool(token)) from error
+    except bounds.TooMuch as error:
+        raise Refused(f"its config.json is not the config of a model: it {error}.", where=model) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         said = getattr(reason, "strerror", None) or reason
         raise Unreachable(f"{hub} does not answer: {said}.", fix="A folder on disk works without it.") from error
-    if len(raw) > MOST_BYTES:
-        raise Refused(f"its config.json is over {MOST_BYTES // 1024**2} MB: that is no config.", where=model)
-    return raw
 
 
 def _refusal(code: int, hub: str, model: str, revision: str, token: bool) -> SparkwrightError:

@@ -24,6 +24,7 @@ from sparkwright.plan import expressions
 from sparkwright.plan.model import Plan
 from sparkwright.recipe.rules import is_loopback
 from sparkwright.secret import Secret
+from sparkwright.userfiles import document
 
 if TYPE_CHECKING:
     from sparkwright.recipe.serving import Serving
@@ -125,7 +126,7 @@ def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> st
     wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
     lock = lockfile.load(lock_folder(project, host))
     names = recipe.scope(host, user_of(host), wanted, entries(lock, wanted))
-    return str(expressions.render((project.root / "templates/docker-run.sh.j2").read_text(), names))
+    return str(expressions.render(document.text_of(project.root / "templates/docker-run.sh.j2"), names))
 
 
 def recipe_of(project: Project, host: Host) -> recipe.Recipe:

@@ -10,6 +10,7 @@ from sparkwright.console.lines import Lines
 from sparkwright.console.summary import Served, Summary
 from sparkwright.console.tables import Tables
 from sparkwright.plan import expressions
+from sparkwright.userfiles import document
 
 
 class Shown:
@@ -46,7 +47,7 @@ class Shown:
             "max_model_len": one.max_model_len,
             "key": one.key_variable,
         }
-        return str(expressions.render((self._project.root / "templates/client.j2").read_text(), names))
+        return str(expressions.render(document.text_of(self._project.root / "templates/client.j2"), names))
 
 
 def _lines(diff: bool, *, many: bool) -> Any:

@@ -122,7 +122,7 @@ class Host:
 
 def version_in(text: str) -> str:
     """The first thing that looks like a version of two numbers or more; empty without one."""
-    found = re.search(r"\d+(?:\.\d+)+", text)
+    found = re.search(r"(?<!\d)\d+(?:\.\d+)+", text)
     return found[0] if found else ""
 
 

@@ -14,6 +14,7 @@ from sparkwright.engine import architecture_tables as tables
 from sparkwright.engine import config_parts
 from sparkwright.engine.architecture_rules import RULES, Kind, mechanism
 from sparkwright.engine.config_parts import Part
+from sparkwright.trust.visible import one_line
 
 #: what classify() and block_size.block_size() read; the rest of a config can go
 READ = (
@@ -64,6 +65,9 @@ WITHIN: dict[str, tuple[str, ...]] = {
     "quantization_config": ("quant_method", "quantization", "kv_cache_scheme", "kv_cache_quant_algo"),
     "quantization": ("kv_cache_scheme", "kv_cache_quant_algo"),
 }
+
+
+SEEN_CHARS = 1000
 
 
 class Evidence(NamedTuple):
@@ -121,7 +125,7 @@ def classify(config: Mapping[str, Any]) -> Architecture:
         mechanism=mechanism(config, parts, found) if recurs else "",
         recurrent_layers=found.recurrent,
         layers=found.layers or inner.layers,
-        evidence=(Evidence(found.path, found.seen), *_hints(parts, recurs)),
+        evidence=(Evidence(found.path, one_line(found.seen, at_most=SEEN_CHARS)), *_hints(parts, recurs)),
         max_position_embeddings=_longest(inner),
         text=inner.keys,
         config=config,

@@ -190,7 +190,7 @@ def _recurrent_layers(part: Part, layers: int | None) -> int | None:
     if fnmatchcase(part.word("model_type"), "falcon_h1*"):
         return layers  # every layer has both
     attention = _attention_layers(part, layers)
-    return None if attention is None else layers - attention
+    return None if attention is None or attention > layers else layers - attention
 
 
 def _attention_layers(part: Part, layers: int) -> int | None:

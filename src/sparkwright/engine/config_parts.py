@@ -1,6 +1,6 @@
 """A model's config.json, taken apart: the parts of it that describe a language model, and typed looks into them.
 
-The file comes from anywhere, so a value of the wrong type counts as one that is not there.
+The file comes from anywhere, so a value of the wrong type or out of bounds counts as one that is not there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ DEEPEST = 4
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 SIZES = (*LAYERS, "hidden_size", "n_embd", "d_model")
 
+#: the largest models have 200 layers, and lists with an entry for each; no size or length reaches 2**40
+MOST_LAYERS = 10_000
+MOST_NUMBER = 2**40
+MOST_CHARS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -30,14 +35,14 @@ class Part:
         return f"{self.path}.{key}" if self.path else key
 
     def number(self, *names: str) -> int | None:
-        """The first of these keys that holds a positive whole number."""
-        held = (self.keys.get(name) for name in names)
-        return next((one for one in held if isinstance(one, int) and not isinstance(one, bool) and one > 0), None)
+        """The first of these keys that holds a positive whole number, no larger than one of its kind can be."""
+        held = ((self.keys.get(name), MOST_LAYERS if name in LAYERS else MOST_NUMBER) for name in names)
+        return next((one for one, most in held if type(one) is int and 0 < one <= most), None)
 
     def items(self, name: str) -> list[Any] | None:
-        """A key's list, None where it holds none."""
+        """A key's list, None where it holds none, or more than there can be layers."""
         held = self.keys.get(name)
-        return held if isinstance(held, list) else None
+        return held if isinstance(held, list) and len(held) <= MOST_LAYERS else None
 
     def mapping(self, name: str) -> Mapping[str, Any] | None:
         """A key's mapping, None where it holds none."""
@@ -45,9 +50,9 @@ class Part:
         return held if isinstance(held, Mapping) else None
 
     def word(self, name: str) -> str:
-        """A key's text, "" where it holds none."""
+        """A key's text, "" where it holds none, or more than there can be letters for layers."""
         held = self.keys.get(name)
-        return held if isinstance(held, str) else ""
+        return held if isinstance(held, str) and len(held) <= MOST_CHARS else ""
 
     @property
     def layers(self) -> int | None:
@@ -67,7 +72,7 @@ def text(config: Mapping[str, Any]) -> Part:
 def architecture_name(config: Mapping[str, Any]) -> str:
     """What the engine looks up: the first of `architectures`, "" where the config names none."""
     names = Part("", config).items("architectures") or [""]
-    return names[0] if isinstance(names[0], str) else ""
+    return names[0] if names and isinstance(names[0], str) and len(names[0]) <= MOST_CHARS else ""
 
 
 def _walk(part: Part, deeper: int) -> Iterator[Part]:

@@ -43,21 +43,27 @@ def _row(needle: str, pattern: str, sentence: str, ends: Literal["start", "alway
 CHUNKED_OFF = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
 NO_MODEL = "there is no model at {0} in the container."
 NO_GPU = "the container sees no GPU."
+#: of a line that is logged as an error, all before the name of the exception and after the modules it stands in
+LOGGED = r".{0,120}?\b(?:ERROR|CRITICAL) \d\d-\d\d .{0,200}?\] \s{0,40}(?:\w{1,200}\.){0,20}"
 
 DEATHS: tuple[Death, ...] = (
     # the command line (argparse: "vllm: error:" or "vllm serve: error:")
     _row("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."),
     _row(
         "ignored explicit argument ",
-        r"error: argument ([^\s:/]+)\S*: ignored explicit argument '?([^']*)",
+        r"error: argument ([^\s:/]{1,100}+)\S{0,200}?: ignored explicit argument '?([^']*)",
         "{0} takes no value, and was given {1}.",
     ),
     _row(
         "invalid choice: ",
-        r"error: argument ([^\s:/]+)\S*: invalid choice: '?([^\s']+)",
+        r"error: argument ([^\s:/]{1,100}+)\S{0,200}?: invalid choice: '?([^\s']+)",
         "the engine refuses {1} for {0}.",
     ),
-    _row("expected one argument", r"error: argument ([^\s:/]+)\S*: expected one argument", "{0} needs a value."),
+    _row(
+        "expected one argument",
+        r"error: argument ([^\s:/]{1,100}+)\S{0,200}?: expected one argument",
+        "{0} needs a value.",
+    ),
     _row(
         "-tool-choice requires",
         r"enable-auto-tool-choice requires",
@@ -106,18 +112,20 @@ DEATHS: tuple[Death, ...] = (
     # memory
     _row(
         "Free memory on device",
-        r"Free memory on device .*?\(([\d.]+)/([\d.]+) GiB\) on startup is less than desired GPU memory utilization"
+        r"Free memory on device [^(]{0,80}\(([\d.]{1,20})/([\d.]{1,20}) GiB\) on startup is less than desired GPU memory utilization"
         r" \(([\d.]+), ([\d.]+) GiB\)",
         "{0} of {1} GiB were free, and the engine wanted {3} (utilization {2}).",
     ),
     _row(
         "on kv cache allocation is less than",
-        r"Available memory on node \d+ \(([\d.]+)/[\d.]+ GiB\).* less than requested .*?\(([\d.]+) GiB",
+        r"Available memory on node \d+ \(([\d.]{1,20})/[\d.]{1,20} GiB\).{0,200} less than requested "
+        r".{0,200}?\(([\d.]{1,20}) GiB",
         "its KV cache was to take {1} GiB of memory, and {0} GiB were free.",
     ),
     _row(
         "GiB KV cache is needed",
-        r"max seq len \((\d+)\).*?([\d.]+) GiB KV cache is needed.*?KV cache memory \(([\d.]+) GiB",
+        r"max seq len \((\d+)\).{0,200}?(?<![\d.])([\d.]{1,20}) GiB KV cache is needed"
+        r".{0,200}?KV cache memory \(([\d.]{1,20}) GiB",
         "max-model-len {0} needs {1} GiB of KV cache, and {2} GiB are left for it.",
     ),
     _row(
@@ -137,7 +145,7 @@ DEATHS: tuple[Death, ...] = (
     ),
     _row(
         "Model architecture",
-        r"Model architectures? \[?'?(\w+)'?[^\]]*\]? (?:are|is) not supported",
+        r"Model architectures? \[?'?(\w{1,200}+)'?[^\]]{0,500}\]? (?:are|is) not supported",
         "this engine cannot load {0}.",
     ),
     _row(
@@ -145,9 +153,13 @@ DEATHS: tuple[Death, ...] = (
         r"model type `?([\w.-]+)`? but Transformers does not recognize",
         "this engine does not know the model type {0}: it is too old for it, or the model is not for it.",
     ),
-    _row("Repo id must be in the form", r"Repo id must be in the form .*: '([^']+)'", NO_MODEL),
+    _row("Repo id must be in the form", r"Repo id must be in the form .{0,300}: '([^']{1,500})'", NO_MODEL),
     _row("Invalid repository ID or local directory", r"directory specified: '([^']+)'", NO_MODEL),
-    _row("is not a local folder and is not a valid", r"(\S+) is not a local folder and is not a valid", NO_MODEL),
+    _row(
+        "is not a local folder and is not a valid",
+        r"(?<!\S)(\S{1,500}) is not a local folder and is not a valid",
+        NO_MODEL,
+    ),
     _row("Cannot find any model weights with", r"model weights with [`']?([^`'\s]+)", "there are no weights in {0}."),
     _row(
         "trust_remote_code=True",
@@ -156,7 +168,7 @@ DEATHS: tuple[Death, ...] = (
     ),
     _row(
         ".safetensors",
-        r"(?:FileNotFoundError|SafetensorError|No such file).*?([\w./-]+\.safetensors)",
+        r"(?:FileNotFoundError|SafetensorError|No such file).{0,500}?(?<![\w./-])([\w./-]{1,500}\.safetensors)",
         "the model's file {0} is missing or broken.",
     ),
     _row("Error while deserializing header", "", "a file of the model is truncated."),
@@ -198,7 +210,7 @@ DEATHS: tuple[Death, ...] = (
     ),
     _row("an illegal memory access", "", "a kernel used memory that is not its own (CUDA: illegal memory access)."),
     _row("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
-    _row("NCCL error", r"NCCL error[^:]*:\s*(.+?)\.?$", "NCCL failed between its workers: {0}."),
+    _row("NCCL error", r"NCCL error[^:]{0,200}:\s*(.+?)\.?$", "NCCL failed between its workers: {0}."),
     _row(
         "Timed out waiting for engine core",
         "",
@@ -214,11 +226,11 @@ DEATHS: tuple[Death, ...] = (
     # what a traceback ends with: logged, it only explains; as the process's own last words, it is the end
     _row(
         "Error: ",
-        r"\b(?:ERROR|CRITICAL) \d\d-\d\d .*?\] (?!.*Engine core init)\s*(?:\w+\.)*(\w+Error: .+?)\.?$",
+        rf"^(?!.*Engine core init){LOGGED}(\w{{1,200}}Error: .+?)\.?$",
         "{0}.",
         "never",
     ),
-    _row("Exception: ", r"\b(?:ERROR|CRITICAL) \d\d-\d\d .*?\] \s*(?:\w+\.)*(\w*Exception: .+?)\.?$", "{0}.", "never"),
+    _row("Exception: ", rf"^{LOGGED}(\w{{0,200}}Exception: .+?)\.?$", "{0}.", "never"),
     _row("Error: ", r"^(?:\([^)]*\) )?(?!.*Engine core init)(?:\w+\.)*(\w+Error: .+?)\.?$", "{0}."),
     _row("Exception: ", r"^(?:\([^)]*\) )?(?:\w+\.)*(\w*Exception: .+?)\.?$", "{0}."),
     _row("Engine core initialization failed", "", "its engine failed to start.", "always"),

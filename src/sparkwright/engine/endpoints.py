@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkwright.engine import key_file
+from sparkwright.trust.bounds import count_of, number_of
 
 HEALTH = "/health"  # 200 with an empty body, 503 when the engine is dead; it says nothing about tokens
 MODELS = "/v1/models"
@@ -42,7 +43,9 @@ REFUSALS = (400, 422)
 
 LOWEST_PRIORITY = 1000
 
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
+#: twenty settings or so
+LABELS_CHARS = 1 << 16
+_LABEL = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
 
 
 def generated(model: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
@@ -116,9 +119,10 @@ def delta_speaks(delta: Mapping[str, Any]) -> bool:
 
 def max_model_len(models: Any, name: str) -> int | None:
     """The context's length of a served model, from the answer of MODELS; None where a server does not tell it."""
-    rows = models.get("data") or [] if isinstance(models, dict) else []
+    rows = models.get("data") if isinstance(models, dict) else None
+    rows = rows if isinstance(rows, list) else []
     told = [row.get("max_model_len") for row in rows if isinstance(row, dict) and row.get("id") == name]
-    return told[0] if told and isinstance(told[0], int) else None
+    return count_of(told[0]) if told else None
 
 
 def spoken(answer: Any) -> tuple[str, str]:
@@ -133,20 +137,19 @@ def spoken(answer: Any) -> tuple[str, str]:
 def tokens_of(answer: Any) -> int:
     """How many tokens a whole answer was made of. A single one may have no text: a mark of thinking, half a character."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
-    told = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return int(told) if isinstance(told, int) else int(any(spoken(answer)))
+    told = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
+    return told if told is not None else int(any(spoken(answer)))
 
 
 def counters(metrics_text: str) -> dict[str, float]:
-    """The counters above, summed over engines, from Prometheus text. One that is missing is left out."""
+    """The counters above, summed over engines, from Prometheus text. One that is missing or is no count is left out."""
     found: dict[str, float] = {}
     for line in metrics_text.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
         if name in COUNTERS:
-            try:
-                found[name] = found.get(name, 0.0) + float(line.rsplit(" ", 1)[1])
-            except (IndexError, ValueError):
-                continue
+            value = number_of(line.rpartition(" ")[2])
+            if value is not None and value >= 0:
+                found[name] = found.get(name, 0.0) + value
     return found
 
 
@@ -154,5 +157,5 @@ def cache_config(metrics_text: str) -> dict[str, str]:
     """The engine's settings of its cache, as it prints them: "True", "16", "None"; empty where it says none."""
     for line in metrics_text.splitlines():
         if line.startswith(CACHE_CONFIG + "{"):
-            return dict(_LABEL.findall(line))
+            return dict(_LABEL.findall(line[:LABELS_CHARS]))
     return {}

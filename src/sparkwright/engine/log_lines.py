@@ -53,15 +53,15 @@ ARGPARSE = line("error: ", r"^vllm(?: serve)?: error: ")
 
 #: the engine's own settings. real. A crash repeats them as "Dumping input data for V1 LLM engine": no start, no value.
 CONFIG_DUMP = line(
-    "Initializing a V", r"Initializing a V\d LLM engine \(v(?P<version>[^)]+)\) with config: (?P<config>.*)"
+    "Initializing a V", r"Initializing a V\d LLM engine \(v(?P<version>[^)]{1,100})\) with config: (?P<config>.*)"
 )
 
 #: fields of the dump. real; chunked_prefill_enabled until 0.11.0, cudagraph_mode in JSON and as numbers until 0.11 (source).
 DUMP_FIELDS: dict[str, re.Pattern[str]] = {
     "chunked_prefill": re.compile(r"\b(?:enable_chunked_prefill|chunked_prefill_enabled)=(True|False)\b"),
     "prefix_caching": re.compile(r"\benable_prefix_caching=(True|False)\b"),
-    "kv_cache_dtype": re.compile(r"\bkv_cache_dtype=([^,\s]+),"),
-    "quantization": re.compile(r"\bquantization=([^,\s]+),"),
+    "kv_cache_dtype": re.compile(r"\bkv_cache_dtype=([^,\s]{1,200}),"),
+    "quantization": re.compile(r"\bquantization=([^,\s]{1,200}),"),
     "max_model_len": re.compile(r"\bmax_seq_len=(\d+),"),
     "cudagraph_mode": re.compile(
         r"['\"]cudagraph_mode['\"]: ?(?:<CUDAGraphMode\.(?=\w+:))?(\w+(?=[:,])|\[\d, ?\d\])|\benforce_eager=(?P<eager>True),"
@@ -92,13 +92,17 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ),
     # seen, 0.15 to 0.33; the other spellings: source 0.9 to 0.12
     ("attention_backend", line("Using ", r"Using (\w+) attention backend")),
-    ("attention_backend", line("Using ", r"Using (Flash ?Attention|FlashInfer|Triton|FlashMLA|[\w ]*?MLA) backend")),
+    (
+        "attention_backend",
+        line("Using ", r"Using (Flash ?Attention|FlashInfer|Triton|FlashMLA|[\w ]{0,40}?MLA) backend"),
+    ),
     ("attention_backend", line("Using AttentionBackendEnum.", r"Using AttentionBackendEnum\.(\w+) backend")),
     # source 0.11 to 0.33: a mode that the backend can't do is changed after the dump
     (
         "cudagraph_mode",
         line(
-            "CUDAGraphMode.", r"CUDAGraphMode\.\w+ is not supported .*setting cudagraph_mode=(?:CUDAGraphMode\.)?(\w+)"
+            "CUDAGraphMode.",
+            r"CUDAGraphMode\.\w+ is not supported .{0,1000}?setting cudagraph_mode=(?:CUDAGraphMode\.)?(\w+)",
         ),
     ),
     ("weights_s", line("Loading weights took ", r"Loading weights took ([\d.]+) s")),
@@ -171,7 +175,7 @@ WARNINGS: tuple[Line, ...] = (
     line("Your GPU does not have native support for FP"),  # source: FP8 or FP4 as weight-only
     line("Encoder-decoder models do not support chunked prefill nor prefix caching"),  # source 0.10 to 0.33
     line(
-        "Hybrid or mamba-based model detected", r"Hybrid or mamba-based model detected.*disabling"
+        "Hybrid or mamba-based model detected", r"Hybrid or mamba-based model detected.{0,500}disabling"
     ),  # source 0.10 to 0.14
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any
 from sparkwright.engine import endpoints, logs, roofline
 from sparkwright.errors import SparkwrightError
 from sparkwright.host import http_probe
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import log_reading
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.measure import gpu
 from sparkwright.modules.base import Context
-
-HEADER_BYTES = 100 * 2**20
+from sparkwright.trust import bounds
 
 
 def metrics(base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
@@ -48,7 +46,7 @@ def log(context: Context, container: str) -> logs.EngineState | None:
         return None
     reader = logs.Reader()
     try:
-        for chunk in containers.log_of_last_start(context.docker(), container):
+        for chunk in log_reading.StartLog(context.docker(), container):
             reader.push(chunk)
     except SparkwrightError:
         return None
@@ -76,10 +74,9 @@ def memory(context: Context) -> dict[str, int] | None:
 def model_config(folder: Path) -> dict[str, Any]:
     """A model's config.json; empty when there is none to read."""
     try:
-        found = json.loads((folder / "config.json").read_text())
+        return bounds.config_of(folder / "config.json")
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def ceiling(context: Context, model_dir: str) -> float | None:
@@ -90,7 +87,7 @@ def ceiling(context: Context, model_dir: str) -> float | None:
     folder = context.machine.expand(model_dir)
     try:
         tensors = [one for path in sorted(folder.glob("*.safetensors")) for one in _tensors(path)]
-    except (OSError, ValueError, KeyError, TypeError, struct.error):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
         return None
     return roofline.ceiling(name, roofline.bytes_per_token(model_config(folder), tensors))
 
@@ -99,10 +96,12 @@ def _tensors(path: Path) -> Iterator[tuple[str, int]]:
     """(name, bytes) of each tensor of a safetensors file: only its header is read."""
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
-        if size > HEADER_BYTES:
+        if size > bounds.INDEX_BYTES:
             raise ValueError("no safetensors header")
-        header = json.loads(file.read(size))
+        header = bounds.json_of(file.read(size), most_bytes=bounds.INDEX_BYTES)
     for name, about in header.items():
         if name != "__metadata__":
-            begin, end = about["data_offsets"]
-            yield name, int(end) - int(begin)
+            begin, end = (bounds.count_of(at) for at in about["data_offsets"])
+            if begin is None or end is None or end < begin:
+                raise ValueError("no offsets of a tensor")
+            yield name, end - begin

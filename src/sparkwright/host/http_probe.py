@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.measure import stream
+from sparkwright.trust import bounds
+
+SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Answer:
     def json(self) -> Any:
         """The body as JSON; None when it is not."""
         try:
-            return json.loads(self.body)
+            return bounds.json_of(self.body)
         except ValueError:
             return None
 
@@ -29,12 +33,12 @@ class Answer:
         """What an error says, shortly."""
         found = self.json()
         if isinstance(found, dict) and isinstance(found.get("error"), dict):
-            return str(found["error"].get("message", ""))
-        return self.body[:200].decode(errors="replace") or self.error
+            return str(found["error"].get("message", ""))[:SHOWN_CHARS]
+        return self.body[:SHOWN_CHARS].decode(errors="replace") or self.error
 
 
 def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Answer:
-    """One request on a connection of its own. Never raises."""
+    """One request on a connection of its own, all of it within timeout_s. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     try:
         connection = stream.connect(base_url, timeout_s)
@@ -46,9 +50,13 @@ def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeou
         return Answer(0, error=str(error))
     try:
         payload = None if body is None else json.dumps(body)
+        until_s = time.monotonic() + timeout_s
+        stream.ends(connection, time.perf_counter() + timeout_s)
         connection.request("GET" if body is None else "POST", path, payload, headers)
         answer = connection.getresponse()
-        return Answer(answer.status, answer.read())
+        return Answer(answer.status, bounds.body_of(answer, until_s=until_s))
+    except bounds.TooMuch as error:
+        return Answer(0, error=f"its answer {error}")
     except TimeoutError:
         return Answer(0, error="timeout")
     except (OSError, http.client.HTTPException) as error:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparkwright.errors import Failed
+from sparkwright.host import output
 from sparkwright.host.ollama.ollama_places import url_of
 
 #: only root writes to these folders
@@ -92,22 +93,18 @@ class Machine:
         return {**self.env, "PATH": ROOT_PATH} if program == "sudo" and not self.sandbox else dict(self.env)
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> Completed:
-        """Run a program, no shell. A missing one is exit 127. Raises Failed when it takes longer than timeout_s."""
+        """Run a program, no shell. A missing one is exit 127.
+
+        Raises Failed when it takes longer than timeout_s, or prints too much.
+        """
         try:
-            done = subprocess.run(
-                list(argv),
-                input=stdin.encode(),
-                capture_output=True,
-                timeout=timeout_s,
-                env=self._environment(argv[0]),
-                check=False,
-            )
+            code, out, err = output.run(argv, stdin=stdin.encode(), timeout_s=timeout_s, env=self._environment(argv[0]))
         except FileNotFoundError:
             return Completed(tuple(argv), 127, "", f"{argv[0]}: not found")
         except PermissionError:
             return Completed(tuple(argv), 126, "", f"{argv[0]}: permission denied")
         except subprocess.TimeoutExpired:
             raise Failed(f"{argv[0]} did not end within {timeout_s:g} s") from None
-        return Completed(
-            tuple(argv), done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-        )
+        except output.TooMuchOutput:
+            raise Failed(f"{argv[0]} printed more than {output.MOST_BYTES >> 20} MiB") from None
+        return Completed(tuple(argv), code, out.decode(errors="replace"), err.decode(errors="replace"))

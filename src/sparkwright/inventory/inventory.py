@@ -62,6 +62,8 @@ def _groups(path: Path) -> dict[str, GroupFile]:
     if not path.exists():
         return {}
     read = document.load(path)
+    if not isinstance(read.data, dict | None):
+        raise Refused("groups.yml is a mapping of groups by name.", where=read.where())
     groups = {name: data if data is not None else {} for name, data in (read.data or {}).items()}
     checked = {name: check(GroupFile, read, data, at=(name,)) for name, data in groups.items()}
     for name, group in checked.items():

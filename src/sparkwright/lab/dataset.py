@@ -5,7 +5,6 @@ There is no tokenizer on a laptop: an answer's tokens are guessed from its chara
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +12,13 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.measure.workload import LONGEST, SHORTEST
+from sparkwright.trust import bounds
 
 CHARS_PER_TOKEN = 4
 ANSWER_TOKENS = 128
 #: who asks and who answers, in the spellings that are about
+#: ShareGPT has 650 MB
+MOST_BYTES = 2048 * bounds.MIB
 ASKS, ANSWERS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 TOKENS = ("output_tokens", "max_tokens", "completion_tokens")
 
@@ -27,7 +29,9 @@ def load(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
     As in vLLM's own benchmark one turn of a conversation counts, with 4 to 1024 tokens on either side.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = bounds.bytes_of(path, MOST_BYTES).decode()
+    except bounds.TooMuch as error:
+        raise Refused(f"{path} {error}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path} can't be read: {error}.") from None
     rows = list(_share_gpt(text, path) if text.lstrip().startswith("[") else _lines(text, path))
@@ -41,12 +45,12 @@ def load(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
 
 def _share_gpt(text: str, path: Path) -> Iterator[tuple[str, int]]:
     try:
-        data = json.loads(text)
+        data = bounds.json_of(text, most_bytes=MOST_BYTES)
     except ValueError as error:
         raise Refused(f"{path} is no JSON: {error}.") from None
     for row in data:
         turns = row.get("conversations") or row.get("conversation") or [] if isinstance(row, dict) else []
-        if len(turns) < 2 or _who(turns[0]) not in ASKS or _who(turns[1]) not in ANSWERS:
+        if not isinstance(turns, list) or len(turns) < 2 or _who(turns[0]) not in ASKS or _who(turns[1]) not in ANSWERS:
             continue
         prompt, answer = str(turns[0].get("value") or ""), str(turns[1].get("value") or "")
         sizes = [len(part) // CHARS_PER_TOKEN for part in (prompt, answer)]
@@ -63,7 +67,7 @@ def _lines(text: str, path: Path) -> Iterator[tuple[str, int]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = bounds.json_of(line)
         except ValueError:
             raise Refused("a line is no JSON.", where=f"{path}:{number}") from None
         prompt = row.get("prompt") if isinstance(row, dict) else row

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.measure.background import Background
+from sparkwright.trust.bounds import number_of
 
 FIELDS = ("clocks.sm", "power.draw", "temperature.gpu", "utilization.gpu")
 QUERY = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
 EVERY_S = 0.5
 
+#: no GPU has so many MHz, W or degrees
+MOST = 1e6
 BUSY = 90.0
 SLOW_MHZ = 1500.0
 OF_BASELINE = 0.8
@@ -120,7 +123,4 @@ def summed(samples: Sequence[Sample]) -> State:
 
 
 def _number(cell: str) -> float | None:
-    try:
-        return float(cell.strip())
-    except ValueError:
-        return None
+    return number_of(cell.strip(), most=MOST)

@@ -19,8 +19,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright.engine import endpoints
+from sparkwright.trust import bounds
 
 READ_BYTES = 1 << 16
+#: a chunk has 300 bytes, one of many tokens a few kB
+EVENT_BYTES = 1 << 20
+MOST_BYTES = 256 << 20
+ERROR_BYTES = 1 << 16
+SHOWN_CHARS = 500
+#: more than any server generates in one answer
+MOST_TOKENS = 10**9
 
 
 class StreamError(Exception):
@@ -214,11 +222,11 @@ def record(
         answer = http.client.HTTPResponse(connection.sock, method="POST")
         found.sent_s = time.perf_counter()
         connection.sock.sendall(data)
-        _deadline(connection, found.sent_s + min(timeout_s, cap_s))
+        ends(connection, found.sent_s + min(timeout_s, cap_s))
         answer.begin()
         if answer.status != 200:
-            raise StreamError(_message(answer.read()), answer.status)
-        _deadline(connection, found.sent_s + cap_s)
+            raise StreamError(_message(answer.read(ERROR_BYTES)), answer.status)
+        ends(connection, found.sent_s + cap_s)
         _receive(answer, found, cap_s, on_chunk)
     except TimeoutError:
         found.capped = time.perf_counter() - found.sent_s >= cap_s
@@ -233,22 +241,24 @@ def record(
 def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, on_chunk: Callable[[int], None]) -> None:
     """The hot loop: receive, read the clock, keep."""
     pieces, sent_s, clock, receive = found.pieces, found.sent_s, time.perf_counter, answer.read1
-    count = 0
-    while True:
+    count, size = 0, 0
+    while size <= MOST_BYTES:
         piece = receive(READ_BYTES)
         now_s = clock() - sent_s
         if not piece:
             return
         pieces.append((now_s, piece))
+        size += len(piece)
         count += 1
         on_chunk(count)
         if now_s > cap_s:
             found.capped = True
             return
+    found.broken = f"the stream has more than {MOST_BYTES >> 20} MiB"
 
 
-def _deadline(connection: http.client.HTTPConnection, until_s: float) -> None:
-    """Only plain connections know a deadline; with TLS each read has its own timeout."""
+def ends(connection: http.client.HTTPConnection, until_s: float) -> None:
+    """No read goes on after until_s, by time.perf_counter. With TLS, which knows no deadline, each has its own timeout."""
     if isinstance(connection.sock, _Socket):
         connection.sock.until_s = until_s
 
@@ -261,6 +271,8 @@ def read(recording: Recording) -> Stream:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             reader.line(at_s, line)
+        if len(rest) > EVENT_BYTES:
+            raise StreamError(f"a chunk has more than {EVENT_BYTES >> 20} MiB", tokens=reader.stream.tokens)
     stream = reader.stream
     if recording.broken:
         raise StreamError(recording.broken, tokens=stream.tokens)
@@ -287,18 +299,21 @@ class _Reader:
             self.done = True
             return
         try:
-            chunk = json.loads(data)
+            chunk = bounds.json_of(data)
         except ValueError:
             raise StreamError("a chunk is no JSON", tokens=self.stream.tokens) from None
+        if not isinstance(chunk, dict):
+            raise StreamError("a chunk is no JSON object", tokens=self.stream.tokens)
         if chunk.get("error"):
             raise StreamError(f"the server says: {_error(chunk['error'])}", tokens=self.stream.tokens)
         self._chunk(at_s, chunk)
 
     def _chunk(self, at_s: float, chunk: dict[str, Any]) -> None:
-        stream, usage = self.stream, chunk.get("usage") or {}
-        stream.prompt_tokens = usage.get("prompt_tokens") or stream.prompt_tokens
-        counted = usage.get("completion_tokens") or 0
-        deltas = [choice.get("delta") or {} for choice in chunk.get("choices") or ()]
+        stream, usage = self.stream, _mapping(chunk.get("usage"))
+        stream.prompt_tokens = bounds.count_of(usage.get("prompt_tokens"), MOST_TOKENS) or stream.prompt_tokens
+        counted = bounds.count_of(usage.get("completion_tokens"), MOST_TOKENS) or 0
+        choices = chunk.get("choices")
+        deltas = [_mapping(_mapping(one).get("delta")) for one in (choices if isinstance(choices, list) else ())]
         speaks = any(endpoints.delta_counts(delta) for delta in deltas)
         if deltas and counted and not self._chunks:
             self._continuous = True
@@ -326,8 +341,12 @@ class _Reader:
         return stream
 
 
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _error(error: Any) -> str:
-    return str(error.get("message") or error) if isinstance(error, dict) else str(error)
+    return str(error.get("message") or error if isinstance(error, dict) else error)[:SHOWN_CHARS]
 
 
 def _said(error: Exception) -> str:
@@ -336,6 +355,6 @@ def _said(error: Exception) -> str:
 
 def _message(body: bytes) -> str:
     try:
-        return _error(json.loads(body)["error"])
+        return _error(bounds.json_of(body)["error"])
     except (ValueError, KeyError, TypeError):
         return body[:200].decode(errors="replace") or "no message"

@@ -8,7 +8,7 @@ from typing import Any
 from sparkwright.engine import logs, settings
 from sparkwright.engine.log_text import lines_of
 from sparkwright.errors import Inconclusive
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import log_reading
 from sparkwright.host.records import cells
 from sparkwright.modules.base import Context, Module, Result, arg
 
@@ -42,7 +42,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
         if context.check:
             return Result(msg="known after: the start", data={"same": False})
         reader, found = logs.Reader(), dict[str, str]()
-        for line in lines_of(containers.log_of_last_start(context.docker(), args.name)):
+        for line in lines_of(log_reading.StartLog(context.docker(), args.name)):
             if reader.feed(line):
                 found = {}
             found = settings.of_line(line) or found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparkwright.engine import log_text, logs
 from sparkwright.errors import Inconclusive
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, log_reading
 from sparkwright.modules.base import Context, Module, Result, arg
 
 
@@ -16,7 +16,7 @@ class EngineLog(Module["EngineLog.Args"]):
     It changes nothing. A container that is stopped is read too.
 
     Returns: state (version, chunked_prefill ..., null for unknown, and evidence), known (whether the log holds a start at
-    all), text (its last lines without colours, with `tail`).
+    all), text (its last lines without colours, with `tail`), cut (what was read of a log that is too long to be read whole).
 
     Inconclusive when there is no such container. Fails when its logging driver keeps nothing to read.
     """
@@ -30,9 +30,11 @@ class EngineLog(Module["EngineLog.Args"]):
         client, reader = context.docker(), logs.Reader()
         if containers.inspect(client, args.name) is None:
             raise Inconclusive(f"there is no container {args.name}, so nothing is known.")
-        for chunk in containers.log_of_last_start(client, args.name):
+        log = log_reading.StartLog(client, args.name)
+        for chunk in log:
             reader.push(chunk)
         state = reader.finish()
-        text = log_text.plain("\n".join(containers.last_lines(client, args.name, args.tail))) if args.tail else ""
+        text = log_text.plain("\n".join(log_reading.last_lines(client, args.name, args.tail))) if args.tail else ""
         msg = state.died.value or (state.stage if state.known else "its log holds no start of the engine")
-        return Result(msg=msg, data={"state": state.to_json(), "known": state.known, "text": text})
+        data = {"state": state.to_json(), "known": state.known, "text": text, "cut": log.cut}
+        return Result(msg=f"{msg}; {log.cut}" if log.cut else msg, data=data)

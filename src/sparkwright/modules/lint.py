@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +9,7 @@ from sparkwright.engine import architecture, rules, versions
 from sparkwright.errors import Exit
 from sparkwright.host.images import engine_image
 from sparkwright.modules.base import Context, Module, Result, arg
+from sparkwright.trust import bounds
 
 
 class Lint(Module["Lint.Args"]):
@@ -58,7 +58,6 @@ def _warnings(found: list[rules.Finding]) -> list[str]:
 
 def _config(args: Lint.Args, context: Context) -> dict[str, Any]:
     try:
-        found = json.loads((context.machine.expand(args.model_dir) / "config.json").read_text())
+        return bounds.config_of(context.machine.expand(args.model_dir) / "config.json")
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from sparkwright.host.models import hub, hub_info
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.whole import Manifest
 from sparkwright.modules.base import Context, Module, Result, arg
+from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_a_revision, why_not_an_id
 from sparkwright.trust.visible import one_line
 
@@ -84,11 +84,9 @@ def _is_commit(revision: str) -> bool:
 
 def _config_here(folder: Path) -> dict[str, Any] | None:
     try:
-        with (folder / hub.CONFIG).open("rb") as file:
-            found = json.loads(file.read(hub_info.CONFIG_BYTES))
-    except (OSError, ValueError, RecursionError):
+        return essence(bounds.config_of(folder / hub.CONFIG))
+    except (OSError, ValueError):
         return None
-    return essence(found) if isinstance(found, dict) else None
 
 
 def _chosen(path: str, allow: list[str], ignore: list[str]) -> bool:

@@ -9,11 +9,15 @@ from typing import Literal
 from sparkwright.engine import logs
 from sparkwright.engine.log_text import lines_of
 from sparkwright.errors import Refused
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import log_reading
 from sparkwright.modules.base import Context, Module, Result, arg
+from sparkwright.trust.patterns import why_not
+from sparkwright.trust.visible import one_line
 
 Verdict = Literal["proved", "disproved", "not found"]
 EVIDENCE_CHARS = 300
+#: of a line; the longest that an engine writes, its config dump, has 6 kB
+SEARCHED_CHARS = 1 << 13
 SAID = {True: "enabled", False: "disabled", None: "unknown"}
 
 
@@ -34,7 +38,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
     A forbidden pattern that no line holds is proved only when the log holds a start of the engine.
 
     Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), checks (check, verdict,
-    evidence), version.
+    evidence), version, cut (what was read of a log that is too long to be read whole; empty for the whole).
     """
 
     safe_in_check = False
@@ -50,38 +54,43 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         reader, watch = logs.Reader(), Watch([*args.expect_log, *args.forbid_log])
-        for line in lines_of(containers.log_of_last_start(context.docker(), args.name)):
+        log = log_reading.StartLog(context.docker(), args.name)
+        for line in lines_of(log):
             if reader.feed(line):
                 watch.forget()
             watch.feed(line)
         state = reader.finish()
-        checks = checks_of(args, state, watch.found)
+        checks = checks_of(args, state, watch.found, log.cut)
         data = {
             "state": state.to_json(),
             "checks": [asdict(one) for one in checks],
             "version": state.value("version"),
+            "cut": log.cut,
         }
         bad = [one for one in checks if one.verdict in wrong(args.log_unknown)]
         if bad:
             said = "; ".join(f"{one.check}: {one.verdict}" for one in bad)
-            return Result(failed=True, msg=f"{said}.", data={**data, "evidence": [one.evidence for one in bad]})
+            return Result(
+                failed=True, msg=f"{_joined(said, log.cut)}.", data={**data, "evidence": [one.evidence for one in bad]}
+            )
         open_ones = [f"{one.check}: {one.verdict}" for one in checks if one.verdict == "not found"]
-        return Result(msg="; ".join([_sentence(state, args.note), *open_ones]), data=data)
+        return Result(msg=_joined(_sentence(state, args.note), *open_ones, log.cut), data=data)
 
 
 class Watch:
-    """The first line that holds each of some patterns. Raises Refused for what is no regular expression."""
+    """The first line that holds each of some patterns. Raises Refused for what is none, or may take for ever."""
 
     def __init__(self, patterns: list[str]) -> None:
         self.found: dict[str, str] = {}
-        try:
-            self._all = {pattern: re.compile(pattern) for pattern in patterns}
-        except re.error as error:
-            raise Refused(f"{error.pattern!r} is no regular expression: {error}.") from None
+        for pattern in patterns:
+            if reason := why_not(pattern):
+                raise Refused(f"'{one_line(pattern, at_most=EVIDENCE_CHARS)}' {reason}.")
+        self._all = {pattern: re.compile(pattern) for pattern in patterns}
         self._open = dict(self._all)
 
     def feed(self, line: str) -> None:
         """Look at one line."""
+        line = line[:SEARCHED_CHARS]
         for text in [text for text, pattern in self._open.items() if pattern.search(line)]:
             self.found[text] = line[:EVIDENCE_CHARS]
             del self._open[text]
@@ -97,11 +106,12 @@ def wrong(log_unknown: str) -> tuple[Verdict, ...]:
     return ("disproved",) if log_unknown == "pass" else ("disproved", "not found")
 
 
-def checks_of(args: VerifyLogs.Args, state: logs.EngineState, found: dict[str, str]) -> list[Check]:
-    """Every expectation with its verdict. found: the first line of each pattern that has one. Pure."""
+def checks_of(args: VerifyLogs.Args, state: logs.EngineState, found: dict[str, str], cut: str = "") -> list[Check]:
+    """Every expectation with its verdict. found: the first line of each pattern that has one. cut: what of the log was
+    read when that is not the whole; then no line is proved to be absent. Pure."""
     checks = [] if args.chunked_prefill == "any" else [_chunked_prefill(args.chunked_prefill, state)]
     checks += [_expected(pattern, found.get(pattern)) for pattern in args.expect_log]
-    return checks + [_forbidden(pattern, found.get(pattern), state) for pattern in args.forbid_log]
+    return checks + [_forbidden(pattern, found.get(pattern), state, cut) for pattern in args.forbid_log]
 
 
 def _chunked_prefill(expected: str, state: logs.EngineState) -> Check:
@@ -117,11 +127,17 @@ def _expected(pattern: str, line: str | None) -> Check:
     return Check(name, "not found", "no such line") if line is None else Check(name, "proved", line)
 
 
-def _forbidden(pattern: str, line: str | None, state: logs.EngineState) -> Check:
+def _forbidden(pattern: str, line: str | None, state: logs.EngineState, cut: str) -> Check:
     name = f"no line holds {pattern!r}"
     if line is not None:
         return Check(name, "disproved", line)
+    if cut:
+        return Check(name, "not found", cut)
     return Check(name, "proved", "no such line") if state.known else Check(name, "not found", "no start in the log")
+
+
+def _joined(*said: str) -> str:
+    return "; ".join(one for one in said if one)
 
 
 def _sentence(state: logs.EngineState, note: str) -> str:

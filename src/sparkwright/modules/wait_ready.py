@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.engine import endpoints, log_lines, logs
 from sparkwright.errors import Failed
 from sparkwright.host import http_probe
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, log_reading
 from sparkwright.modules.base import Context, Module, Result, arg
 
 POLL_S = 0.2
@@ -69,7 +69,7 @@ class WaitReady(Module["WaitReady.Args"]):
 
     @staticmethod
     def _state(name: str, context: Context) -> logs.EngineState:
-        return logs.read("\n".join(containers.last_lines(context.docker(), name, 2000)))
+        return logs.read(log_reading.end(context.docker(), name, log_reading.END_LINES))
 
     def _died(self, args: Args, now: dict[str, Any] | None, context: Context) -> Result:
         if now is None:
@@ -78,13 +78,13 @@ class WaitReady(Module["WaitReady.Args"]):
         code = now["State"]["ExitCode"]
         how = f"exit code {code}" if not now["State"].get("OOMKilled") else "killed for memory"
         why = state.died.value or "its log gives no reason that is known."
-        lines = [line.rstrip() for line in containers.last_lines(context.docker(), args.name, 200) if line.strip()]
+        lines = [line.rstrip() for line in log_reading.last_lines(context.docker(), args.name, 200) if line.strip()]
         data = {"exit_code": code, "died": state.died.value, "evidence": lines[-EVIDENCE_LINES:]}
         return Result(failed=True, msg=f"the engine died ({how}): {why}", data=data)
 
     def _late(self, args: Args, context: Context) -> Result:
         state = self._state(args.name, context)
-        lines = containers.last_lines(context.docker(), args.name, EVIDENCE_LINES)
+        lines = log_reading.last_lines(context.docker(), args.name, EVIDENCE_LINES)
         msg = f"not ready after {args.timeout_s:g} s; the last stage in its log: {state.stage or 'none'}."
         return Result(failed=True, msg=msg, fix="If it is only slow, raise `expect.ready_s`.", data={"evidence": lines})
 

@@ -1,4 +1,4 @@
-"""What one expression may cost: processor time, memory, the length of what it makes.
+"""What one expression may cost: processor time and memory. jinja_limits.py counts its steps and what it makes.
 
 An expression reads facts and results, which a host, a log or a model filled. However it goes wrong, it is a failed task of a
 run that goes on to its rescue, never the end of the process.
@@ -18,31 +18,10 @@ from typing import Any
 TIME_S = 1.0
 #: what the process may grow by meanwhile
 GROWTH_BYTES = 256 * 2**20
-#: elements of a list, characters of a text
-LENGTH = 2**20
-#: of a whole number: more digits than any size in bytes has
-BITS = 4096
 
 
 class OutOfBounds(Exception):
     """An expression that costs more than it may; the message is a sentence."""
-
-
-def checked_times(left: Any, right: Any) -> Any:
-    """LEFT * RIGHT. Raises OutOfBounds before it is made."""
-    for many, one in ((left, right), (right, left)):
-        if isinstance(one, int) and hasattr(many, "__len__") and len(many) * one > LENGTH:
-            raise OutOfBounds(f"makes more than {LENGTH} elements")
-    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > BITS:
-        raise OutOfBounds(f"makes a number of more than {BITS} bits")
-    return left * right
-
-
-def checked_power(base: Any, exponent: Any) -> Any:
-    """BASE ** EXPONENT. Raises OutOfBounds before it is made."""
-    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > BITS:
-        raise OutOfBounds(f"makes a number of more than {BITS} bits")
-    return base**exponent
 
 
 @contextmanager

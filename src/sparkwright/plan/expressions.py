@@ -14,6 +14,8 @@ from typing import Any
 
 from sparkwright.plan import bounds, plain
 
+#: of a text, in a sentence about it
+SHOWN_CHARS = 300
 #: a text that is nothing but one expression, told without parsing it
 LONE = re.compile(r"\{\{([^{}]*)\}\}")
 #: characters of an expression that a sentence about it repeats

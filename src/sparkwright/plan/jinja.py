@@ -9,40 +9,19 @@ from typing import Any
 
 from jinja2 import StrictUndefined, meta, nodes
 from jinja2.exceptions import UndefinedError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sparkwright import shell
 from sparkwright.plan import bounds
 from sparkwright.plan.expressions import truth
+from sparkwright.plan.jinja_limits import Limited, begin
 
 __all__ = ["UndefinedError", "evaluated", "lone_expression", "names_in", "rendered"]
 
 
-#: of blocks and operators inside each other
-DEEPEST = 50
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, whose products and powers are bounded; so is a `range`, by the sandbox itself."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """As Jinja's own; what is nested too deeply is refused, for compiling it would take minutes."""
-        parsed = super()._parse(source, name, filename)
-        level: list[nodes.Node] = [parsed]
-        for _ in range(DEEPEST):
-            level = [child for node in level for child in node.iter_child_nodes()]
-        if level:
-            raise bounds.OutOfBounds("nested too deeply")
-        return parsed
-
-
-def _environment() -> _Environment:
-    env = _Environment(
+def _environment() -> Limited:
+    env = Limited(
         undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )
-    env.binop_table.update({"*": bounds.checked_times, "**": bounds.checked_power})
     env.filters.update(
         quote=shell.quote,
         bool=truth,
@@ -83,6 +62,7 @@ def lone_expression(text: str) -> str | None:
 
 def evaluated(expression: str, names: Mapping[str, Any]) -> Any:
     """The value of a bare expression, plain all through. Raises what Jinja2 raises, and OutOfBounds."""
+    begin()
     with bounds.memory():
         call = _compiled(expression)
         return bounds.timed(lambda: _settled(call(**names)))
@@ -90,6 +70,7 @@ def evaluated(expression: str, names: Mapping[str, Any]) -> Any:
 
 def rendered(text: str, names: Mapping[str, Any]) -> Any:
     """A text with every expression in it replaced. Raises as `evaluated` does."""
+    begin()
     with bounds.memory():
         template = _template(text)
         return bounds.timed(lambda: _settled(template.render(**names)))
@@ -99,8 +80,6 @@ def _settled(value: Any) -> Any:
     """A value that no longer depends on names: what is lazy is a list, what is undefined raises UndefinedError."""
     if isinstance(value, StrictUndefined):
         value._fail_with_undefined_error()
-    if isinstance(value, str) and len(value) > 4 * bounds.LENGTH:
-        raise bounds.OutOfBounds(f"makes more than {4 * bounds.LENGTH} characters")
     if isinstance(value, Mapping):
         return {key: _settled(child) for key, child in value.items()}
     if isinstance(value, list | tuple | set | Iterator | KeysView | ValuesView | ItemsView):

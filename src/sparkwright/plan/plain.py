@@ -17,6 +17,10 @@ WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 LONGEST = 500
 
 
+#: a longer one is not plain; the recursion here is no deeper than this allows
+MOST_CHARS = 500
+
+
 class NotPlain(Exception):
     """Only Jinja2 can tell."""
 
@@ -33,7 +37,9 @@ def value(expression: str, known: Mapping[str, Any]) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _read(expression: str) -> tuple[ast.expr, frozenset[str]]:
-    if not expression.isascii() or "\\" in expression or "#" in expression:  # they mean something else in Python
+    if (
+        len(expression) > MOST_CHARS or not expression.isascii() or "\\" in expression or "#" in expression
+    ):  # they mean something else in Python
         raise NotPlain
     if len(expression) > LONGEST:
         raise NotPlain

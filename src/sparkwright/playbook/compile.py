@@ -16,6 +16,7 @@ from sparkwright.plan.model import Block, Plan, Step, Task
 from sparkwright.playbook import cycles, selection, signatures
 from sparkwright.playbook.models import BlockFile, Condition, TaskFile
 from sparkwright.playbook.playbook import Options, Play
+from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest
 from sparkwright.userfiles.document import Place, shown
 
@@ -264,7 +265,7 @@ class _Compiler:
             known = [one.name for one in (self.project / "templates").glob("*")]
             at = self.where((*place, "template", "src"))
             raise Refused(f"no template {src!r}.", where=at, fix=nearest(path.name, known))
-        return path.read_text()
+        return document.text_of(path)
 
     def _conditions(self, given: Condition | None, place: Place, local: Mapping[str, Any]) -> tuple[str, ...]:
         """What is left to ask: a condition that files decide is decided here."""

@@ -12,6 +12,9 @@ from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest
 from sparkwright.userfiles.document import Document, Place
 
+#: files that one playbook includes, each time counted, and how deep lists of tasks stand in each other
+MOST_INCLUDES = 200
+DEEPEST = 24
 LISTS = ("tasks", "handlers", "block", "rescue", "always")
 
 
@@ -20,22 +23,33 @@ def spliced(read: Document) -> Document:
 
     Lines of what was included are lines of that file. Raises Refused for a file that is not there, or that includes itself.
     """
-    splicer = _Splicer(read, (read.path.resolve(),))
+    splicer = _Splicer(read, (read.path.resolve(),), 0, [])
     data = splicer.inside(read.data, ())
     return replace(read, data=data, grafts=splicer.grafts)
 
 
 class _Splicer:
-    """opened: the files that led here, for a circle among them."""
+    """opened: the files that led here, for a circle among them. depth: of the lists around. included: every file so far."""
 
-    def __init__(self, read: Document, opened: tuple[Path, ...]) -> None:
+    def __init__(self, read: Document, opened: tuple[Path, ...], depth: int, included: list[Path]) -> None:
         self.read = read
         self.opened = opened
+        self.depth = depth
+        self.included = included
         self.grafts: dict[Place, Document] = {}
 
     def inside(self, value: Any, place: Place) -> Any:
         """A list of plays or of tasks, each with its own lists looked through."""
-        return [self._item(one, (*place, n)) for n, one in enumerate(value)] if isinstance(value, list) else value
+        if not isinstance(value, list):
+            return value
+        if self.depth > DEEPEST:
+            raise Refused(
+                f"blocks and includes stand in each other more than {DEEPEST} times.", where=self.read.where(*place)
+            )
+        self.depth += 1
+        found = [self._item(one, (*place, n)) for n, one in enumerate(value)]
+        self.depth -= 1
+        return found
 
     def _item(self, item: Any, place: Place) -> Any:
         if not isinstance(item, dict):
@@ -53,10 +67,13 @@ class _Splicer:
             raise Refused(f"no file {given.include!r} beside it.", where=at, fix=nearest(given.include, known))
         if path.resolve() in self.opened:
             raise Refused(f"{given.include} includes itself.", where=at)
+        self.included.append(path)
+        if len(self.included) > MOST_INCLUDES:
+            raise Refused(f"more than {MOST_INCLUDES} files are included, each time counted.", where=at)
         part = document.load(path)
         if not isinstance(part.data, list):
             raise Refused("what is included is a list of tasks.", where=part.where())
-        inner = _Splicer(part, (*self.opened, path.resolve()))
+        inner = _Splicer(part, (*self.opened, path.resolve()), self.depth, self.included)
         tasks = inner.inside(part.data, ())
         self.grafts[(*place, "block")] = replace(part, data=tasks, grafts=inner.grafts)
         return {"name": given.include, **{k: v for k, v in item.items() if k != "include"}, "block": tasks}

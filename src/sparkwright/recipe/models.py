@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -10,14 +9,14 @@ from pydantic import AfterValidator, Field
 from sparkwright.inventory.models import SecretSource
 from sparkwright.recipe import words
 from sparkwright.trust import model_files
+from sparkwright.trust.patterns import why_not
+from sparkwright.trust.visible import one_line
 from sparkwright.userfiles.checked import Strict, rule
 
 
 def _is_pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}.") from None
+    if reason := why_not(text):
+        raise ValueError(f"'{one_line(text, at_most=80)}' {reason}.")
     return text
 
 

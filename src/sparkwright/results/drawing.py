@@ -113,5 +113,6 @@ def _inlined(text: str, chart: Chart) -> str:
     body = text[text.index("<svg") :]
     for pattern in (r'(\bid=")', r"(url\(#)", r'(href="#)'):
         body = re.sub(pattern, rf"\g<1>{chart.key}-", body)
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.S)
+    before, _, rest = body.partition("<metadata>")
+    body = before + (rest.partition("</metadata>")[2] if rest else "")
     return body.replace("<svg", f'<svg role="img" aria-labelledby="{chart.key}-name"', 1)

@@ -14,8 +14,12 @@ from pydantic import ValidationError
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.results.models import SCHEMA, Figures, Results
+from sparkwright.trust import bounds
 from sparkwright.trust.bounded import clean
+from sparkwright.trust.visible import one_line
 
+#: one of ten thousand cells
+MOST_BYTES = 64 * bounds.MIB
 JSON, CSV, PAGE = "results.json", "results.csv", "report.html"
 
 #: the load's numbers that stand in columns of the CSV
@@ -37,19 +41,23 @@ def read(path: Path) -> Results:
     """A results file, or the one in a folder. Raises Refused for what is none, or is of a newer schema."""
     path = path / JSON if path.is_dir() else path
     try:
-        data = clean(json.loads(path.read_text()))
+        data = clean(bounds.json_of(bounds.bytes_of(path, MOST_BYTES), most_bytes=MOST_BYTES))
     except FileNotFoundError:
         raise Refused(f"no file {path}.", fix="`invoke bench.list` names the experiments there are.") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except bounds.TooMuch as error:
+        raise Refused(f"{path} {error}.") from None
+    except (OSError, ValueError) as error:
         raise Refused(f"{path} is no JSON: {error}.") from None
     if not isinstance(data, dict) or data.get("kind") != "sparkwright bench":
         raise Refused(
             f"{path} is no results file of this tool.",
             fix="`invoke bench.import FILE` takes those of `vllm bench serve`.",
         )
-    if data.get("schema", 0) > SCHEMA:
+    schema = data.get("schema", 0)
+    if not isinstance(schema, int) or schema > SCHEMA:
         raise Refused(
-            f"{path} is of schema {data['schema']}, this tool reads {SCHEMA}.", fix="Take a newer sparkwright."
+            f"{path} is of schema {one_line(str(schema), at_most=40)}, this tool reads {SCHEMA}.",
+            fix="Take a newer sparkwright.",
         )
     try:
         return Results.model_validate(data)

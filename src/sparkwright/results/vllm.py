@@ -10,13 +10,14 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.measure.figures import STALL, Spread
 from sparkwright.results.models import SCHEMA, Results
+from sparkwright.trust import bounds
 from sparkwright.trust.bounded import clean
 
 #: its word for a kind of figure, ours
@@ -24,6 +25,9 @@ KINDS = {"mean": "mean", "median": "p50", "p99": "p99"}
 METRICS = ("ttft", "itl", "tpot", "e2el")
 
 #: its printed line, our key; the numbers of a load too
+#: a result that lists every gap of ten thousand requests
+TEXT_CHARS = 200
+MOST_BYTES = 256 * bounds.MIB
 LINES: Mapping[str, str] = {
     "Successful requests": "completed",
     "Failed requests": "failed",
@@ -39,14 +43,18 @@ LINES: Mapping[str, str] = {
         for word in ("Mean", "Median", "P99")
     },
 }
-NUMBER = re.compile(r"^[#\s]*(?P<name>[A-Za-z0-9][\w /().-]*?):\s+(?P<value>[\d.]+|inf)\s*$", re.M)
+NUMBER = re.compile(
+    r"^[# \t]{0,40}(?P<name>[A-Za-z0-9][\w /().-]{0,80}?):[ \t]{1,80}(?P<value>[\d.]{1,40}|inf)\s{0,40}?$", re.M
+)
 LIST = re.compile(r"\b(?P<name>itls|ttfts)['\"]?\s*[=:]\s*(?P<list>\[[\d\s.,eE\[\]+-]*\])")
 
 
 def load(path: Path) -> Results:
     """Read a file. Raises Refused for one that is neither its JSON nor its text."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = bounds.bytes_of(path, MOST_BYTES).decode(errors="replace")
+    except bounds.TooMuch as error:
+        raise Refused(f"{path} {error}.") from None
     except OSError as error:
         raise Refused(f"{path} can't be read: {error.strerror}.") from None
     data = _json(text) or printed(text)
@@ -64,7 +72,8 @@ def printed(text: str) -> dict[str, Any]:
     for line in NUMBER.finditer(text):
         key = LINES.get(line["name"].strip())
         if key is not None:
-            found[key] = float(line["value"])
+            value = _number(line["value"])
+            found |= {} if value is None else {key: value}
     for one in LIST.finditer(text):
         try:
             found[one["name"]] = json.loads(re.sub(r",\s*\]", "]", one["list"]))
@@ -97,9 +106,9 @@ def results(data: Mapping[str, Any], name: str) -> Results:
             "name": name,
             "experiment": "imported",
             "measured_from": "import",
-            "created_at": str(data.get("date") or ""),
+            "created_at": str(data.get("date") or "")[:TEXT_CHARS],
             "tool": "vllm bench serve",
-            "arms": [{"name": "vllm bench", "title": str(data.get("model_id") or "vllm bench serve")}],
+            "arms": [{"name": "vllm bench", "title": str(data.get("model_id") or "vllm bench serve")[:TEXT_CHARS]}],
             "cells": [cell],
         }
     )
@@ -126,7 +135,7 @@ def _figures(data: Mapping[str, Any]) -> dict[str, Any]:
 def _of_lists(data: Mapping[str, Any]) -> dict[str, Any]:
     """What only the single gaps tell: the largest, and the stalls."""
     found: dict[str, Any] = {}
-    gaps, firsts = list(_flat(data.get("itls") or ())), list(_flat(data.get("ttfts") or ()))
+    gaps, firsts = _flat(data.get("itls")), _flat(data.get("ttfts"))
     for name, values in (("itl", gaps), ("ttft", firsts)):
         spread = Spread.of(values)
         found |= spread.to_json(name) if spread else {}
@@ -138,20 +147,19 @@ def _of_lists(data: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _flat(values: Sequence[Any]) -> Iterable[float]:
-    for one in values:
-        if isinstance(one, list):
-            yield from _flat(one)
-        elif isinstance(one, int | float):
-            yield float(one)
+def _flat(values: Any) -> list[float]:
+    """The numbers of a list, or of a list of lists."""
+    listed = values if isinstance(values, list) else []
+    rows = (one if isinstance(one, list) else [one] for one in listed)
+    return [found for row in rows for one in row if (found := _number(one)) is not None]
 
 
 def _json(text: str) -> dict[str, Any]:
     """A JSON object, or the last line of several (`--append-result`); empty for what is none."""
     for part in (text, *reversed(text.strip().splitlines()[-1:])):
         try:
-            found = clean(json.loads(part))
-        except (ValueError, RecursionError):
+            found = clean(bounds.json_of(part, most_bytes=MOST_BYTES))
+        except ValueError:
             continue
         if isinstance(found, dict):
             return found
@@ -159,7 +167,7 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    try:
-        return None if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
+    found = bounds.number_of(str(value)) if isinstance(value, str) or abs(value) <= bounds.MOST_NUMBER else None
+    return found if found is not None and found >= 0 else None

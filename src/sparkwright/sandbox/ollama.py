@@ -32,7 +32,7 @@ RETURNS_S = 0.3
 TOKEN_S = 0.02
 TOKENS = 20
 WORDS = ("One ", "two ", "three ", "four ")
-DURATION = re.compile(r"(-?\d+(?:\.\d+)?)(ms|s|m|h)")
+DURATION = re.compile(r"(?<!\d)(-?\d{1,20}(?:\.\d{1,20})?)(ms|s|m|h)")
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 

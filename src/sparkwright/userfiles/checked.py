@@ -14,6 +14,8 @@ from sparkwright.trust.secret_names import names_a_secret
 from sparkwright.trust.visible import one_line
 from sparkwright.userfiles.document import Document, Place
 
+SHOWN_CHARS, SENTENCE_CHARS = 120, 700
+
 M = TypeVar("M", bound=BaseModel)
 
 #: keys under which secrets stand; whatever is written there is not repeated in a message
@@ -39,7 +41,12 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
             (one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0]
         )  # a misspelt key is also missing
         place = at + tuple(first["loc"])
-        raise Refused(_sentence(model, first, place), where=document.where(*place)) from None
+        raise Refused(_short(_sentence(model, first, place)), where=document.where(*place)) from None
+
+
+def _short(sentence: str) -> str:
+    """One line of it, cut after its escapes were written out."""
+    return one_line(one_line(sentence), at_most=SENTENCE_CHARS)
 
 
 def rule(why_not: Callable[[str], str]) -> AfterValidator:
@@ -128,9 +135,9 @@ def _is_model(kind: Any) -> bool:
 
 def _named(value: Any) -> str:
     """A value as a message repeats it; of what holds others, and of an address with a password in it, only the kind."""
-    if isinstance(value, str) and re.search(r":[^/\s@]+@", value):
+    if isinstance(value, str) and re.search(r":[^/\s@]+@", value[:SHOWN_CHARS]):
         return _kind(value)
-    return repr(value) if isinstance(value, str | int | float) else _kind(value)
+    return one_line(repr(value), at_most=SHOWN_CHARS) if isinstance(value, str | int | float) else _kind(value)
 
 
 def _kind(value: Any) -> str:

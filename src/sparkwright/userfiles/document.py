@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from sparkwright.errors import Refused
+from sparkwright.trust import bounds
+from sparkwright.trust.visible import one_line
+from sparkwright.userfiles.compose import Composer, Place, Spelled
 
-Place = tuple[str | int, ...]
+__all__ = ["Document", "Place", "Spelled", "load", "parse", "shown", "text_of"]
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class Spelled(float):
-    """A number that remembers how it was written: 0.90 stays 0.90 on a command line."""
-
-    text: str
-
-    def __new__(cls, text: str) -> Spelled:
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
-
-    def __str__(self) -> str:
-        return self.text
+#: the largest recipe has 5 kB
+MOST_BYTES = bounds.MIB
+SENTENCE_CHARS = 300
 
 
 @dataclass(frozen=True)
@@ -51,31 +43,46 @@ class Document:
         return shown(self.path)
 
 
-def load(path: Path) -> Document:
+def load(path: Path, *, most_bytes: int = MOST_BYTES) -> Document:
     """Read a file. Raises Refused with the line for bad YAML, a key given twice, or a file that is not there."""
+    return parse(text_of(path, most_bytes=most_bytes), path)
+
+
+def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
+    """The text of a file that a person wrote. Raises Refused for one that is not there, too large, or not UTF-8."""
     try:
-        text = path.read_text(encoding="utf-8")
+        raw = bounds.bytes_of(path, most_bytes)
     except FileNotFoundError:
         raise Refused("there is no such file.", where=shown(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"can't be read: {error}.", where=shown(path)) from None
-    return parse(text, path)
+    except OSError as error:
+        raise Refused(f"can't be read: {error.strerror}.", where=shown(path)) from None
+    except bounds.TooMuch as error:
+        raise Refused(f"the file {error}.", where=shown(path)) from None
+    try:
+        return raw.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise Refused("not a UTF-8 text file.", where=f"{shown(path)}:{line}") from None
 
 
 def parse(text: str, path: Path) -> Document:
     """A document from its text; path is only for messages."""
+    composer = Composer(shown(path))
     try:
-        node = yaml.compose(text, Loader=_LOADER)
+        data = composer.compose(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         said = " ".join(part for part in (error.context, error.problem) if part)
-        raise Refused(f"not YAML: {said}.", where=f"{shown(path)}{line}") from None
-    except yaml.YAMLError as error:
-        raise Refused(f"not YAML: {error}.", where=shown(path)) from None
-    lines: dict[Place, int] = {}
-    data = _value(node, (), lines, path) if node is not None else None
-    return Document(path, data, lines)
+        if mark and "\t" in _indent(text, mark.line):
+            said = "a tab can't indent, use spaces"
+        raise Refused(f"not YAML: {one_line(said, at_most=SENTENCE_CHARS)}.", where=f"{shown(path)}{line}") from None
+    except yaml.reader.ReaderError as error:
+        number = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
+        raise Refused("not YAML: a control character.", where=f"{shown(path)}:{number}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise Refused(f"not YAML: {one_line(str(error), at_most=SENTENCE_CHARS)}.", where=shown(path)) from None
+    return Document(path, data, composer.lines)
 
 
 def shown(path: Path) -> str:
@@ -86,31 +93,7 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def _value(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -> Any:
-    lines.setdefault(place, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(node, place, lines, path)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, (*place, n), lines, path) for n, item in enumerate(node.value)]
-    if node.tag == "tag:yaml.org,2002:float":
-        try:
-            return Spelled(node.value)
-        except ValueError:
-            pass
-    constructor = yaml.SafeLoader("")
-    try:
-        return constructor.construct_object(node, deep=True)
-    except yaml.YAMLError:  # its words repeat what is written, which may be a password
-        where = f"{shown(path)}:{node.start_mark.line + 1}"
-        raise Refused("a tag that is not known here.", where=where, fix="Quote a value that begins with `!`.") from None
-
-
-def _mapping(node: yaml.MappingNode, place: Place, lines: dict[Place, int], path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        key, line = str(key_node.value), key_node.start_mark.line + 1
-        if key in found:
-            raise Refused(f"`{key}` is given twice.", where=f"{shown(path)}:{line}")
-        lines[(*place, key)] = line
-        found[key] = _value(value_node, (*place, key), lines, path)
-    return found
+def _indent(text: str, line: int) -> str:
+    """What a line, counted from 0, begins with before its first word."""
+    found = next(islice(text.split("\n"), line, None), "")
+    return found[: len(found) - len(found.lstrip())]

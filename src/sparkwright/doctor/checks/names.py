@@ -37,7 +37,7 @@ def _own(host: Host, own: str) -> Finding:
 def _avahi(host: Host, own: str) -> Iterator[Finding]:
     """avahi-daemon shows the name it took in its own title: avahi-daemon: running [spark-2.local]."""
     titles = " ".join(word for words in host.processes("avahi-daemon") for word in words)
-    found = re.search(r"running \[([^\]]+)\]", titles)
+    found = re.search(r"running \[([^\]]{1,255})\]", titles)
     if not found:
         return
     taken = found[1].removesuffix(".local")

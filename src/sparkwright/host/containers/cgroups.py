@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-CONTAINER = re.compile(r"(?:docker|containerd|cri-containerd|libpod|crio)[-/:]+(?:[\w.-]+[-/:])?([0-9a-f]{64})")
+CONTAINER = re.compile(
+    r"(?:docker|containerd|cri-containerd|libpod|crio)[-/:]{1,4}(?:[\w.-]{1,200}[-/:])?([0-9a-f]{64})"
+)
 
 
 def container_of(pid: int, *, proc: Path = Path("/proc")) -> str:

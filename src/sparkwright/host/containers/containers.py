@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -73,25 +72,6 @@ def identity(container: dict[str, Any]) -> dict[str, Any]:
     policy = container["HostConfig"]["RestartPolicy"]["Name"] or "no"
     name = container["Name"].lstrip("/")
     return {"id": container["Id"], "name": name, "policy": policy, "running": container["State"]["Running"]}
-
-
-def log_of_last_start(client: docker.DockerClient, name: str) -> Iterator[bytes]:
-    """The log of the container's last start, piece by piece. Raises Failed when there is no container or no log to read."""
-    from docker.errors import APIError
-
-    container = inspect(client, name)
-    if container is None:
-        raise Failed(f"there is no container {name}.")
-    try:
-        yield from client.api.logs(name, since=started_at(container), stream=True, follow=False)
-    except APIError as error:
-        raise Failed(f"the log of {name} can't be read: {error.explanation or error}.") from None
-
-
-def last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:
-    """The end of a container's log."""
-    raw: bytes = client.api.logs(name, tail=count)
-    return raw.decode(errors="replace").splitlines()
 
 
 def started_at(container: dict[str, Any]) -> datetime:

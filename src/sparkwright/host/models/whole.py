@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.host.state import StateFolder
+from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_a_model_file
 
 CHUNK_BYTES = 2**20
 INDEX = ".safetensors.index.json"
-INDEX_BYTES = 128 * 2**20  # of the largest models they have 20 MB
 PREFIX = "model-"
 SHA256_DIGITS = 64
 
@@ -190,10 +189,9 @@ def stamp(path: Path) -> list[int] | None:
 def _shards(index: Path) -> list[str]:
     """The files that an index names, as far as they are text; one of another kind, or far too long, names none."""
     try:
-        if index.stat().st_size > INDEX_BYTES:
-            return []
-        named = json.loads(index.read_text())["weight_map"].values()
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raw = bounds.bytes_of(index, bounds.INDEX_BYTES)
+        named = bounds.json_of(raw, most_bytes=bounds.INDEX_BYTES)["weight_map"].values()
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return []
     return sorted({one for one in named if isinstance(one, str)})
 

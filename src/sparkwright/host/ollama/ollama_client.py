@@ -14,6 +14,11 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.trust import bounds
+
+#: a name with its registry, namespace and tag
+NAME_CHARS = 500
+
 
 class Absent(Exception):
     """Nobody answers: no Ollama there, which is fine."""
@@ -25,7 +30,7 @@ class Busy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model in memory. size_bytes: what it holds. context_length: tokens, 0 when not said. pinned: it never expires."""
+    """A model in memory. size_bytes: what it holds. context_length: tokens. Both 0 when not said. pinned: it never expires."""
 
     name: str
     size_bytes: int
@@ -37,7 +42,8 @@ class Loaded:
         """A row of /api/ps. A negative keep_alive shows as an expiry some centuries away."""
         year = str(row.get("expires_at", ""))[:4]
         pinned = year.isdigit() and int(year) > time.gmtime().tm_year + 10
-        return cls(row["name"], int(row.get("size", 0)), int(row.get("context_length") or 0), pinned)
+        size, length = bounds.count_of(row.get("size")), bounds.count_of(row.get("context_length"))
+        return cls(str(row["name"]), size or 0, length or 0, pinned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +59,8 @@ class Ollama:
 
     def loaded(self) -> list[Loaded]:
         """The models in memory now. Raises Absent or Busy."""
-        rows = self._ask("/api/ps").get("models") or []
-        return [Loaded.of(row) for row in rows]
+        rows = self._ask("/api/ps").get("models")
+        return [Loaded.of(row) for row in rows if _is_model(row)] if isinstance(rows, list) else []
 
     def unload(self, name: str) -> None:
         """Ask for a model to go; it goes later. Raises Absent or Busy."""
@@ -73,17 +79,27 @@ class Ollama:
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(self.url + path, data=data, headers={"Content-Type": "application/json"})
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        until_s = time.monotonic() + self.timeout_s
         try:
             with opener.open(request, timeout=self.timeout_s) as answer:
-                found = json.loads(answer.read() or b"{}")
+                found = bounds.json_of(bounds.body_of(answer, until_s=until_s) or b"{}")
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return {}
             raise Busy(f"HTTP {error.code}") from None
         except TimeoutError:
             raise Busy("no answer in time") from None
+        except bounds.TooMuch as error:
+            raise Busy(f"its answer {error}") from None
+        except ValueError:
+            raise Busy("its answer is no JSON") from None
         except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
             if isinstance(getattr(error, "reason", None), TimeoutError):
                 raise Busy("no answer in time") from None
             raise Absent(str(error)) from None
         return found if isinstance(found, dict) else {}
+
+
+def _is_model(row: Any) -> bool:
+    name = row.get("name") if isinstance(row, dict) else None
+    return isinstance(name, str) and 0 < len(name) <= NAME_CHARS

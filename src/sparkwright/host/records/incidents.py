@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, log_reading
 from sparkwright.host.memory import holders
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, write_atomically
@@ -71,7 +71,7 @@ def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callabl
     run = context.state.path / "runs" / context.run_id
     machine = context.machine
     yield "about.json", lambda: json.dumps(about, indent=1) + "\n"
-    yield "container.log", lambda: "\n".join(containers.last_lines(context.docker(), name, LOG_LINES)) + "\n"
+    yield "container.log", lambda: "\n".join(log_reading.last_lines(context.docker(), name, LOG_LINES)) + "\n"
     yield "inspect.json", lambda: json.dumps(redacted(containers.inspect(context.docker(), name) or {}), indent=1)
     yield "meminfo", lambda: machine.path("/proc/meminfo").read_text()
     yield "holders.txt", lambda: "\n".join(holders.table(holders.look(context))) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from sparkwright.sandbox.vllm import hybrid
 from sparkwright.sandbox.vllm.arguments import Arguments, Refused
 from sparkwright.sandbox.vllm.flags import Release, release
+from sparkwright.trust import bounds
 
 DEFAULT_BUDGET = 2048  # on a GB10, in every version
 DEFAULT_SEQS = 256
@@ -71,7 +71,14 @@ def read_model(name: str, folder: Path) -> dict[str, Any]:
             f"'{name}'. Use `repo_type` argument if needed."
         )
         raise Refused(f"Traceback (most recent call last):\n{said}", 1)
-    found: dict[str, Any] = json.loads(path.read_text())
+    try:
+        found = bounds.config_of(path)
+    except ValueError:
+        said = f"OSError: It looks like the config file at '{path}' is not a valid JSON file."
+        raise Refused(f"Traceback (most recent call last):\n{said}", 1) from None
+    named = found.get("architectures")
+    if not isinstance(named, list) or not named or not isinstance(named[0], str):
+        raise invalid("ModelConfig", "Value error, No model architectures are specified", "value_error")
     return found
 
 
@@ -79,7 +86,7 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
     """The settings. Raises Refused with the last lines of a real traceback."""
     now, recurrent, architecture = release(version), hybrid.is_hybrid(model), str(model["architectures"][0])
     text = hybrid.text_part(model)
-    length = _length(arguments, int(text.get("max_position_embeddings", 4096)))
+    length = _length(arguments, bounds.count_of(text.get("max_position_embeddings")) or 4096)
     chunked = now <= OFF_IGNORED_UNTIL or arguments.switch("enable_chunked_prefill", True)
     prefix = _prefix_caching(arguments, recurrent, architecture, now)
     dtype = arguments.text("kv_cache_dtype", "auto")
@@ -134,9 +141,9 @@ def _mode(arguments: Arguments, caches: bool, architecture: str, now: Release) -
 
 
 def _quantization(model: Mapping[str, Any]) -> str | None:
-    found = model.get("quantization_config") or hybrid.text_part(model).get("quantization_config") or {}
-    method = found.get("quant_method")
-    return None if method is None else str(method)
+    found = model.get("quantization_config") or hybrid.text_part(model).get("quantization_config")
+    method = found.get("quant_method") if isinstance(found, Mapping) else None
+    return method if isinstance(method, str) else None
 
 
 def _length(arguments: Arguments, most: int) -> int:
@@ -158,7 +165,7 @@ def _shards(folder: Path) -> int:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return len(list(folder.glob("*.safetensors")))
-    names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    names = sorted(set(_weights(index).values()))
     for name in names:
         if not (folder / name).is_file():
             said = f"FileNotFoundError: [Errno 2] No such file or directory: '{folder / name}'"
@@ -167,6 +174,14 @@ def _shards(folder: Path) -> int:
             said = "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer"
             raise Refused(f"Traceback (most recent call last):\n{said}", 1)
     return len(names)
+
+
+def _weights(index: Path) -> dict[str, str]:
+    try:
+        found = bounds.json_of(bounds.bytes_of(index, bounds.INDEX_BYTES), most_bytes=bounds.INDEX_BYTES)["weight_map"]
+        return {str(tensor): str(file) for tensor, file in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refused(f"Traceback (most recent call last):\n{type(error).__name__}: {error}", 1) from None
 
 
 def invalid(what: str, said: str, kind: str) -> Refused:

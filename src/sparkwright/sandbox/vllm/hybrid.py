@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
+
+from sparkwright.trust.bounds import count_of
 
 RECURRENT_LAYERS = frozenset(
     ("linear_attention", "mamba", "mamba2", "conv", "short_conv", "recurrent", "hybrid", "hybrid_sliding", "kda")
@@ -15,6 +16,7 @@ RECURRENT_KEYS = ("linear_conv_kernel_dim", "mamba_d_state", "ssm_state_size", "
 ALL_MODE = ("Bamba", "FalconH1", "FalconMamba", "GraniteMoeHybrid", "Jamba", "Mamba", "NemotronH", "Zamba2")
 ATTENTION_FREE = ("MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM")
 DENSE_BLOCK = 16
+MOST = 2**24  # of heads and their widths
 KERNEL_ALIGNMENT = 16  # tokens
 GENERIC_BLOCK = 528  # of a hybrid whose config does not tell its state
 
@@ -29,8 +31,8 @@ def is_hybrid(config: Mapping[str, Any]) -> bool:
     """Whether some of its layers are recurrent."""
     text = text_part(config)
     layers = text.get("layer_types") or text.get("layers_block_type")
-    if layers:
-        return not RECURRENT_LAYERS.isdisjoint(layers)
+    if isinstance(layers, list) and layers:
+        return not RECURRENT_LAYERS.isdisjoint(one for one in layers if isinstance(one, str))
     return any(text.get(key) for key in RECURRENT_KEYS)
 
 
@@ -51,16 +53,16 @@ def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
     state, token = state_bytes(text_part(config)), token_bytes(text_part(config), kv_cache_dtype)
     if not state or not token:
         return GENERIC_BLOCK
-    return KERNEL_ALIGNMENT * math.ceil(state / (KERNEL_ALIGNMENT * token))
+    return KERNEL_ALIGNMENT * -(-state // (KERNEL_ALIGNMENT * token))
 
 
 def state_bytes(text: Mapping[str, Any]) -> int:
     """Of one gated delta net layer: its convolution and its state; 0 when the config does not tell."""
     names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
-    if not all(name in text for name in names):
+    key_heads, key_dim, value_heads, value_dim = (_size(text, name) for name in names)
+    if not (key_heads and key_dim and value_heads and value_dim):
         return 0
-    key_heads, key_dim, value_heads, value_dim = (int(text[name]) for name in names)
-    kernel = int(text.get("linear_conv_kernel_dim", 4))
+    kernel = _size(text, "linear_conv_kernel_dim") or 4
     convolution = (kernel - 1) * (2 * key_heads * key_dim + value_heads * value_dim) * 2
     return convolution + value_heads * value_dim * key_dim * (4 if text.get("mamba_ssm_dtype") == "float32" else 2)
 
@@ -68,7 +70,7 @@ def state_bytes(text: Mapping[str, Any]) -> int:
 def token_bytes(text: Mapping[str, Any], kv_cache_dtype: str) -> int:
     """Key and value of one token in one attention layer."""
     width = 1 if kv_cache_dtype.startswith("fp8") else 2
-    return 2 * int(text.get("num_key_value_heads", 0)) * int(text.get("head_dim", 0)) * width
+    return 2 * _size(text, "num_key_value_heads") * _size(text, "head_dim") * width
 
 
 def padding_percent(config: Mapping[str, Any], kv_cache_dtype: str) -> float:
@@ -76,3 +78,8 @@ def padding_percent(config: Mapping[str, Any], kv_cache_dtype: str) -> float:
     text = text_part(config)
     state, token = state_bytes(text), token_bytes(text, kv_cache_dtype)
     return 100 * (block_tokens(config, kv_cache_dtype) * token / state - 1) if state and token else 0.0
+
+
+def _size(text: Mapping[str, Any], name: str) -> int:
+    """0 for what is no size."""
+    return count_of(text.get(name), MOST) or 0

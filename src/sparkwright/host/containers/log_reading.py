@@ -1,0 +1,79 @@
+"""A container's log, read within a budget: the host's lock is held meanwhile, and its writer decides how long it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.errors import Failed
+from sparkwright.host.containers import containers
+
+if TYPE_CHECKING:
+    import docker
+
+MIB = 2**20
+#: of the last start, from its beginning: what an engine says of itself stands in its first 100 kB
+MOST_BYTES, MOST_S = 256 * MIB, 30.0
+#: of the end, where the reason of a death stands
+END_BYTES, END_S = 4 * MIB, 5.0
+END_LINES = 2000
+
+
+@dataclass
+class StartLog:
+    """The log of a container's last start in pieces: up to a budget of bytes and seconds from its beginning, then its end.
+
+    cut: what was read instead of the whole, in words; empty when nothing was left out. Known once it was iterated.
+    """
+
+    client: docker.DockerClient
+    name: str
+    most_bytes: int = MOST_BYTES
+    most_s: float = MOST_S
+    cut: str = field(default="", init=False)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Raises Failed when there is no container or no log to read."""
+        from docker.errors import APIError
+
+        container = containers.inspect(self.client, self.name)
+        if container is None:
+            raise Failed(f"there is no container {self.name}.")
+        try:
+            yield from self._beginning(container)
+            if self.cut:
+                yield b"\n"
+                yield end(self.client, self.name, END_LINES)
+        except APIError as error:
+            raise Failed(f"the log of {self.name} can't be read: {error.explanation or error}.") from None
+
+    def _beginning(self, container: dict[str, Any]) -> Iterator[bytes]:
+        began_s, size = time.monotonic(), 0
+        for piece in self.client.api.logs(self.name, since=containers.started_at(container), stream=True, follow=False):
+            size += len(piece)
+            if size > self.most_bytes:
+                self.cut = f"log read up to {self.most_bytes / MIB:.1f} MiB, and its last {END_LINES} lines"
+                return
+            yield piece
+            if time.monotonic() - began_s > self.most_s:
+                self.cut = f"log read for {self.most_s:g} s, up to {size / MIB:.1f} MiB, and its last {END_LINES} lines"
+                return
+
+
+def end(client: docker.DockerClient, name: str, count: int) -> bytes:
+    """The last lines of a container's log: of long ones what fits into 4 MiB and comes within 5 s."""
+    deadline_s, kept = time.monotonic() + END_S, bytearray()
+    for piece in client.api.logs(name, tail=count, stream=True, follow=False):
+        kept += piece
+        if len(kept) > 2 * END_BYTES:
+            del kept[:-END_BYTES]
+        if time.monotonic() > deadline_s:
+            break
+    return bytes(kept[-END_BYTES:])
+
+
+def last_lines(client: docker.DockerClient, name: str, count: int) -> list[str]:
+    """The same as lines of text."""
+    return end(client, name, count).decode(errors="replace").splitlines()

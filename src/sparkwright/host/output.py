@@ -1,0 +1,81 @@
+"""What a program prints, read up to a size and a deadline."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+#: of both streams together; the longest that is asked for is the kernel's log with 1 MB
+MOST_BYTES = 16 * 2**20
+PIECE_BYTES = 1 << 16
+
+
+class TooMuchOutput(Exception):
+    """It printed more than it may, and was killed."""
+
+
+def run(
+    argv: Sequence[str], *, stdin: bytes, timeout_s: float, env: Mapping[str, str], most_bytes: int = MOST_BYTES
+) -> tuple[int, bytes, bytes]:
+    """Exit code, output and errors of a program.
+
+    Raises OSError, TooMuchOutput and subprocess.TimeoutExpired; the program is killed then.
+    """
+    with subprocess.Popen(
+        list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env)
+    ) as process:
+        try:
+            out, err = _exchange(process, stdin, time.monotonic() + timeout_s, most_bytes)
+        except TimeoutError:
+            process.kill()
+            raise subprocess.TimeoutExpired(argv, timeout_s) from None
+        except BaseException:
+            process.kill()
+            raise
+        return process.returncode, out, err
+
+
+def _exchange(process: subprocess.Popen[bytes], stdin: bytes, until_s: float, most_bytes: int) -> tuple[bytes, bytes]:
+    assert process.stdin and process.stdout and process.stderr
+    kept = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    feed, left = process.stdin.fileno(), memoryview(stdin)
+    os.set_blocking(feed, False)
+    with selectors.DefaultSelector() as selector:
+        for number in kept:
+            selector.register(number, selectors.EVENT_READ)
+        selector.register(feed, selectors.EVENT_WRITE)
+        while selector.get_map():
+            ready = selector.select(max(0.0, until_s - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                if key.fd == feed:
+                    left = _fed(feed, left)
+                    if not left:
+                        selector.unregister(feed)
+                        process.stdin.close()
+                elif piece := os.read(key.fd, PIECE_BYTES):
+                    kept[key.fd] += piece
+                else:
+                    selector.unregister(key.fd)
+            if sum(map(len, kept.values())) > most_bytes:
+                raise TooMuchOutput
+    try:
+        process.wait(max(0.0, until_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    out, err = kept.values()
+    return bytes(out), bytes(err)
+
+
+def _fed(number: int, left: memoryview) -> memoryview:
+    """What of the input is still to be written; a program that no longer reads wants nothing more."""
+    try:
+        return left[os.write(number, left[:PIECE_BYTES]) :] if left else left
+    except BlockingIOError:
+        return left
+    except BrokenPipeError:
+        return left[:0]

@@ -1,0 +1,111 @@
+"""How much of what comes from outside is read: bytes, depth, seconds and numbers, and the readers that keep to them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+MIB = 2**20
+#: a model's config.json has 2 kB; quantized ones that list every layer 300
+CONFIG_BYTES, CONFIG_DEPTH = 4 * MIB, 32
+#: an index of weights names every tensor: 10 MB of the largest models
+INDEX_BYTES = 64 * MIB
+#: the answer of a server under test, of Ollama, of a hub: the largest is /metrics with 300 kB
+ANSWER_BYTES = 8 * MIB
+JSON_DEPTH = 100
+#: no size in bytes and no count of tokens reaches it
+MOST_NUMBER = 2**53
+
+
+class TooMuch(ValueError):
+    """More than anything honest has; the message is the end of a sentence: "has more than 4 MiB"."""
+
+
+class Readable(Protocol):
+    """What an HTTP answer offers: some bytes at a time, b"" at the end."""
+
+    def read1(self, size: int = -1, /) -> bytes: ...
+
+
+def json_of(raw: bytes | str, *, most_bytes: int = ANSWER_BYTES, depth: int = JSON_DEPTH) -> Any:
+    """The value of a JSON text. Raises ValueError for what is none, TooMuch for one that is too large or nested too deep."""
+    if len(raw) > most_bytes:
+        raise TooMuch(f"has more than {most_bytes / MIB:g} MiB")
+    try:
+        found = json.loads(raw)
+    except RecursionError:
+        raise TooMuch(f"is nested deeper than {depth} levels") from None
+    if is_deeper(found, depth):
+        raise TooMuch(f"is nested deeper than {depth} levels")
+    return found
+
+
+def is_deeper(value: Any, depth: int) -> bool:
+    """Whether lists and mappings stand in each other more than DEPTH times."""
+    layer = [value]
+    for _ in range(depth + 1):
+        layer = [
+            child
+            for one in layer
+            if isinstance(one, dict | list)
+            for child in (one.values() if isinstance(one, dict) else one)
+            if isinstance(child, dict | list)
+        ]
+        if not layer:
+            return False
+    return True
+
+
+def bytes_of(path: Path, most_bytes: int) -> bytes:
+    """A file's content. Raises OSError, or TooMuch for a larger one, and for a pipe or a device, which may have no end."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise TooMuch("is not a regular file")
+        raw = file.read(most_bytes + 1)
+    if len(raw) > most_bytes:
+        raise TooMuch(f"has more than {most_bytes / MIB:g} MiB")
+    return raw
+
+
+def body_of(answer: Readable, *, most_bytes: int = ANSWER_BYTES, until_s: float = math.inf) -> bytes:
+    """The body of an HTTP answer. until_s: by time.monotonic; it counts however slowly the bytes drip.
+
+    Raises TooMuch, TimeoutError, and what reading raises.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    while piece := answer.read1(1 << 16):
+        pieces.append(piece)
+        size += len(piece)
+        if size > most_bytes:
+            raise TooMuch(f"has more than {most_bytes / MIB:g} MiB")
+        if time.monotonic() > until_s:
+            raise TimeoutError
+    return b"".join(pieces)
+
+
+def config_of(path: Path) -> dict[str, Any]:
+    """A model's config.json. Raises OSError, or ValueError for what is no JSON object within bounds."""
+    found = json_of(bytes_of(path, CONFIG_BYTES), most_bytes=CONFIG_BYTES, depth=CONFIG_DEPTH)
+    if not isinstance(found, dict):
+        raise ValueError("is not a JSON object")
+    return found
+
+
+def count_of(value: Any, most: int = MOST_NUMBER) -> int | None:
+    """A whole number from 0 to MOST as somebody tells it; None for anything else, which is unknown."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most else None
+
+
+def number_of(text: str, most: float = MOST_NUMBER) -> float | None:
+    """A finite number between -MOST and MOST as it is printed; None for anything else, which is unknown."""
+    try:
+        found = float(text) if len(text) <= 64 else math.nan
+    except ValueError:
+        return None
+    return found if abs(found) <= most else None

@@ -1,0 +1,175 @@
+"""Every regular expression of the tree, and texts that make one with a quadratic or worse search show it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from re import _constants as sre  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
+
+import sparkwright
+from sparkwright.engine.log_lines import Line
+
+#: the small one first: a cubic search of the large one would not end
+SIZES = (1 << 12, 1 << 16)
+#: one of each kind of character that patterns tell apart
+LETTERS = "a1 .,:/-_'\"[](){}=`|A\t\\"
+#: classes with a letter of them, and their spelling
+CATEGORIES = {
+    sre.CATEGORY_DIGIT: ("1", r"\d"),
+    sre.CATEGORY_SPACE: (" ", r"\s"),
+    sre.CATEGORY_WORD: ("a", r"\w"),
+    sre.CATEGORY_NOT_SPACE: ("a", r"\S"),
+    sre.CATEGORY_NOT_DIGIT: ("a", r"\D"),
+    sre.CATEGORY_NOT_WORD: (" ", r"\W"),
+}
+READERS = ("compile", "search", "match", "fullmatch", "findall", "finditer", "sub", "split")
+
+
+def of_the_tree() -> dict[str, tuple[str, str]]:
+    """Where each stands (module and line, or name): the pattern, and how `re` is asked for it.
+
+    What modules hold counts, rows of tables too, and what is written into calls of `re`.
+    """
+    found: dict[tuple[str, str], str] = {}
+    for module in pkgutil.walk_packages(sparkwright.__path__, "sparkwright."):
+        if module.name.endswith(("__main__", ".boot")):
+            continue
+        loaded = importlib.import_module(module.name)
+        for name, value in vars(loaded).items():
+            for one in _held(value):
+                found.setdefault((one.pattern, "search"), f"{module.name}.{name}")
+        for line, text, how in _written(Path(str(loaded.__file__))):
+            found.setdefault((text, how), f"{module.name}:{line}")
+    return {f"{where} {asked[0]!r:.60}": asked for asked, where in found.items()}
+
+
+def asked(pattern: str, how: str, text: str) -> None:
+    """Look for it as the code does: at the beginning, over the whole text, or everywhere."""
+    compiled = re.compile(pattern)
+    if how == "fullmatch":
+        compiled.fullmatch(text)
+    elif how == "match":
+        compiled.match(text)
+    else:
+        for _ in compiled.finditer(text):
+            pass
+
+
+def texts(pattern: str, size: int) -> Iterator[str]:
+    """Texts of this size on which a search for the pattern goes wrong late, and many times."""
+    starts = {""}
+    before = ""
+    for node in _parser.parse(pattern):
+        starts |= set() if node[0] is sre.LITERAL else {before, before + _sample(node)}
+        before += _sample(node)
+    starts.add(before)
+    letters = _told_apart(pattern)
+    for start in sorted(starts):
+        if start:
+            yield (start * (size // len(start) + 1))[:size]
+        for letter in letters:
+            yield start + letter * size + "\x01"
+            step = start + letter * 5
+            yield (step * (size // len(step) + 1))[:size] + "\x01"
+
+
+def _told_apart(pattern: str) -> list[str]:
+    """One letter of each set that no part of the pattern tells apart."""
+    atoms = [re.compile(one) for one in sorted(set(_atoms(_parser.parse(pattern))))]
+    kinds = {tuple(bool(atom.fullmatch(letter)) for atom in atoms): letter for letter in LETTERS}
+    return sorted(kinds.values())
+
+
+def _atoms(nodes: Any) -> Iterator[str]:
+    """Every single character or class in a pattern, as a pattern of its own."""
+    for kind, of in nodes:
+        if kind is sre.LITERAL:
+            yield re.escape(chr(of))
+        elif kind is sre.NOT_LITERAL:
+            yield f"[^{re.escape(chr(of))}]"
+        elif kind is sre.IN:
+            negated = of[0][0] is sre.NEGATE
+            yield f"[{'^' if negated else ''}{''.join(_spelled(one) for one in of[negated:])}]"
+        elif kind is sre.BRANCH:
+            for branch in of[1]:
+                yield from _atoms(branch)
+        elif kind in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT, sre.SUBPATTERN):
+            yield from _atoms(of[-1])
+        elif kind in (sre.ASSERT, sre.ASSERT_NOT):
+            yield from _atoms(of[1])
+        elif kind is sre.ATOMIC_GROUP:
+            yield from _atoms(of)
+
+
+def _held(value: Any, deeper: int = 4) -> Iterator[re.Pattern[str]]:
+    """The patterns in a value."""
+    if isinstance(value, re.Pattern):
+        if isinstance(value.pattern, str):
+            yield value
+    elif isinstance(value, Line):
+        yield re.compile(value.pattern)
+    elif isinstance(value, dict) and deeper:
+        yield from _held(tuple(value.values()), deeper - 1)
+    elif isinstance(value, tuple | list | frozenset) and deeper:
+        for one in value:
+            yield from _held(one, deeper - 1)
+    elif hasattr(value, "line") and isinstance(value.line, Line):
+        yield from _held(value.line)
+
+
+def _written(path: Path) -> Iterator[tuple[int, str, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("re"), attr), [ast.Constant(str() as text), *_]) if attr in READERS:
+                if attr != "compile":  # those are held
+                    yield node.lineno, text, attr
+
+
+def _sample(node: tuple[Any, Any]) -> str:
+    """A text that one node of a pattern matches; what it only looks at is no part of it."""
+    kind, of = node
+    match kind:
+        case sre.LITERAL:
+            return chr(of)
+        case sre.NOT_LITERAL | sre.ANY:
+            return "a"
+        case sre.IN:
+            return _one_of(of)
+        case sre.MAX_REPEAT | sre.MIN_REPEAT | sre.POSSESSIVE_REPEAT:
+            low, _, inner = of
+            return _samples(inner) * max(low, 1)
+        case sre.SUBPATTERN:
+            return _samples(of[-1])
+        case sre.ATOMIC_GROUP:
+            return _samples(of)
+        case sre.BRANCH:
+            return _samples(of[1][0])
+    return ""
+
+
+def _samples(nodes: Any) -> str:
+    return "".join(_sample(node) for node in nodes)
+
+
+def _one_of(items: Any) -> str:
+    negated = bool(items) and items[0][0] is sre.NEGATE
+    if negated:
+        taken = re.compile("".join(_spelled(one) for one in items[1:]).join(("[^", "]")))
+        return next((letter for letter in LETTERS if taken.match(letter)), "z")
+    kind, of = items[0]
+    return {sre.LITERAL: lambda: chr(of), sre.RANGE: lambda: chr(of[0])}.get(kind, lambda: CATEGORIES[of][0])()
+
+
+def _spelled(item: tuple[Any, Any]) -> str:
+    kind, of = item
+    if kind is sre.LITERAL:
+        return re.escape(chr(of))
+    if kind is sre.RANGE:
+        return f"{re.escape(chr(of[0]))}-{re.escape(chr(of[1]))}"
+    return CATEGORIES[of][1]

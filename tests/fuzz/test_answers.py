@@ -1,0 +1,189 @@
+"""What a server under test, Ollama, nvidia-smi and an engine's log may say, damaged: read, or unknown."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engine import endpoints, log_text, logs, settings
+from sparkwright.host import http_probe
+from sparkwright.host.ollama.ollama_client import Busy, Loaded, Ollama
+from sparkwright.measure import gpu, stream
+from sparkwright.measure.stream import Recording, StreamError
+from tests.fuzz.harness import feed, texts, values
+
+DATA = Path(__file__).parent.parent / "data/vllm-0.32.0"
+LOGS = [path.read_bytes() for path in sorted(DATA.glob("*/server.log"))]
+METRICS = (
+    b"# HELP vllm:num_requests_running Number of requests.\n# TYPE vllm:num_requests_running gauge\n"
+    b'vllm:num_requests_running{engine="0",model_name="m"} 1.0\nvllm:num_requests_waiting{engine="0"} 0.0\n'
+    b'vllm:generation_tokens_total{engine="0",model_name="m"} 1.25e+06\nvllm:kv_cache_usage_perc{engine="0"} 0.31\n'
+    b'vllm:cache_config_info{block_size="16",cache_dtype="auto",enable_prefix_caching="True",engine="0"} 1.0\n'
+)
+STREAM = [
+    b'data: {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}\n\n'
+    b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": {"prompt_tokens": 7, "completion_tokens": 1}}\n\n'
+    b'data: {"choices": [{"index": 0, "delta": {"content": "b"}}], "usage": {"prompt_tokens": 7, "completion_tokens": 4}}\n\n'
+    b'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 4}}\n\ndata: [DONE]\n\n',
+    b'data: {"choices": [{"delta": {"reasoning": "x"}}]}\n\ndata: {"error": {"message": "out of memory", "code": 500}}\n\n',
+]
+SMI = b"850, 4.6, 41, 0\n2411, [N/A], 63, 96\n"
+PS: dict[str, Any] = {
+    "models": [
+        {"name": "qwen3:8b", "size": 6_000_000_000, "context_length": 4096, "expires_at": "2318-01-01T00:00:00Z"},
+        {"name": "gpt-oss:20b", "size": 14_000_000_000, "size_vram": 14_000_000_000},
+    ]
+}
+
+
+def test_logs() -> None:
+    def read(data: bytes) -> None:
+        state = logs.read(data)
+        json.dumps(state.to_json())
+        for line in log_text.lines_of(data):
+            settings.of_line(line)
+
+    feed(read, texts(LOGS))
+
+
+def test_metrics() -> None:
+    def read(data: bytes) -> None:
+        text = data.decode(errors="replace")
+        found = endpoints.counters(text)
+        assert all(0 <= value < 2**60 for value in found.values())
+        endpoints.cache_config(text)
+
+    feed(read, texts([METRICS]))
+
+
+def test_what_is_no_count_is_left_out() -> None:
+    text = "\n".join(
+        f"{endpoints.GENERATED_TOKENS} {value}" for value in ("NaN", "+Inf", "1e308", "-5", "9" * 5000, "7")
+    )
+    assert endpoints.counters(text) == {endpoints.GENERATED_TOKENS: 7.0}
+
+
+def test_nvidia_smi() -> None:
+    def read(data: bytes) -> None:
+        found = gpu.parse(data.decode(errors="replace"))
+        state = gpu.summed([found] if found else [])
+        json.dumps(state.to_json(), allow_nan=False)
+        assert state.sentence
+
+    feed(read, texts([SMI]))
+
+
+def test_streams() -> None:
+    def read(data: bytes) -> None:
+        half = len(data) // 2
+        found = stream.read(Recording([(0.1, data[:half]), (0.2, data[half:])]))
+        assert 0 <= found.tokens <= stream.MOST_TOKENS
+        json.dumps([found.tok_per_s, found.ttft_s, found.gaps_s])
+
+    feed(read, texts(STREAM), refuses=(StreamError,))
+
+
+def test_chunks() -> None:
+    chunks = [json.loads(line[5:]) for one in STREAM for line in one.split(b"\n") if line.startswith(b"data: {")]
+
+    def read(chunk: Any) -> None:
+        stream.read(Recording([(0.1, b"data: " + json.dumps(chunk).encode() + b"\n\ndata: [DONE]\n\n")]))
+
+    feed(read, values(chunks), refuses=(StreamError,))
+
+
+def test_a_chunk_without_an_end_is_not_collected() -> None:
+    with pytest.raises(StreamError, match="a chunk has more than 1 MiB"):
+        stream.read(Recording([(0.1, b"data: " + b"x" * 2**16)] * 40))
+
+
+def test_answers_of_a_server() -> None:
+    models = {"object": "list", "data": [{"id": "m", "max_model_len": 4096}]}
+    answer = {"choices": [{"message": {"content": "ok", "reasoning": None}}], "usage": {"completion_tokens": 1}}
+    error = {"error": {"message": "no such model", "code": 404}}
+
+    def read(value: Any) -> None:
+        body = http_probe.Answer(200, json.dumps(value).encode())
+        endpoints.max_model_len(body.json(), "m")
+        endpoints.spoken(body.json())
+        endpoints.tokens_of(body.json())
+        assert len(body.message()) <= 200
+
+    feed(read, values([models, answer, error]))
+
+
+class Hostile(ThreadingHTTPServer):
+    """Answers every request with `answers` as it is."""
+
+    answers: bytes = b""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        try:
+            assert isinstance(self.server, Hostile)
+            self.wfile.write(self.server.answers)
+        except OSError:
+            pass  # the client has had enough
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Iterator[Hostile]:
+    server = Hostile(("127.0.0.1", 0), _Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_ollama(hostile: Hostile) -> None:
+    ollama = Ollama(f"http://127.0.0.1:{hostile.server_port}")
+
+    def ask(value: Any) -> None:
+        hostile.answers = json.dumps(value).encode()
+        for one in ollama.loaded():
+            assert 0 <= one.size_bytes < 2**60
+            assert 0 <= one.context_length < 2**60
+
+    feed(ask, values([PS]), refuses=(Busy,))
+
+
+@pytest.mark.parametrize(
+    ("answers", "loaded"),
+    [
+        ({"models": [{"name": "m", "size": 10**30, "context_length": -1}]}, [Loaded("m", 0)]),
+        ({"models": [{"size": 1}, "x", {"name": "m", "size": 5}]}, [Loaded("m", 5)]),
+        ({"models": 7}, []),
+    ],
+)
+def test_absurd_sizes_are_unknown(hostile: Hostile, answers: Any, loaded: list[Loaded]) -> None:
+    hostile.answers = json.dumps(answers).encode()
+    assert Ollama(f"http://127.0.0.1:{hostile.server_port}").loaded() == loaded
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"), [(b"<html>", "no JSON"), (b"[" * 10**6, "deeper"), (b" " * 2**24, "more than 8 MiB")]
+)
+def test_what_is_no_answer_is_one_that_does_not_come(hostile: Hostile, answers: bytes, said: str) -> None:
+    hostile.answers = answers
+    with pytest.raises(Busy, match=said):
+        Ollama(f"http://127.0.0.1:{hostile.server_port}").loaded()
+
+
+def test_a_probe_reads_so_much_and_no_more(hostile: Hostile) -> None:
+    hostile.answers = b"x" * 2**24
+    answer = http_probe.ask(f"http://127.0.0.1:{hostile.server_port}", "/metrics", timeout_s=20)
+    assert (answer.status, answer.body, answer.error) == (0, b"", "its answer has more than 8 MiB")

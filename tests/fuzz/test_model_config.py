@@ -1,0 +1,106 @@
+"""A model's config.json, damaged: the answer is what it says, or unknown, and comes at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from sparkwright.cli import model_config
+from sparkwright.engine import roofline, rules
+from sparkwright.engine.architecture import classify, essence
+from sparkwright.engine.block_size import block_size
+from sparkwright.engine.predict import Asked, effective
+from sparkwright.errors import Refused
+from sparkwright.sandbox.vllm import arguments, config
+from sparkwright.trust import bounds
+from tests.fuzz.harness import feed, texts, values
+
+DATA = Path(__file__).parent.parent / "data/configs"
+RAW = [path.read_bytes() for path in sorted(DATA.glob("*.json"))]
+SEEDS = [json.loads(raw) for raw in RAW]
+VERSION = Version("0.32.0")
+TENSORS = [("model.embed_tokens.weight", 10**9), ("model.layers.0.mlp.experts.3.w1", 10**6), ("visual.x", 7)]
+
+
+def everything(found: Any) -> None:
+    """All that is asked of a config, on the laptop and on a host."""
+    if not isinstance(found, Mapping):
+        return
+    architecture = classify(found)
+    assert architecture.sentence
+    assert all(len(one.seen) < 2000 for one in architecture.evidence)
+    block_size(found, "auto", speculative_tokens=3)
+    effective(Asked(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
+    roofline.ceiling("NVIDIA GB10", roofline.bytes_per_token(found, TENSORS))
+    assert json.dumps(essence(found))
+    for finding in rules.check(Asked(flags={"max-num-seqs": 8}), architecture, VERSION):
+        assert finding.sentence
+
+
+def test_configs() -> None:
+    feed(everything, values(SEEDS))
+
+
+def test_texts() -> None:
+    feed(lambda raw: everything(model_config.parse(raw, "config.json")), texts(RAW))
+
+
+def test_the_sandbox_refuses_like_the_engine(tmp_path: Path) -> None:
+    def start(found: Any) -> None:
+        (tmp_path / "config.json").write_text(json.dumps(found))
+        asked = arguments.parse(["/m"], "0.32.0")
+        config.build(asked, config.read_model("/m", tmp_path), tmp_path, "0.32.0")
+
+    feed(start, values(SEEDS), refuses=(arguments.Refused,))
+
+
+HOSTILE: tuple[Any, ...] = (
+    10**10,
+    10**400,
+    -1,
+    0,
+    1.5,
+    float("nan"),
+    "40",
+    [40],
+    ["mamba"] * 20_000,
+    {"a": 1},
+    True,
+    None,
+)
+
+
+@pytest.mark.parametrize("layers", HOSTILE, ids=lambda value: f"{value!r:.20}")
+@pytest.mark.parametrize("name", ["jamba-1.5-mini", "plamo-2-1b", "zamba2-7b", "qwen3.5-35b-a3b", "bamba-9b-tf5"])
+def test_a_number_of_layers_that_cannot_be_is_unknown(name: str, layers: Any) -> None:
+    found = json.loads((DATA / f"{name}.json").read_text())
+    for part in (found, found.get("text_config") or {}):
+        part |= dict.fromkeys(("num_hidden_layers", "layer_types", "layers_block_type"), layers)
+    feed(everything, iter([found]))
+    assert (classify(found).recurrent_layers or 0) <= 10_000
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b'{"a": ' + b"[" * 100_000, "nested deeper than 32"),
+        (b"[" * 40 + b"]" * 40, "nested deeper than 32"),
+        (b" " * (5 << 20), "more than 4 MiB"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "no JSON"),
+        (b"{", "no JSON"),
+        (b"\xff\xfe\x00", "no JSON"),
+        (b"[]", "a JSON object"),
+    ],
+)
+def test_what_is_no_config_is_one_sentence(tmp_path: Path, raw: bytes, said: str) -> None:
+    (tmp_path / "config.json").write_bytes(raw)
+    with pytest.raises(Refused, match=said) as refused:
+        model_config.read(str(tmp_path))
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match="."):
+        bounds.config_of(tmp_path / "config.json")

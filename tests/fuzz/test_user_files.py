@@ -1,0 +1,162 @@
+"""Hosts, groups, recipes, playbooks, locks and templates, damaged: each is read, or refused with one sentence."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sparkwright
+from sparkwright import lockfile
+from sparkwright.errors import Exit, Refused
+from sparkwright.inventory import glance
+from sparkwright.inventory.inventory import Inventory
+from sparkwright.playbook import playbook
+from sparkwright.recipe import recipe
+from sparkwright.userfiles import document
+from tests.fuzz.harness import feed, texts
+
+PROJECT = Path(sparkwright.__file__).parents[2]
+HOST = b"""address: 192.0.2.7
+groups: [sparks, &g lab]
+port: 2222
+recipe: qwen3.5-35b
+env: {HF_ENDPOINT: "http://mirror.lan"}
+secrets:
+  HF_TOKEN: {env: HF_TOKEN}
+vars: &v
+  utilization: 0.90
+  since: 2024-01-01
+  more: {a: *g, "b c": [1, 0x1f, 1_000, ~, yes]}
+"""
+GROUPS = b"all:\n  user: nvidia\nlab:\n  hosts: [spark1]\n  min_serving: 1\n  vars: {a: 1.0e+3}\n"
+LOCK = (
+    b"schema: 1\nimages:\n  vllm/vllm-openai:v1:\n    digest: sha256:" + b"0" * 64 + b"\n    platforms: [linux/arm64]\n"
+    b"models:\n  Q/W@main:\n    commit: " + b"a" * 40 + b"\n    config: {num_hidden_layers: 40}\n    files:\n"
+    b"    - {path: config.json, size_bytes: 12, blob_id: " + b"b" * 40 + b"}\n"
+)
+
+
+def seeds_of(folder: str) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((PROJECT / folder).glob("*.yml"))]
+
+
+def project(tmp_path: Path) -> Path:
+    for folder in ("hosts", "recipes", "playbooks"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    parts = PROJECT / "playbooks/parts"
+    if parts.is_dir():
+        shutil.copytree(parts, tmp_path / "playbooks/parts")
+    return tmp_path
+
+
+def reads(path: Path, read: Callable[[], object]) -> Callable[[bytes], None]:
+    def one(data: bytes) -> None:
+        path.write_bytes(data)
+        try:
+            read()
+        except Refused as refused:
+            assert refused.exit == Exit.REFUSED
+            assert "\n" not in refused.message, refused.message
+            assert len(refused.message) < 1000, refused.message
+            raise
+
+    return one
+
+
+def test_hosts(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    (root / "hosts/groups.yml").write_bytes(GROUPS)
+    feed(reads(root / "hosts/spark1.yml", lambda: Inventory.load(root).match("all")), texts([HOST, *seeds_of("hosts")]))
+
+
+def test_groups(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    (root / "hosts/spark1.yml").write_bytes(HOST)
+    feed(reads(root / "hosts/groups.yml", lambda: Inventory.load(root).match("all")), texts([GROUPS]))
+
+
+def test_a_glance_never_says_a_word(tmp_path: Path) -> None:
+    root = project(tmp_path)
+
+    def look(data: bytes) -> None:
+        (root / "hosts/spark1.yml").write_bytes(data)
+        (root / "hosts/groups.yml").write_bytes(data[::-1] if len(data) % 2 else GROUPS)
+        glance.hosts(root, "all")
+
+    feed(look, texts([HOST, GROUPS]))
+
+
+def test_recipes(tmp_path: Path) -> None:
+    root = project(tmp_path)
+    feed(reads(root / "recipes/one.yml", lambda: recipe.load(root, "one")), texts(seeds_of("recipes")))
+
+
+def test_playbooks(tmp_path: Path) -> None:
+    path = project(tmp_path) / "playbooks/one.yml"
+
+    def read() -> None:
+        for play in playbook.load(path).plays:
+            play.uses({"facts"})
+
+    feed(reads(path, read), texts(seeds_of("playbooks")))
+
+
+def test_locks(tmp_path: Path) -> None:
+    feed(reads(tmp_path / lockfile.NAME, lambda: lockfile.load(tmp_path)), texts([LOCK]))
+
+
+BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "where", "sentence"),
+    [
+        (b"a: &a [*a]", ":1", "the alias *a stands in itself"),
+        (BOMB.encode(), ":1", "its aliases stand for too many values"),
+        (b"a: *b", ":1", "no anchor &b"),
+        (b"x:\n  " + b"[" * 100_000, ":2", "more than 64 times"),
+        (b"- " * 100_000, ":1", "more than 64 times"),
+        (b"a: 1\nb: !!python/object/apply:os.system [id]", ":2", "the tag !!python/object/apply:os.system"),
+        (b"a: !!binary aGk=", ":1", "the tag !!binary"),
+        (b"a: " + b"9" * 5000, ":1", "out of range"),
+        (b"a: 1.0e+999", ":1", "not finite"),
+        (b"a: .nan", ":1", "not finite"),
+        (b"a: 1\nb: 2\na: 3", ":3", "`a` is given twice"),
+        (b"a: 1\nb: \xff", ":2", "not a UTF-8 text file"),
+        (b"a: 1\nb: \x00", ":2", "control character"),
+        (b"a:\n\tb: 1", ":2", "a tab can't indent"),
+        (b"? [a]\n: 1", ":1", "a key must be a word"),
+        (b"a: 1\n---\nb: 2", ":2", "a file holds one"),
+        (b"#" * (1 << 20) + b"\n", "", "more than 1 MiB"),
+        (b"[" + b"1," * 400_000 + b"]", ":1", "more than"),
+    ],
+)
+def test_what_can_hurt_is_one_sentence_with_its_line(tmp_path: Path, data: bytes, where: str, sentence: str) -> None:
+    path = tmp_path / "one.yml"
+    path.write_bytes(data)
+    with pytest.raises(Refused) as refused:
+        document.load(path)
+    assert refused.value.where == f"{path}{where}"
+    assert sentence in refused.value.message
+    assert "\n" not in str(refused.value)
+
+
+def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "one.yml").symlink_to("/dev/zero")
+    with pytest.raises(Refused, match="not a regular file"):
+        document.load(tmp_path / "one.yml")
+
+
+def test_what_is_odd_and_harmless_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "one.yml"
+    path.write_bytes(b"\xef\xbb\xbfa: &x {b: 1, c: 0.90}\r\nd: *x\r\ne: 2024-01-01\nf: ! 12\n")
+    read = document.load(path)
+    assert read.data == {"a": {"b": 1, "c": 0.9}, "d": {"b": 1, "c": 0.9}, "e": "2024-01-01", "f": "12"}
+    assert str(read.data["d"]["c"]) == "0.90"
+    assert read.where("d", "c") == f"{path}:1"
+    assert read.where("e") == f"{path}:3"
