@@ -9,6 +9,7 @@ import functools
 import gzip
 import hashlib
 import io
+import json
 import shutil
 import subprocess
 import sys
@@ -81,17 +82,20 @@ def _trim(folder: Path) -> None:
 
 
 def _pack(wheels: Path, tag: str, out: Any) -> None:
-    """Everything in one archive, the same bytes for the same content."""
+    """Everything in one archive, the same bytes for the same content; first of all what there is, its size and its SHA-256."""
+    files = {
+        f"lib/{path.relative_to(wheels)}": path.read_bytes() for path in sorted(wheels.rglob("*")) if path.is_file()
+    }
+    files |= {f"lib/sparkwright/{name}": data for name, data in host_side.sources()}
+    files["tag"] = tag.encode()
+    manifest = {name: [len(data), hashlib.sha256(data).hexdigest()] for name, data in files.items()}
     with (
         gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0, compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w") as tar,
     ):
-        for path in sorted(wheels.rglob("*")):
-            if path.is_file():
-                _add(tar, f"lib/{path.relative_to(wheels)}", path.read_bytes())
-        for name, data in host_side.sources():
-            _add(tar, f"lib/sparkwright/{name}", data)
-        _add(tar, "tag", tag.encode())
+        _add(tar, "manifest.json", json.dumps(manifest).encode())
+        for name, data in files.items():
+            _add(tar, name, data)
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
