@@ -63,7 +63,7 @@ def runs(lab: Lab) -> list[Event]:
 def test_whatever_is_damaged_is_shipped_again_and_then_answers(lab: Lab) -> None:
     runs(lab)
     (there,) = [path for path in (lab.sshd.home / bootstrap.FOLDER).iterdir() if path.name[0] != "."]
-    for what, damage in DAMAGE.items():
+    for what, damage in reversed(DAMAGE.items()):
         damage(there)
         said = [one["text"] for one in runs(lab) if one["event"] == "note"]
         assert [text for text in said if text.startswith("the runtime on the host does not start: ")], what

@@ -40,7 +40,7 @@ def decode(line: bytes | str) -> Event:
     """The event of a line; a line that is not one becomes `raw`, so that nothing a host says is lost."""
     try:
         one = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         one = None
     if isinstance(one, dict) and "event" in one:
         return one

@@ -163,8 +163,8 @@ def _prune(ours: Path) -> None:
 
 def _remove(path: Path) -> None:
     """First the name: a runner that begins meanwhile must not find half of it."""
-    away = path if path.name.startswith(".") else Path(tempfile.mkdtemp(prefix=".old.", dir=path.parent))
-    path.replace(away)
+    away = Path(tempfile.mkdtemp(prefix=".old.", dir=path.parent))
+    path.replace(away / path.name)
     shutil.rmtree(away, ignore_errors=True)
 
 

@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.plan.events import Event, decode, encode, event
+from sparkwright.trust.shape import parsed
 
 KEPT_RUNS = 50
 #: however many there are, a run this young stays: it may be at work, or be read by the laptop that asked for it
@@ -52,20 +53,26 @@ class Journal:
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
-        """Make the folder and keep the plan. Called before the runner detaches, so that a follower finds it."""
+        """Make the folder, take the `alive` lock and keep the plan: who finds the plan finds it locked.
+
+        Called before the runner detaches; whoever does not run it afterwards calls `leave`.
+        """
         folder = state.path / "runs" / run_id
         folder.mkdir(parents=True)
+        alive = (folder / "alive").open("wb")
+        fcntl.flock(alive, fcntl.LOCK_EX)
         write_atomically(folder / "plan.json", json.dumps(plan).encode(), mode=0o600)
         (folder / "events.jsonl").touch(mode=0o600)
         _tidy(state, folder)
-        return cls(folder, tuple(secret for secret in secrets if secret))
+        return cls(folder, tuple(secret for secret in secrets if secret), _alive=alive)
+
+    def leave(self) -> None:
+        """In the process that detached a runner: the lock is that one's alone now, and ends with it."""
+        if self._alive is not None:
+            self._alive.close()
 
     def open(self) -> None:
-        """Called by the process that runs: take the `alive` lock, open the events."""
-        beside = self.folder / "alive.new"
-        self._alive = beside.open("wb")
-        fcntl.flock(self._alive, fcntl.LOCK_EX)
-        beside.replace(self.folder / "alive")  # a follower that finds it finds it locked
+        """Called by the process that runs: open the events."""
         self._events = (self.folder / "events.jsonl").open("ab", buffering=0)
         with contextlib.suppress(OSError), (self.folder / "ballast").open("wb") as ballast:
             os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
@@ -144,21 +151,21 @@ def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
 
 
 def lives(folder: Path) -> bool:
-    """Whether the process of this run is still there."""
+    """Whether the process of this run is still there: it holds the lock. No clock is asked."""
     try:
         with (folder / "alive").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return _age_s(folder) < 10
     except BlockingIOError:
         return True
+    except OSError:
+        return False
     return False
 
 
 def plan_of(folder: Path) -> dict[str, Any]:
     """The plan of a run; empty when its folder holds none (yet)."""
     try:
-        plan = json.loads((folder / "plan.json").read_text())
+        plan = parsed((folder / "plan.json").read_bytes())
     except (OSError, ValueError):
         return {}
     return plan if isinstance(plan, dict) else {}
@@ -179,14 +186,14 @@ def _tidy(state: StateFolder, ours: Path) -> None:
     for n, old in enumerate(state.runs()):
         if old == ours or lives(old):
             continue
-        if n >= KEPT_RUNS and _age_s(old) > KEPT_S:
+        if n >= KEPT_RUNS and not 0 <= _age_s(old) <= KEPT_S:
             shutil.rmtree(old, ignore_errors=True)
         else:
             (old / "ballast").unlink(missing_ok=True)
 
 
 def _age_s(folder: Path) -> float:
-    """Seconds since a run's folder was last touched; endless when another run has tidied it away."""
+    """Seconds since a run's folder was last touched, negative after a wrong clock; endless when another has tidied it away."""
     try:
         return time.time() - folder.stat().st_mtime
     except FileNotFoundError:

@@ -17,6 +17,8 @@ from typing import IO, Any
 
 from sparkwright.errors import Refused
 from sparkwright.host.state import StateFolder
+from sparkwright.trust.names import STEP
+from sparkwright.trust.shape import Shape, number, parsed, text, whole_number
 
 POLL_S = 0.2
 SAY_AGAIN_S = 60.0
@@ -41,6 +43,21 @@ class Owner:
         return asdict(self)
 
 
+#: its line, as it was written; a run is a folder's name
+_OWNER = Shape(
+    {
+        "what": text,
+        "who": text,
+        "pid": whole_number,
+        "since": lambda value: number(value) and abs(value) < MOST_S,
+        "run": lambda value: value == "" or (isinstance(value, str) and STEP.fullmatch(value) is not None),
+    },
+    strict=True,
+)
+#: the year 9999: beyond that no calendar of Python's goes
+MOST_S = 253_402_300_799
+
+
 @contextmanager
 def held(
     state: StateFolder,
@@ -55,7 +72,7 @@ def held(
     wait_s: how long to wait for somebody else, who is named through note. Raises Refused, naming him, when that was not enough.
     """
     state.path.mkdir(parents=True, exist_ok=True)
-    with (state.path / "lock").open("a+") as file:
+    with (state.path / "lock").open("a+", errors="replace") as file:
         _take(file, host, wait_s, note)
         cut_off = _read(file)
         _write(file, json.dumps(owner.to_json()))
@@ -68,7 +85,7 @@ def held(
 def look(state: StateFolder) -> tuple[Owner | None, bool]:
     """Who the lock names, and whether he lives. (None, False): nobody holds it and nobody was cut off."""
     try:
-        with (state.path / "lock").open("r") as file:
+        with (state.path / "lock").open("r", errors="replace") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -109,10 +126,10 @@ def _take(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) 
 def _read(file: IO[str]) -> Owner | None:
     file.seek(0)
     try:
-        found = json.loads(file.read())
-        return Owner(**found)
-    except (ValueError, TypeError):
+        found = _OWNER.of(parsed(file.read()))
+    except (OSError, ValueError):
         return None
+    return Owner(**found) if found else None
 
 
 def _write(file: IO[str], text: str) -> None:
