@@ -169,8 +169,8 @@ class Record:
         return self.before not in ("", self.state)
 
     def late(self, now_s: float) -> bool:
-        """Whether a scheduled check is overdue: three were missed."""
-        return self.every_s > 0 and now_s - self.time_s > 3 * self.every_s
+        """Whether a scheduled check is overdue: three were missed, or its time is still to come, by a wrong clock."""
+        return self.every_s > 0 and abs(now_s - self.time_s) > 3 * self.every_s
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `from_json` is its inverse."""

@@ -77,9 +77,7 @@ _BASELINE = Shape(
 SHAPES: dict[str, Shape] = {
     "verified": GOOD,
     "verified_before": Shape({"states": list_of(lambda one: isinstance(one, dict))}),
-    "previous": Shape(
-        {**dict.fromkeys(("id", "name", "policy", "run"), text), "running": flag}, ("id",)
-    ),
+    "previous": Shape({**dict.fromkeys(("id", "name", "policy", "run"), text), "running": flag}, ("id",)),
     "restarts": Shape({"id": text, "seen": list_of(row_of(number, whole_number))}),
     "stopping": Shape(
         {"id": text, "run": text, "available_bytes": number, "since": number, "held_bytes": optional(number)},
