@@ -6,11 +6,13 @@ Standard library only, so that both sides read it with the same code. What is no
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from sparkwright.trust.shape import Kind, flag, number, optional, text, whole_number
+from sparkwright.trust.shape import parsed as from_text
 
 SCHEMA = 1
 
@@ -179,16 +181,13 @@ class Record:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
         """The record again. Fields that a newer schema added are left out. Raises ValueError for what is no record."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("time_s"), int | float):
-            raise ValueError("no record of a check")
-        known = {one.name for one in dataclasses.fields(cls)}
-        rest: dict[str, Any] = {name: value for name, value in data.items() if name in known}
+        rest = _fields(cls, data)
         try:
-            rest["evidence"] = tuple(_part(Evidence, row) for row in rest.get("evidence", ()))
+            rest["evidence"] = tuple(Evidence(**_fields(Evidence, row)) for row in rest.get("evidence", ()))
             rest["drift"] = tuple(rest.get("drift", ()))
-            rest |= {name: _part(kind, rest[name]) for name, kind in _PARTS.items() if name in rest}
+            rest |= {name: kind(**_fields(kind, rest[name])) for name, kind in _PARTS.items() if name in rest}
             return cls(**rest)
-        except (TypeError, AttributeError) as error:
+        except TypeError as error:
             raise ValueError(f"no record of a check: {error}") from None
 
 
@@ -203,15 +202,40 @@ _PARTS: dict[str, type[Any]] = {
 }
 
 
-def _part(kind: type[Any], row: Mapping[str, Any]) -> Any:
-    known = {one.name for one in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in row.items() if name in known})
+#: what a field holds, by how its type is written here; a part of its own is looked at by itself
+_KINDS: dict[Any, Kind] = {
+    **dict.fromkeys(("str", "State", "Level", "Cure"), text),
+    "bool": flag,
+    "float": number,
+    "float | None": optional(number),
+    "int": whole_number,
+    "int | None": optional(whole_number),
+    "tuple[str, ...]": lambda value: isinstance(value, list | tuple) and all(map(text, value)),
+    "tuple[Evidence, ...]": lambda value: isinstance(value, list | tuple),
+}
+
+
+def _a_part(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _fields(kind: type[Any], row: Any) -> dict[str, Any]:
+    """The fields of a part that it knows. Raises ValueError when one holds something else than it should."""
+    if not isinstance(row, Mapping):
+        raise ValueError(f"no {kind.__name__.lower()} of a check")
+    found = {}
+    for one in dataclasses.fields(kind):
+        if one.name in row:
+            found[one.name] = row[one.name]
+            if not _KINDS.get(one.type, _a_part)(row[one.name]):
+                raise ValueError(f"no {kind.__name__.lower()} of a check: {one.name} is damaged")
+    return found
 
 
 def latest(folder: Path) -> Record | None:
     """The last check of the host whose state folder this is; None when there was none, or it can't be read."""
     try:
-        return Record.from_json(json.loads((folder / LATEST).read_text()))
+        return Record.from_json(from_text((folder / LATEST).read_bytes()))
     except (OSError, ValueError):
         return None
 
@@ -227,7 +251,7 @@ def parsed(lines: Iterable[str]) -> list[Record]:
     found = []
     for line in lines:
         try:
-            found.append(Record.from_json(json.loads(line)))
+            found.append(Record.from_json(from_text(line)))
         except ValueError:
             continue
     return found

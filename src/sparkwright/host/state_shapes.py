@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sparkwright.trust.shape import (
@@ -49,7 +50,9 @@ GOOD = Shape(
     }
 )
 _SPEED = Shape(
-    {name: optional(number) for name in ("tok_per_s", "baseline_tok_per_s", "ttft_s", "measured_s")} | {"verdict": text}
+    {name: optional(number) for name in ("tok_per_s", "baseline_tok_per_s", "ttft_s", "measured_s")}
+    | {"verdict": text},
+    strict=True,
 )
 _COUNTED = Shape(
     {"time_s": number, "start": text, "token": text, "running": optional(number), "generated": optional(number)},
@@ -73,7 +76,29 @@ _BASELINE = Shape(
     ("tok_per_s", "deviation", "runs"),
 )
 
-#: by the name of the file, or of its folder
+_PROVED = table_of(lambda row: isinstance(row, list) and len(row) == 4 and all(map(number, row[:3])) and text(row[3]))
+_MANIFEST = Shape(
+    {
+        "folder": text,
+        "files": _PROVED,
+        "staged": _PROVED,
+        "indexes": table_of(row_of(list_of(number), list_of(text))),
+        "about": Shape({"id": text, "commit": text, "paths": list_of(text)}),
+    }
+)
+_SETTINGS = Shape(
+    {
+        **dict.fromkeys(("host", "webhook", "webhook_file", "textfile"), text),
+        **dict.fromkeys(("every_s", "smoke_every_s", "heal_every_s"), lambda value: number(value) and value >= 0),
+        "smoke_tokens": whole_number,
+        "command": list_of(text),
+        "lingers": flag,
+        "limits": table_of(number),
+        "heal": lambda value: value in ("none", "restart"),
+    }
+)
+
+#: by the name of the file, or of its folder, or by what stands before its first hyphen
 SHAPES: dict[str, Shape] = {
     "verified": GOOD,
     "verified_before": Shape({"states": list_of(lambda one: isinstance(one, dict))}),
@@ -86,6 +111,8 @@ SHAPES: dict[str, Shape] = {
     "before_start": Shape({"available_bytes": number, "run": text}, ("available_bytes",)),
     "engines": Shape({"version": optional(text), "listed": list_of(text)}, ("version", "listed")),
     "baselines": _BASELINE,
+    "model": _MANIFEST,
+    "health-settings": _SETTINGS,
     "health-remembered": Shape(
         {
             "since_s": number,
@@ -106,4 +133,4 @@ SHAPES: dict[str, Shape] = {
 
 def shape_of(name: str) -> Shape:
     """The shape of a state by its name, as "verified" or "baselines/0123abcd"."""
-    return SHAPES.get(name) or SHAPES.get(name.partition("/")[0], Shape())
+    return SHAPES.get(name) or SHAPES.get(re.split("[/-]", name)[0], Shape())

@@ -11,7 +11,7 @@ from typing import Any
 Kind = Callable[[Any], bool]
 
 #: beyond this no figure of a host is one: bytes, seconds since the epoch, tokens
-LARGEST = 2**63
+LARGEST = 2**64
 
 
 def parsed(text: str | bytes) -> Any:

@@ -94,7 +94,7 @@ class Manifest:
 
     def entries(self) -> list[dict[str, Any]]:
         """The files of its commit as spark.lock holds them."""
-        return [_entry(path, self.rows[path]) for path in self.about.get("paths", ())]
+        return [_entry(path, self.rows[path]) for path in self.about.get("paths", ()) if path in self.rows]
 
     def prove(self, files: Files, *, deep: bool = False, heard: Heard = lambda count: None) -> list[str]:
         """Hash what is not known yet, in parallel. Returns the paths that are missing or wrong.
@@ -171,7 +171,7 @@ def stamp(path: Path) -> list[int] | None:
     """[size, mtime_ns, inode] of a file; None when there is none."""
     try:
         found = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a name with a null byte
         return None
     return [found.st_size, found.st_mtime_ns, found.st_ino]
 
