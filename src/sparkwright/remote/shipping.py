@@ -30,8 +30,8 @@ def ship(
     data = runtime.archive(found["python"], found["machine"]).read_bytes()
     channel = run(bootstrap.unpack(runtime.content_hash(), found["path"]))
     try:
+        channel.settimeout(UNPACK_S)  # a disk that others write to may hold it up
         yield from _sent(channel, data)
-        channel.settimeout(UNPACK_S)
         said = list(lines(channel))
         answer = next((one for one in map(_answer, reversed(said)) if one), {})
         if answer.get("event") != "shipped":

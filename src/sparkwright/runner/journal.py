@@ -59,10 +59,14 @@ class Journal:
         """
         folder = state.path / "runs" / run_id
         folder.mkdir(parents=True)
-        alive = (folder / "alive").open("wb")
-        fcntl.flock(alive, fcntl.LOCK_EX)
-        write_atomically(folder / "plan.json", json.dumps(plan).encode(), mode=0o600)
-        (folder / "events.jsonl").touch(mode=0o600)
+        try:
+            alive = (folder / "alive").open("wb")
+            fcntl.flock(alive, fcntl.LOCK_EX)
+            (folder / "events.jsonl").touch(mode=0o600)
+            write_atomically(folder / "plan.json", json.dumps(plan).encode(), mode=0o600)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)  # half of a folder would be no run, and never tidied away
+            raise
         _tidy(state, folder)
         return cls(folder, tuple(secret for secret in secrets if secret), _alive=alive)
 
