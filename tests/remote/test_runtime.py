@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.health import places
 from sparkwright.modules import registry
 from sparkwright.plan.model import Plan, Task
 from sparkwright.remote import bootstrap, runtime
@@ -267,3 +268,34 @@ def test_a_disk_that_fills_up_midway_leaves_nothing(home: Path) -> None:
         assert [path.name for path in folder_of(home).iterdir()] == [".lock"]
     finally:
         subprocess.run(["umount", str(home)], check=True)
+
+
+@pytest.mark.parametrize(
+    "damage", ["lib/sparkwright/health/judge.py", "lib/sparkwright/errors.py", "manifest.json", "lock"]
+)
+def test_a_scheduled_check_whose_runtime_is_damaged_says_what_mends_it(home: Path, damage: str) -> None:
+    ship(home)
+    there = folder_of(home) / "abc"
+    if damage == "lock":
+        (there / damage).unlink()
+    else:
+        (there / damage).write_bytes(b"")
+    words = [sys.executable, "-I", str(there / "lib/sparkwright/health/scheduled.py"), str(there / "tag")]
+    env = {**os.environ, "HOME": str(home)}
+    said = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (75, "")
+    assert said.stdout.endswith("`invoke health.install` again\n")
+    assert not (home / ".local/state").exists()
+
+
+def test_the_clocks_old_runtime_is_kept_until_it_has_changed_over(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    places.mark(old)
+    places.mark(new)
+    assert (old / places.MARK).exists(), "an install that fails leaves the old clock with its runtime"
+    places.unmark(new, but="new")
+    assert [folder.name for folder in (old, new) if (folder / places.MARK).exists()] == ["new"]
+    places.unmark(new)
+    assert not (new / places.MARK).exists()
