@@ -64,6 +64,7 @@ def unpacked(folder: Path) -> list[str]:
     with tarfile.open(runtime.archive(python, platform.machine())) as tar:
         tar.extractall(folder, filter="data")
     compileall.compile_dir(folder / "lib", quiet=1)
+    (folder / "lock").touch()  # as unpack.py leaves it
     interpreter = str(Path(sys.executable).resolve())  # without this checkout's packages
     return [interpreter, "-I", str(folder / "lib/sparkwright/health/scheduled.py"), str(folder / "tag")]
 

@@ -103,7 +103,7 @@ def record(env: dict[str, str]) -> Recorded:
     asked_s = float(on_spark(f"stat -c %.Y {newest}/plan.json", env))
     lines = on_spark(f"cat {newest}/events.jsonl", env).splitlines()
     boot = f"d=$(ls -1dt {RUNTIME}/*/ | head -1); p=$(cat $d/python)"
-    started = "$p -IS $d/lib/sparkwright/runner/boot.py $d/tag engine </dev/null"
+    started = "$p -IS $d/lib/sparkwright/runner/boot.py $d/tag engine </dev/null >/dev/null"
     say = f"{boot}; for n in 1 2 3 4 5 6 7; do date +%s%N; {started}; done; date +%s%N"
     stamps = [int(word) for word in on_spark(say, env).split()]
     ready_us = int(statistics.median(b - a for a, b in itertools.pairwise(stamps)) / 1000)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from sparkwright.errors import Refused
 from sparkwright.health import units
 from sparkwright.health.units import Clock
 
@@ -62,3 +67,101 @@ def test_the_crontab_of_others_is_left_alone() -> None:
     assert with_it == mine + line + "\n"
     assert units.with_cron(with_it, line) == with_it
     assert units.with_cron(with_it, "") == mine
+
+
+#: every character that systemd, cron or a shell gives a meaning to
+ODD = {
+    "space": "unix:///a b",
+    "specifier": "unix:///%n%%h%",
+    "variable": "unix:///$HOME${HOME}$$",
+    "quotes": """unix:///it's"it"' '""",
+    "backslashes": "unix:///a\\b\\\\c\\",
+    "backslash before percent": "unix:///a\\%b\\\\%c\\\\\\%d",
+    "semicolon": ";",
+    "comment": "# a; b # c",
+    "substitution": "$(touch /tmp/x)`id`",
+    "letters": "unix:///süß/日本/💥",
+    "nothing": "",
+}
+
+
+def loaded(clock: Clock) -> str:
+    """The unit as a systemd of an ordinary user loads it: Environment, ReadWritePaths and Command Line as it understands them."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        (Path(folder) / "x.service").write_text(units.service(clock))
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": folder,
+            "XDG_RUNTIME_DIR": folder,
+            "SYSTEMD_UNIT_PATH": f"{folder}:",
+        }
+        who = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+        words = [*who, "/usr/lib/systemd/systemd", "--user", "--test", "--unit=x.service"]
+        done = subprocess.run(words, env=env, capture_output=True, check=False)
+        return done.stdout.decode().partition("Unit x.service:")[2].partition("-> Unit ")[0]
+
+
+def said(text: str, name: str) -> str:
+    (line,) = [line for line in text.splitlines() if line.strip().startswith(f"{name}: ")]
+    return line.strip().removeprefix(f"{name}: ")
+
+
+@pytest.mark.skipif(
+    not Path("/usr/lib/systemd/systemd").exists() or not shutil.which("setpriv"), reason="no systemd to ask"
+)
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_systemd_reads_every_word_as_it_was_meant(odd: str) -> None:
+    text = loaded(Clock(("/usr/bin/env", odd, f"--x={odd}"), 300, [Path(f"/srv/{odd}")], {"DOCKER_HOST": odd}))
+    assert said(text, "Environment") == f"DOCKER_HOST={odd}"
+    assert said(text, "ReadWritePaths") == str(Path(f"/srv/{odd}"))
+    shown = said(text, "Command Line").replace("\\$", "$").replace("\\`", "`")  # more than shlex takes back
+    command = [word.replace("$$", "$") for word in shlex.split(shown)]  # as systemd does when it starts it
+    assert command == ["/usr/bin/env", odd, f"--x={odd}"]
+
+
+def as_cron_does(line: str) -> str:
+    r"""What cron hands to sh, by crontab(5): `\%` is %, a bare one ends the command, nothing else is touched."""
+    command, escaped, out = line.split(" ", 5)[5], False, ""
+    for one in command:
+        if escaped and one == "%":
+            out = out[:-1]
+        elif one == "%":
+            return out
+        out += one
+        escaped = one == "\\" and not escaped
+    return out
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_cron_and_its_shell_read_every_word_as_it_was_meant(odd: str) -> None:
+    program = (sys.executable, "-c", "import os, sys; print([*sys.argv[1:], os.environ['DOCKER_HOST']])", odd)
+    line = units.cron_line(Clock(program, 300, [], {"DOCKER_HOST": odd}))
+    done = subprocess.run(
+        ["sh", "-c", as_cron_does(line).replace(">/dev/null", "")], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"{[odd, odd]}\n", done.stderr
+
+
+@pytest.mark.parametrize("odd", ["a\nExecStart=/bin/sh", "a\rb", "a\tb", "a\x00b", "a\x1b[2Jb", "\udcff", "a\u2028b"])
+@pytest.mark.parametrize("where", ["environment", "program", "path"])
+def test_what_could_end_a_line_is_refused_with_where_to_look(odd: str, where: str) -> None:
+    clock = Clock(
+        ("/bin/true", odd if where == "program" else "x"),
+        300,
+        [Path("/srv", odd if where == "path" else "x")],
+        {"DOCKER_HOST": odd if where == "environment" else "x"},
+    )
+    with pytest.raises(Refused, match="has a control character") as caught:
+        units.service(clock)
+    assert not set(str(caught.value)) & set(odd) - set("aExecStart=/bin/shb[2Ju8")
+    if where != "path":
+        with pytest.raises(Refused, match="DOCKER_HOST"):
+            units.cron_line(clock)
+
+
+def test_a_crontab_with_odd_lines_of_others_is_left_alone() -> None:
+    mine = "# a\x0cb\u2028c\r\n0 1 * * * backup"
+    assert units.with_cron(f"{mine}\n", "") == f"{mine}\n"
+    assert units.with_cron(mine, "") == f"{mine}\n"
+    assert units.with_cron("", "") == ""

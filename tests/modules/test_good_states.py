@@ -14,7 +14,7 @@ from tests.modules.context import RecordingContext
 
 def good(seqs: int, commit: str = "c1", container: str = "") -> dict[str, Any]:
     return {
-        "spec": {"command": [str(seqs)]},
+        "spec": {"name": "qwen35", "command": [str(seqs)]},
         "model": {"commit": commit},
         "container_id": container or f"id{seqs}{commit}",
     }

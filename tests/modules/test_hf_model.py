@@ -113,7 +113,8 @@ def test_a_file_that_the_new_revision_has_not_goes_and_one_that_somebody_laid_th
 def test_a_dropped_file_of_the_verified_revision_comes_back_with_it(context: RecordingContext) -> None:
     fetch(context)
     entry, folder = pinned(context), context.machine.home / "m"
-    good_states.remember(context.state, {"model": {"id": MODEL, "commit": entry["commit"], "dir": "~/m"}})
+    model = {"id": MODEL, "commit": entry["commit"], "dir": "~/m"}
+    good_states.remember(context.state, {"spec": {"name": "qwen35"}, "model": model})
     fewer = [file for file in entry["files"] if file["path"] != "README.md"]
     assert fetch(context, commit="b" * 40, files=fewer).changed
     assert not (folder / "README.md").exists()

@@ -128,6 +128,7 @@ def test_the_key_of_a_transfer_goes_and_other_keys_stay(tmp_path: Path) -> None:
     file = tmp_path / ".ssh/authorized_keys"
     file.parent.mkdir()
     file.write_text("ssh-ed25519 AAAAmine me@laptop\nrestrict ssh-ed25519 AAAAold sparkwright-copy\n")
+    file.chmod(0o600)
     context = RecordingContext(tmp_path)
     _, public = _key_pair()
     assert CopyKey().run(CopyKey.Args(public, "true"), context).changed

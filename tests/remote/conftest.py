@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sparkwright.inventory.host import Host
-from sparkwright.remote import ssh_config
+from sparkwright.remote import runtime, ssh_config
 from tests.remote.sshd import SSHD, Sshd
 
 
@@ -49,6 +52,21 @@ class Lab:
     def host(self, **fields: object) -> Host:
         usual = {"name": "spark1", "address": "127.0.0.1", "port": self.sshd.port, "connection": "ssh"}
         return Host(**{**usual, **fields})  # type: ignore[arg-type]
+
+
+def packed(path: Path) -> None:
+    """A runtime without the wheels: a tenth of the time, and all but an engine's client starts."""
+    with tempfile.TemporaryDirectory() as wheels, path.open("wb") as out:
+        runtime._pack(Path(wheels), f"{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}\n", out)
+
+
+@pytest.fixture
+def small_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What is shipped is `packed`, for links that are asked for "light"."""
+    path = tmp_path / "small.tar.gz"
+    packed(path)
+    monkeypatch.setattr(runtime, "archive", lambda python, machine: path)
+    return path
 
 
 @pytest.fixture

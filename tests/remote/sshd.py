@@ -44,6 +44,8 @@ class Sshd:
     forced: str = ""
     more: str = ""
     env: tuple[str, ...] = ()
+    #: lines of its configuration that come before the usual ones, and so count instead of them
+    first: str = ""
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +55,7 @@ class Sshd:
         (self.folder / "authorized_keys").write_text((self.folder.parent / "id.pub").read_text())
         (self.folder / "authorized_keys").chmod(0o600)
         (self.folder / "config").write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.host_key}\nPidFile none\nUsePAM no\nStrictModes no\n"
+            f"{self.first}Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.host_key}\nPidFile none\nUsePAM no\nStrictModes no\n"
             f"AuthorizedKeysFile {self.folder}/authorized_keys\nPermitRootLogin yes\nPasswordAuthentication no\n"
             f"SetEnv {' '.join([f'HOME={self.home}', *self.env])}\nAllowTcpForwarding yes\n"
             + (f"ForceCommand {self.forced}\n" if self.forced else "")

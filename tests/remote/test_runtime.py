@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
+import gzip
+import json
 import os
 import platform
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from sparkwright.health import places
 from sparkwright.modules import registry
+from sparkwright.plan.model import Plan, Task
 from sparkwright.remote import bootstrap, runtime
+from tests.remote.conftest import packed
 
 
 def unpacked(folder: Path) -> Path:
@@ -20,6 +33,15 @@ def unpacked(folder: Path) -> Path:
     with tarfile.open(runtime.archive(python, platform.machine())) as tar:
         tar.extractall(folder, filter="data")
     return folder / "lib"
+
+
+def eventually(true: Callable[[], object]) -> bool:
+    deadline_s = time.monotonic() + 20
+    while not true():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def test_every_module_imports_with_nothing_but_the_runtime(tmp_path: Path) -> None:
@@ -54,24 +76,225 @@ def test_the_same_sources_have_the_same_name_and_the_same_bytes(
     assert (second.name, second.read_bytes()) == (first.name, first.read_bytes())
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home of its own, and the folder of runtimes in it is not there yet."""
+    return tmp_path
+
+
+def folder_of(home: Path) -> Path:
+    return home / bootstrap.FOLDER
+
+
+def whole() -> bytes:
+    return runtime.archive(f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()).read_bytes()
+
+
+@functools.cache
+def small() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        packed(Path(folder) / "it")
+        return (Path(folder) / "it").read_bytes()
+
+
+def shipping(home: Path, name: str = "abc") -> subprocess.Popen[bytes]:
+    """What a laptop starts on the host; its standard input is what the laptop sends."""
+    env = {**os.environ, "HOME": str(home)}
+    words = ["sh", "-c", bootstrap.unpack(name, sys.executable)]
+    return subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def ship(home: Path, name: str = "abc", data: bytes | None = None) -> dict[str, str]:
+    """The answer to a whole archive, or to this one."""
+    said = shipping(home, name).communicate(bootstrap.unpacker() + (small() if data is None else data))
+    answer = json.loads(said[0].splitlines()[-1])
+    assert isinstance(answer, dict), said
+    return answer
+
+
+def starts(home: Path, name: str = "abc") -> bool:
+    env = {**os.environ, "HOME": str(home)}
+    words = ["sh", "-c", bootstrap.start(name, "engine")]
+    said = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return b'{"event": "ready"}' in said.stdout.splitlines()
+
+
+@pytest.fixture
+def runner(home: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Starts the runner of a runtime, which then waits for its request and holds its runtime."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def begin(name: str) -> subprocess.Popen[bytes]:
+        words = ["sh", "-c", bootstrap.start(name, "light")]
+        env = {**os.environ, "HOME": str(home)}
+        process = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        begun.append(process)
+        assert process.stdout is not None
+        assert b'{"event": "ready"}\n' in (process.stdout.readline(), process.stdout.readline())
+        return process
+
+    yield begin
+    for process in begun:
+        process.communicate()
+
+
 def test_a_runtime_that_somebody_else_brought_meanwhile_stays_and_one_for_another_python_is_replaced(
-    tmp_path: Path,
+    home: Path,
 ) -> None:
-    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    archive = runtime.archive(python, platform.machine()).read_bytes()
-    command = bootstrap.unpack("abc", sys.executable)
-    there = tmp_path / ".local/share/sparkwright/runtime/abc"
-
-    def ship() -> bytes:
-        env = {**os.environ, "HOME": str(tmp_path)}
-        return subprocess.run(["sh", "-c", command], input=archive, env=env, stdout=subprocess.PIPE, check=True).stdout
-
-    assert ship() == b"shipped\n"
+    there = folder_of(home) / "abc"
+    assert ship(home, data=whole())["event"] == "shipped"
+    assert starts(home)
     (there / "in-use").touch()
-    assert ship() == b"shipped\n"
-    assert (there / "in-use").exists(), "a run reads from it"
-    assert [path.name for path in there.parent.iterdir()] == ["abc"]
+    was = there.stat().st_ino
+    assert ship(home, data=whole())["event"] == "shipped"
+    assert there.stat().st_ino == was, "a run reads from it"
+    assert {path.name for path in there.parent.iterdir()} == {"abc", ".lock"}
     (there / "tag").write_text("3.9-x86_64\n")
-    assert ship() == b"shipped\n"
-    assert not (there / "in-use").exists()
-    assert (there / "tag").read_text() == f"{python}-{platform.machine()}\n"
+    assert not starts(home)
+    assert ship(home, data=whole())["event"] == "shipped"
+    assert there.stat().st_ino != was
+    assert starts(home)
+    assert (there / "in-use").exists(), "the timer's unit names this folder"
+
+
+def test_a_file_that_is_wrong_but_of_the_right_size_is_not_taken_for_somebody_elses_good_one(home: Path) -> None:
+    ship(home)
+    wrong = folder_of(home) / "abc/lib/sparkwright/modules/fail.py"
+    right = wrong.read_bytes()
+    wrong.write_bytes(b"#" * len(right))
+    ship(home)
+    assert wrong.read_bytes() == right
+
+
+@pytest.mark.parametrize("left", [0.0, 0.1, 0.5, 0.999])
+def test_an_archive_that_breaks_off_leaves_nothing(home: Path, left: float) -> None:
+    data = small()
+    said = ship(home, data=data[: int(len(data) * left)])
+    assert said["event"] == "not_shipped"
+    assert "did not arrive whole" in said["why"]
+    assert [path.name for path in folder_of(home).iterdir()] == [".lock"]
+
+
+def test_a_byte_that_flips_on_the_way_is_noticed(home: Path) -> None:
+    tar = gzip.decompress(small())
+    at = tar.index(b"what a host says of itself".capitalize())
+    said = ship(home, data=gzip.compress(tar[:at] + b"X" + tar[at + 1 :], 1))
+    assert (said["event"], "status.py is damaged" in said["why"]) == ("not_shipped", True)
+
+
+def test_what_a_killed_attempt_left_is_removed_by_the_next_and_one_under_way_is_not(home: Path) -> None:
+    killed, working = shipping(home), shipping(home)
+    for one in (killed, working):
+        assert one.stdin is not None
+        one.stdin.write(bootstrap.unpacker() + small()[:50_000])
+        one.stdin.flush()
+    assert eventually(lambda: len(list(folder_of(home).glob(".new.*/manifest.json"))) == 2)
+    killed.kill()
+    killed.communicate()
+    assert ship(home, "other")["event"] == "shipped"
+    assert len(list(folder_of(home).glob(".new.*"))) == 1
+    said, _ = working.communicate(small()[50_000:])
+    assert json.loads(said.splitlines()[-1])["event"] == "shipped"
+    assert {path.name for path in folder_of(home).iterdir()} == {"abc", "other", ".lock"}
+
+
+def test_old_runtimes_go_but_for_those_that_a_runner_or_a_timer_uses(
+    home: Path, runner: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    ship(home, "run")
+    for n, name in enumerate(("run", "timer", "idle", "b1", "b2", "b3")):
+        if name != "run":
+            shutil.copytree(folder_of(home) / "run", folder_of(home) / name)
+        os.utime(folder_of(home) / name, (n, n))
+    (folder_of(home) / "timer/in-use").touch()
+    os.utime(folder_of(home) / "timer", (1, 1))
+    process = runner("run")
+    ship(home, "new")
+    assert {path.name for path in folder_of(home).glob("[a-z]*")} == {"new", "b1", "b2", "b3", "run", "timer"}
+    process.communicate()
+    ship(home, "newer")
+    assert {path.name for path in folder_of(home).glob("[a-z]*")} == {"newer", "new", "b2", "b3", "timer"}
+
+
+def test_a_detached_run_keeps_its_runtime(home: Path, runner: Callable[[str], subprocess.Popen[bytes]]) -> None:
+    ship(home, "run")
+    go = home / "go"
+    words = ["sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done"]
+    task = Task(id="t1", name="wait", module="command", args={"argv": words}, register="")
+    plan = Plan(run_id="run-1", host="spark1", play="Test", steps=(task,))
+    process = runner("run")
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps({"verb": "run", "plan": plan.to_json()}).encode() + b"\n")
+    process.stdin.flush()
+    assert b"run_started" in process.stdout.readline()
+    os.kill(int(_said("pgrep", "-P", str(process.pid))), signal.SIGKILL)  # the runner that follows it; the run goes on
+    lock = (folder_of(home) / "run/lock").open("rb+")
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        go.touch()
+    fcntl.flock(lock, fcntl.LOCK_EX)  # free as soon as the run has ended
+    lock.close()
+
+
+def _said(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a file system")
+@pytest.mark.parametrize(
+    ("options", "why"), [("size=400k", r"no room: it takes \d+ MB, 0 MB are free"), ("ro", "Read-only")]
+)
+def test_a_home_that_is_full_or_read_only_is_named_with_its_figure(home: Path, options: str, why: str) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(home)], check=True)
+    try:
+        said = ship(home)
+        assert said["event"] == "not_shipped"
+        assert re.search(why, said["why"]) and bootstrap.FOLDER.split("/")[0] in said["why"]
+        assert not list(home.glob("**/.new.*"))
+    finally:
+        subprocess.run(["umount", str(home)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a file system")
+def test_a_disk_that_fills_up_midway_leaves_nothing(home: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=100", "tmpfs", str(home)], check=True)
+    try:
+        said = ship(home)
+        assert said["event"] == "not_shipped"
+        assert re.search(r"No space left on device \(\d+ MB free\)", said["why"])
+        assert [path.name for path in folder_of(home).iterdir()] == [".lock"]
+    finally:
+        subprocess.run(["umount", str(home)], check=True)
+
+
+@pytest.mark.parametrize(
+    "damage", ["lib/sparkwright/health/judge.py", "lib/sparkwright/errors.py", "manifest.json", "lock"]
+)
+def test_a_scheduled_check_whose_runtime_is_damaged_says_what_mends_it(home: Path, damage: str) -> None:
+    ship(home)
+    there = folder_of(home) / "abc"
+    if damage == "lock":
+        (there / damage).unlink()
+    else:
+        (there / damage).write_bytes(b"")
+    words = [sys.executable, "-I", str(there / "lib/sparkwright/health/scheduled.py"), str(there / "tag")]
+    env = {**os.environ, "HOME": str(home)}
+    said = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (75, "")
+    assert said.stdout.endswith("`invoke health.install` again\n")
+    assert not (home / ".local/state").exists()
+
+
+def test_the_clocks_old_runtime_is_kept_until_it_has_changed_over(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    places.mark(old)
+    places.mark(new)
+    assert (old / places.MARK).exists(), "an install that fails leaves the old clock with its runtime"
+    places.unmark(new, but="new")
+    assert [folder.name for folder in (old, new) if (folder / places.MARK).exists()] == ["new"]
+    places.unmark(new)
+    assert not (new / places.MARK).exists()

@@ -7,17 +7,19 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparkwright import host_side
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.plan.events import Event
 from sparkwright.plan.model import Plan, Task
 from sparkwright.remote import ssh, ssh_config
 from sparkwright.remote.ssh import SshLink
 from sparkwright.secret import Secret
-from tests.remote.conftest import Lab
+from tests.remote.conftest import Lab, packed
 
 pytestmark = pytest.mark.ssh
 
@@ -211,11 +213,17 @@ def test_an_encrypted_key_without_an_agent_says_what_to_do(lab: Lab) -> None:
     assert "the key has a passphrase and no agent holds it. Add it to your agent: `ssh-add`." in refusal(lab)
 
 
-def test_a_runner_that_breaks_is_quoted(lab: Lab) -> None:
-    ask(lab, {"verb": "runs"})
-    main = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/lib/sparkwright/runner/main.py"))
-    main.write_text("raise RuntimeError('the disk is odd')\n")
-    assert "its last words: RuntimeError: the disk is odd" in refusal(lab)
+def test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, small_runtime: Path
+) -> None:
+    real = host_side.sources
+    odd = {"runner/light.py": b"raise RuntimeError('the disk is odd')\n"}
+    monkeypatch.setattr(host_side, "sources", lambda: [(name, odd.get(name, data)) for name, data in real()])
+    packed(small_runtime)
+    link = SshLink(lab.host(), "light")
+    with pytest.raises(Refused, match="was shipped and does not start: RuntimeError: the disk is odd"):
+        list(link.request({"verb": "runs"}, {}))
+    link.close()
 
 
 def test_a_key_the_host_does_not_take_is_named(lab: Lab) -> None:

@@ -143,7 +143,7 @@ class Check:
         """The decode rate: measured when it is due and nothing is wrong, else the last one."""
         last = remembered.last_speed
         every_s = self.settings.smoke_every_s
-        due = self.scheduled and bool(every_s) and look.time_s - (last.measured_s or 0.0) >= every_s
+        due = self.scheduled and bool(every_s) and not 0 <= look.time_s - (last.measured_s or 0.0) < every_s
         if (
             not (due or self.smoke)
             or judgement.state not in ("ok", "degraded")

@@ -57,7 +57,7 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
     (lambda record, past, given, now_s: past.cures < LOOKS, "not restarted yet: one look proves too little"),
     (lambda record, past, given, now_s: past.failed >= GIVES_UP, "not restarted: the last restarts did not help"),
     (
-        lambda record, past, given, now_s: any(now_s - one < given.heal_every_s for one in past.heals),
+        lambda record, past, given, now_s: any(0 <= now_s - one < given.heal_every_s for one in past.heals),
         "not restarted: there was a restart a short while ago, and the budget is spent",
     ),
 )
@@ -69,7 +69,7 @@ def restart(context: Context, settings: Settings, remembered: Remembered, now_s:
     from sparkwright.runner import journal
     from sparkwright.runner.main import play
 
-    remembered.heals = [*(one for one in remembered.heals if now_s - one < 86400), now_s]
+    remembered.heals = [*(one for one in remembered.heals if 0 <= now_s - one < 86400), now_s]
     remembered.save(context.state)
     run_id = time.strftime("%Y%m%dT%H%M%S") + f"-h{os.getpid() % 4096:03x}"
     made = plan(good_states.last(context.state), run_id, settings.host or "this host")

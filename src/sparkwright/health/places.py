@@ -80,15 +80,15 @@ def runtime() -> Path | None:
 
 
 def mark(runtime_folder: Path) -> None:
-    """Keep this runtime, and no older one, for the clock."""
-    unmark(runtime_folder)
+    """Keep this runtime for the clock. The one before stays kept until the clock has changed over: see `unmark`."""
     (runtime_folder / MARK).touch()
 
 
-def unmark(runtime_folder: Path) -> None:
-    """No runtime is kept for a clock any more."""
+def unmark(runtime_folder: Path, *, but: str = "") -> None:
+    """No runtime is kept for a clock any more, but the one of this name."""
     for path in runtime_folder.parent.glob(f"*/{MARK}"):
-        path.unlink(missing_ok=True)
+        if path.parent.name != but:
+            path.unlink(missing_ok=True)
 
 
 def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:

@@ -6,12 +6,13 @@ Standard library only, so that both sides read it with the same code. What is no
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from sparkwright.trust.shape import Kind, flag, number, optional, text, whole_number
+from sparkwright.trust.shape import parsed as from_text
 from sparkwright.trust.shapes import LAST_MOMENT_S, Usual, fitted, line, within
 
 SCHEMA = 1
@@ -171,8 +172,8 @@ class Record:
         return self.before not in ("", self.state)
 
     def late(self, now_s: float) -> bool:
-        """Whether a scheduled check is overdue: three were missed."""
-        return self.every_s > 0 and now_s - self.time_s > 3 * self.every_s
+        """Whether a scheduled check is overdue: three were missed, or its time is still to come, by a wrong clock."""
+        return self.every_s > 0 and abs(now_s - self.time_s) > 3 * self.every_s
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `from_json` is its inverse."""
@@ -181,16 +182,13 @@ class Record:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
         """The record again. Fields that a newer schema added are left out. Raises ValueError for what is no record."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("time_s"), int | float):
-            raise ValueError("no record of a check")
-        known = {one.name for one in dataclasses.fields(cls)}
-        rest: dict[str, Any] = {name: value for name, value in data.items() if name in known}
+        rest = _fields(cls, data)
         try:
-            rest["evidence"] = tuple(_part(Evidence, row) for row in rest.get("evidence", ()))
+            rest["evidence"] = tuple(Evidence(**_fields(Evidence, row)) for row in rest.get("evidence", ()))
             rest["drift"] = tuple(rest.get("drift", ()))
-            rest |= {name: _part(kind, rest[name]) for name, kind in _PARTS.items() if name in rest}
+            rest |= {name: kind(**_fields(kind, rest[name])) for name, kind in _PARTS.items() if name in rest}
             return cls(**rest)
-        except (TypeError, AttributeError) as error:
+        except TypeError as error:
             raise ValueError(f"no record of a check: {error}") from None
 
 
@@ -237,15 +235,40 @@ _SHAPES: dict[str, Any] = {
 }
 
 
-def _part(kind: type[Any], row: Mapping[str, Any]) -> Any:
-    known = {one.name for one in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in row.items() if name in known})
+#: what a field holds, by how its type is written here; a part of its own is looked at by itself
+_KINDS: dict[Any, Kind] = {
+    **dict.fromkeys(("str", "State", "Level", "Cure"), text),
+    "bool": flag,
+    "float": number,
+    "float | None": optional(number),
+    "int": whole_number,
+    "int | None": optional(whole_number),
+    "tuple[str, ...]": lambda value: isinstance(value, list | tuple) and all(map(text, value)),
+    "tuple[Evidence, ...]": lambda value: isinstance(value, list | tuple),
+}
+
+
+def _a_part(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _fields(kind: type[Any], row: Any) -> dict[str, Any]:
+    """The fields of a part that it knows. Raises ValueError when one holds something else than it should."""
+    if not isinstance(row, Mapping):
+        raise ValueError(f"no {kind.__name__.lower()} of a check")
+    found = {}
+    for one in dataclasses.fields(kind):
+        if one.name in row:
+            found[one.name] = row[one.name]
+            if not _KINDS.get(one.type, _a_part)(row[one.name]):
+                raise ValueError(f"no {kind.__name__.lower()} of a check: {one.name} is damaged")
+    return found
 
 
 def latest(folder: Path) -> Record | None:
     """The last check of the host whose state folder this is; None when there was none, or it can't be read."""
     try:
-        return Record.from_json(json.loads((folder / LATEST).read_text()))
+        return Record.from_json(from_text((folder / LATEST).read_bytes()))
     except (OSError, ValueError):
         return None
 
@@ -261,7 +284,7 @@ def parsed(lines: Iterable[str]) -> list[Record]:
     found = []
     for row in lines:
         try:
-            found.append(Record.from_json(json.loads(row)))
+            found.append(Record.from_json(from_text(row)))
         except ValueError:
             continue
     return found

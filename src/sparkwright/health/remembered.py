@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.health.damping import WINDOW
-from sparkwright.health.record import Speed, State
+from sparkwright.health.record import STATES, Speed, State
 from sparkwright.host.state import StateFolder
 
 NAME = "health-remembered"
@@ -39,9 +39,12 @@ class Remembered:
         known = {one.name for one in dataclasses.fields(cls)}
         try:
             found = state.read(NAME) or {}
-            return cls(**{name: value for name, value in found.items() if name in known})
+            past = cls(**{name: value for name, value in found.items() if name in known})
         except (ValueError, TypeError, OSError):
             return cls()
+        past.seen = [one for one in past.seen if one in STATES]
+        past.state = past.state if past.state in STATES else None
+        return past
 
     def save(self, state: StateFolder) -> None:
         """Leave it to the next."""

@@ -7,21 +7,35 @@ Ends with 0 when it checked, whatever the state is: systemd's own failure means 
 """
 
 import os
-import platform
 import sys
 import time
 from pathlib import Path
 
 
 def main(words: list[str]) -> int:
-    """Check once. 75: this runtime was made for another Python or processor, `invoke health.install` ships the right one."""
-    made_for = f"{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}"
-    if words and Path(words[0]).read_text().strip() != made_for:
-        print(f"this runtime is not for {made_for}: `invoke health.install` again", flush=True)
-        return 75
+    """Check once. 75: this runtime is damaged, or made for another Python: `invoke health.install` ships the right one."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ["LC_ALL"] = "C"
+    try:
+        if words and not _usable(Path(words[0]).parent):
+            return 75
+        return _check()
+    except (ImportError, SyntaxError) as error:
+        print(f"the runtime is damaged: {error}: `invoke health.install` again", flush=True)
+        return 75
 
+
+def _usable(runtime: Path) -> bool:
+    """Whether it may be used, and as long as this process lives it is kept."""
+    from sparkwright.runner import runtime_folder
+
+    reason = "" if runtime_folder.hold(str(runtime)) else "it was removed meanwhile"
+    if reason := reason or runtime_folder.why_not(str(runtime)):
+        print(f"the runtime {runtime} can't be used: {reason}: `invoke health.install` again", flush=True)
+    return not reason
+
+
+def _check() -> int:
     from sparkwright.errors import SparkwrightError
     from sparkwright.health.by_hand import sentence
     from sparkwright.health.check import DOCKER_S, Check

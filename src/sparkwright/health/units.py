@@ -6,11 +6,14 @@ make where the kernel restricts them (Ubuntu 24.04, so DGX OS 7, does): there `h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sparkwright.errors import Refused
 from sparkwright.shell import join
+from sparkwright.trust.visible import one_line
 
 SERVICE = "sparkwright-health.service"
 TIMER = "sparkwright-health.timer"
@@ -49,6 +52,7 @@ ROOTS: tuple[str, ...] = (
     "ProtectKernelLogs=yes",
     "ProtectKernelModules=yes",
 )
+_PLAIN = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
 #: a check takes seconds; a restart of a big model takes minutes, twice if the first fails
 CHECK_S = 300
 HEAL_S = 7200
@@ -72,7 +76,7 @@ class Clock:
 
 def service(clock: Clock) -> str:
     """The service that checks once."""
-    who = [f"User={clock.user}", "After=docker.service"] if clock.user else []
+    who = [f"User={_shown(clock.user)}", "After=docker.service"] if clock.user else []
     rows = [
         "# written by sparkwright: `invoke health.install`",
         "[Unit]",
@@ -91,7 +95,7 @@ def service(clock: Clock) -> str:
         *HARDENED,
         *(CONFINED if clock.confined else ()),
         *(USERS if clock.confined and not clock.user else ()),
-        *(f"ReadWritePaths={_word(str(path))}" for path in (clock.writes if clock.confined else ())),
+        *(f"ReadWritePaths={_quoted(str(path))}" for path in (clock.writes if clock.confined else ())),
         *(ROOTS if clock.user else ()),
     ]
     return "\n".join(rows) + "\n"
@@ -122,13 +126,15 @@ def cron_line(clock: Clock) -> str:
     """The line for a host without systemd. Cron counts in minutes and hours; what lies between is rounded down."""
     minutes = max(1, int(clock.every_s // 60))
     when = f"*/{minutes} * * * *" if minutes < 60 else f"0 */{min(23, minutes // 60)} * * *"
-    words = join([*(["env", *(f"{k}={v}" for k, v in sorted(clock.env.items()))] if clock.env else []), *clock.program])
-    return f"{when} {words} >/dev/null 2>&1 {CRON_MARK}".replace("%", r"\%")
+    env = ["env", *(f"{k}={v}" for k, v in sorted(clock.env.items()))] if clock.env else []
+    line = f"{when} {join([_shown(one) for one in [*env, *clock.program]])} >/dev/null 2>&1 {CRON_MARK}"
+    # cron takes the backslash before a percent sign away, and knows no escape for a backslash: quotes keep the two apart
+    return line.replace("\\%", "\\''%").replace("%", "\\%")
 
 
 def with_cron(table: str, line: str) -> str:
     """A crontab with this line as sparkwright's only one; an empty line takes it away."""
-    rows = [row for row in table.splitlines() if not row.endswith(CRON_MARK)]
+    rows = [row for row in table.removesuffix("\n").split("\n") if not row.endswith(CRON_MARK)] if table else []
     return "".join(f"{row}\n" for row in [*rows, *([line] if line else [])])
 
 
@@ -138,5 +144,16 @@ def _word(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    return f'"{plain}"' if plain != text or " " in text or not text else text
+    """A word of a setting, by systemd.syntax(7). In quotes unless every character of it is known to mean nothing."""
+    plain = _shown(text).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return plain if _PLAIN.fullmatch(text) else f'"{plain}"'
+
+
+def _shown(text: str) -> str:
+    """A word that ends no line. Raises Refused for one with a control character, which DOCKER_HOST or a path may hold."""
+    if text != one_line(text):
+        raise Refused(
+            f"'{one_line(text, at_most=120)}' has a control character: it can't stand in a systemd unit or a crontab.",
+            fix="Look at DOCKER_HOST, OLLAMA_HOST, HOME and the arguments of `health.install`.",
+        )
+    return text

@@ -5,12 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from sparkwright.host.state_shapes import shape_of
 from sparkwright.trust import private
+from sparkwright.trust.shape import parsed
+
+#: by so much the clock of a file system may be ahead of the processor's
+SLACK_NS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +47,20 @@ class StateFolder:
             private.tighten(self.path)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """The JSON object stored under NAME.json; None when there is none."""
+        """The JSON object stored under NAME.json; None when there is none. What is damaged of it is absent, and said so."""
+        path = self.path / f"{name}.json"
         try:
-            data = json.loads((self.path / f"{name}.json").read_text())
+            data = parsed(path.read_bytes())
         except FileNotFoundError:
             return None
-        return data if isinstance(data, dict) else None
+        except (OSError, ValueError) as error:
+            data, why = None, f"{type(error).__name__}: {error}"
+        else:
+            why = "parts of it are of another kind than they should be"
+        found = shape_of(name).of(data)
+        if found != data or data is None:
+            print(f"{path} is damaged and counts as absent: {why}", file=sys.stderr, flush=True)
+        return found
 
     def write(self, name: str, data: dict[str, Any]) -> None:
         """Store a JSON object under NAME.json. A full disk gives up the ballast of the runs first."""
@@ -71,8 +86,17 @@ class StateFolder:
 
     def runs(self) -> Iterator[Path]:
         """The folders of past and present runs, newest first."""
-        begun = [(plan.stat().st_mtime_ns, plan.parent) for plan in (self.path / "runs").glob("*/plan.json")]
-        yield from (folder for _, folder in sorted(begun, reverse=True))
+        yield from (plan.parent for plan in newest_first((self.path / "runs").glob("*/plan.json")))
+
+
+def newest_first(paths: Iterable[Path]) -> list[Path]:
+    """Files or folders by the time of their last change. A time that is still to come was a wrong clock's: those come last."""
+    now_ns, dated = time.time_ns(), []
+    for path in paths:
+        with contextlib.suppress(OSError):  # another run has tidied it away
+            changed_ns = path.stat().st_mtime_ns
+            dated.append((changed_ns if changed_ns <= now_ns + SLACK_NS else 0, path))
+    return [path for _, path in sorted(dated, reverse=True)]
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = private.FILE) -> None:

@@ -124,5 +124,5 @@ def _samples(container: Mapping[str, Any], context: Context) -> list[Sample]:
 
 
 def _remember(container: Mapping[str, Any], seen: Sequence[Sample], context: Context) -> None:
-    rows = [[one.time_s, one.restarts] for one in seen if time.time() - one.time_s < KEPT_S]
+    rows = [[one.time_s, one.restarts] for one in seen if 0 <= time.time() - one.time_s < KEPT_S]
     context.state.write("restarts", {"id": container["Id"], "seen": rows})

@@ -78,7 +78,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         wanted = _wanted(args, place, context) if args.state == "present" else {}
         paths = [place.settings_file, *place.files]
         standing = {str(path): path.read_text() for path in paths if path.exists()}
-        standing[CRONTAB] = context.machine.run(["crontab", "-l"]).out
+        standing[CRONTAB] = _crontab(context)
         before = Settings.of(context.state)
         others = [Place.of(scope, context) for scope in ("user", "system") if scope != place.scope]
         runtime = places.runtime()
@@ -177,6 +177,8 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
     if found.before.textfile not in ("", args.textfile):
         (Path(found.before.textfile).expanduser() / textfile.SHARED_FILE).unlink(missing_ok=True)
     confined = _once(context) if place.scope == "cron" else _start(found, context)
+    if runtime is not None:
+        places.unmark(runtime, but=runtime.name)
     latest = record.latest(context.state.path)
     said = f", the first check says {latest.state}" if latest else ""
     aside = (
@@ -251,6 +253,13 @@ def _linger(place: Place, context: Context) -> None:
 
 def _linger_file(place: Place) -> Path:
     return Path("/var/lib/systemd/linger") / place.user
+
+
+def _crontab(context: Context) -> str:
+    table = context.machine.run(["crontab", "-l"]).out
+    if "\ufffd" in table:
+        raise Refused("the crontab is not a UTF-8 text.", fix="On the host: `crontab -e`.")
+    return table
 
 
 def _write_crontab(table: str, context: Context) -> None:

@@ -53,7 +53,7 @@ class LastGood(Module["LastGood.Args"]):
         if not good.get("serve"):
             raise Refused("the last verified state was written down by an older sparkwright: it can't be made again.")
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(good.get("since", 0)))
-        return Result(msg=f"verified {when}: {good['spec']['image']}", data=_data(good, "", kept=False))
+        return Result(msg=f"verified {when}: {good['spec'].get('image', '')}", data=_data(good, "", kept=False))
 
     @staticmethod
     def _taken(current: dict[str, Any], good: dict[str, Any], context: Context) -> bool:
@@ -69,7 +69,11 @@ def _assumed(args: LastGood.Args) -> dict[str, Any]:
 
 
 def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
-    found = {key: good[key] for key in ("spec", "model", "serve", "since")}
+    found = {
+        "spec": good["spec"],
+        "since": good.get("since", 0),
+        **{key: good.get(key) or {} for key in ("model", "serve")},
+    }
     return {"kept": kept, **found, "base_url": url or _url(found["spec"])}
 
 

@@ -100,9 +100,9 @@ class PutBack(StateModule["PutBack.Args", Found]):
         )
         if not old:
             return {"put_back": False, "restart": "no", "base_url": "", "why": args.why, "msg": said}
-        was = found.remembered if found.remembered.get("id") == old["Id"] else {"policy": "no", "running": True}
-        about = {"restart": was["policy"], "base_url": containers.url_of(old)}
-        return {"put_back": bool(was["running"]), **about, "why": args.why, "msg": said}
+        was = found.remembered if found.remembered.get("id") == old["Id"] else {}
+        about = {"restart": was.get("policy", "no"), "base_url": containers.url_of(old)}
+        return {"put_back": was.get("running", True), **about, "why": args.why, "msg": said}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         client, kept = context.docker(), args.name + containers.PREVIOUS

@@ -70,8 +70,8 @@ class SetAside(StateModule["SetAside.Args", Found]):
     def _what_it_was(current: dict[str, Any], good: dict[str, Any], context: Context) -> dict[str, Any]:
         """Its policy and whether it ran. A run that was cut off had begun to take these away: what it wrote down is true."""
         remembered = context.state.read("previous") or {}
-        if remembered.get("id") == current["Id"]:
-            return {key: remembered[key] for key in ("id", "name", "policy", "running")}
         was = containers.identity(current)
+        if remembered.get("id") == current["Id"]:
+            return {key: remembered.get(key, now) for key, now in was.items()}
         earned = current["Id"] == good.get("container_id")
         return {**was, "policy": good["spec"]["restart"]} if earned and was["policy"] == "no" else was

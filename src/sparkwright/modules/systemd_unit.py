@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sparkwright.errors import Failed
+from sparkwright.errors import Failed, Refused
 from sparkwright.host import files
 from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.trust.visible import one_line
 
+#: systemd.unit(5)
+UNIT = re.compile(
+    r"[A-Za-z0-9:_.\\@-]{1,240}\.(?:service|socket|timer|mount|path|slice|target|swap|automount|device|scope)"
+)
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result")
 STARTED = ("active", "activating", "reloading")
 SETTLE_S = 1.0  # a Type=simple unit counts as started before its program is found
@@ -42,6 +48,8 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
         scope: Literal["system", "user"] = arg("whose systemd", default="system")
 
     def read(self, args: Args, context: Context) -> Found:
+        if not UNIT.fullmatch(args.name):
+            raise Refused(f"'{one_line(args.name, at_most=80)}' is no name of a unit.", fix="As in: ollama.service.")
         words = [*_systemctl(args), "show", args.name, "--property", ",".join(PROPERTIES)]
         said = context.machine.run(words)
         if not said.ok:

@@ -101,4 +101,7 @@ KINDS: dict[str, dict[str, Shape]] = {
     # what answers instead of a runner
     "runtime_missing": {"path": str, "python": str, "machine": str},
     "no_python": {},
+    "ready": {},
+    "shipped": {},
+    "not_shipped": {"why": line},
 }

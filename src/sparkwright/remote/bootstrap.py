@@ -6,6 +6,7 @@ One line and no exclamation mark, so that every login shell (bash, zsh, fish, cs
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from sparkwright.errors import Refused
 from sparkwright.plan.events import Event
@@ -13,31 +14,29 @@ from sparkwright.shell import join
 from sparkwright.trust.names import PYTHON_PATH, PYTHON_VERSION, matched
 from sparkwright.trust.visible import one_line
 
-FOLDER = "$HOME/.local/share/sparkwright/runtime"
+#: below the user's home on the host
+FOLDER = ".local/share/sparkwright/runtime"
+UNPACKER = Path(__file__).with_name("unpack.py")
+#: on standard error, after the last words of a runtime that is there and did not start
+NO_START = "sparkwright: the runtime did not start"
 
 #: $1: the runtime's hash. $2: what the request needs ("light", "plan" or "engine"). Runs it, or says which Python there is.
+#: 76 and 77: the runtime was good enough to be talked to (see boot.py), and whatever went wrong then is told already.
 _START = (
-    f'r="{FOLDER}/$1"; '
-    'if [ -f "$r/python" ]; then IFS= read -r p < "$r/python"; '
-    'if [ -x "$p" ] && "$p" -IS "$r/lib/sparkwright/runner/boot.py" "$r/tag" "$2"; then exit 0; '
-    "elif [ $? -ne 75 ]; then exit 1; fi; fi; "
+    f'r="$HOME/{FOLDER}/$1"; p=; '
+    'if [ -e "$r" ]; then { IFS= read -r p < "$r/python"; } 2>/dev/null; '
+    'if [ -x "$p" ]; then "$p" -IS "$r/lib/sparkwright/runner/boot.py" "$r/tag" "$2"; c=$?; '
+    "[ $c -eq 76 ] && exit 0; [ $c -eq 77 ] && exit 1; fi; "
+    f'echo "{NO_START}" >&2; fi; '
     "for p in python3 python3.14 python3.13 python3.12 python3.11; do "
-    '"$p" -c \'import sys,platform; sys.exit(1) if sys.version_info < (3,11) else print('
-    '"{\\"event\\": \\"runtime_missing\\", \\"path\\": \\"%s\\", \\"python\\": \\"%d.%d\\", \\"machine\\": \\"%s\\"}" % '
+    '"$p" -IS -c \'import sys,platform; sys.exit(1) if sys.version_info < (3,11) else print('
+    '"\\n{\\"event\\": \\"runtime_missing\\", \\"path\\": \\"%s\\", \\"python\\": \\"%d.%d\\", \\"machine\\": \\"%s\\"}" % '
     "(sys.executable, sys.version_info[0], sys.version_info[1], platform.machine()))' 2>/dev/null && exit 0; done; "
-    'echo \'{"event": "no_python"}\''
+    'echo; echo \'{"event": "no_python"}\''
 )
 
-#: $1: the hash. $2: the Python. Standard input: the archive. Three older runtimes stay for runs that still use them. When
-#: somebody else has brought the same one meanwhile, his stays: a run may be reading from it.
-_UNPACK = (
-    f'umask 077; d="{FOLDER}"; mkdir -p "$d" && t=$(mktemp -d "$d/.new.XXXXXX") && tar -xzf - -C "$t" && '
-    'printf %s "$2" > "$t/python" && "$2" -I -m compileall -q "$t/lib" >/dev/null; '
-    's() { cat "$1/tag" "$1/python" 2>/dev/null; }; '
-    'if [ "$(s "$d/$1")" = "$(s "$t")" ]; then rm -rf "$t"; else rm -rf "$d/$1"; mv -T "$t" "$d/$1" || rm -rf "$t"; fi; '
-    'ls -1dt "$d"/*/ | tail -n +5 | while read -r o; do [ -e "$o/in-use" ] || rm -rf "$o"; done; '
-    '[ -f "$d/$1/tag" ] && echo shipped'
-)
+#: what unpacks is the beginning of its own standard input
+_UNPACK = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 
 #: processors that the runtime's wheels are made for, as uname prints them
 MACHINES = ("aarch64", "x86_64")
@@ -73,5 +72,11 @@ def start(runtime: str, need: str) -> str:
 
 
 def unpack(runtime: str, python: str) -> str:
-    """The command line that unpacks an archive from standard input as the runtime of this hash."""
-    return join(["exec", "env", "LC_ALL=C", "sh", "-c", _UNPACK, "sparkwright", runtime, python])
+    """The command line that puts a runtime of this hash on the host: `unpacker()` and the archive are its standard input."""
+    length = len(unpacker())
+    return join(["exec", "env", "LC_ALL=C", python, "-I", "-c", _UNPACK, length, FOLDER, runtime])
+
+
+def unpacker() -> bytes:
+    """The program that unpacks, for the host's Python."""
+    return UNPACKER.read_bytes()

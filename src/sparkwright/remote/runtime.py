@@ -9,6 +9,7 @@ import functools
 import gzip
 import hashlib
 import io
+import json
 import re
 import tarfile
 import tempfile
@@ -63,17 +64,18 @@ def _seal(path: Path) -> Path:
 
 
 def _pack(parts: list[Path], tag: str, out: Any) -> None:
-    """Everything in one archive, the same bytes for the same content."""
+    """Everything in one archive, the same bytes for the same content; first of all what there is, its size and its SHA-256."""
+    files = {f"lib/{name}": data for wheel in parts for name, data in _files(wheel)}
+    files |= {f"lib/sparkwright/{name}": data for name, data in host_side.sources()}
+    files["tag"] = tag.encode()
+    manifest = {name: [len(data), hashlib.sha256(data).hexdigest()] for name, data in files.items()}
     with (
         gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0, compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w") as tar,
     ):
-        for wheel in parts:
-            for name, data in _files(wheel):
-                _add(tar, f"lib/{name}", data)
-        for name, data in host_side.sources():
-            _add(tar, f"lib/sparkwright/{name}", data)
-        _add(tar, "tag", tag.encode())
+        _add(tar, "manifest.json", json.dumps(manifest).encode())
+        for name, data in files.items():
+            _add(tar, name, data)
 
 
 def _files(wheel: Path) -> Iterator[tuple[str, bytes]]:

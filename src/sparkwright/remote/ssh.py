@@ -6,13 +6,15 @@ opening of a channel waits an hour unless it is told otherwise.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
 import logging
 import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -25,16 +27,16 @@ from sparkwright.errors import Failed, Refused, SparkwrightError, Unreachable
 from sparkwright.inventory.host import Host
 from sparkwright.plan.events import Event, event
 from sparkwright.plan.received import Received
-from sparkwright.remote import bootstrap, host_keys, runtime, ssh_config
+from sparkwright.remote import bootstrap, host_keys, runtime, shipping, ssh_config
 from sparkwright.remote.identities import Login
 from sparkwright.remote.ssh_target import SshTarget
 from sparkwright.secret import Secret
 from sparkwright.shell import join
+from sparkwright.trust.visible import one_line
 
 CONNECT_S = 10.0
 CHANNEL_S = 10.0
 SILENCE_S = 15.0  # the runner says something every 2 s
-UNPACK_S = 120.0
 CHUNK_BYTES = 64 * 1024
 #: of what a program says beside its events: errors, the answer of the unpacking
 ANSWER_BYTES = 64 * 1024
@@ -118,29 +120,62 @@ class SshLink:
     ) -> Iterator[Event]:
         channel, self._waiting = self._waiting, None
         channel = channel or self._exec(transport, self._start)
-        request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
-        first, said = True, ""
+        events = self._events(channel)
         try:
-            try:
-                channel.sendall(json.dumps(request, default=str).encode() + b"\n")
-                channel.shutdown_write()
-            except OSError:
-                pass  # a host without the runtime may have ended already; its answer is still to be read
-            for one in self._events(channel):
-                if one["event"] in ("runtime_missing", "no_python"):
-                    yield from self._without_runtime(transport, one, may_ship=may_ship and first)
-                    yield from self._ask(transport, header, secrets, may_ship=False)
-                    return
-                first = first and one["event"] == "raw"  # a login may say something before anything runs
-                said = str(one.get("text", ""))
-                yield one
-                if one["event"] == "recap":
-                    return  # the last word; that the runner's process ends after it needs no waiting for
-            code = channel.recv_exit_status() if channel.exit_status_ready() else -1
-            if code != 0:
-                raise self._lost(f"the runner ended with {code}; {_last_words(channel, said)}")
+            first = yield from self._first(events)
+            if first["event"] == "ready":
+                yield from self._conversation(channel, events, header, secrets)
+                return
+            collections.deque(events, maxlen=0)  # to its end: then its last words are there too
+            yield from self._bring(transport, first, shipping.no_start(channel), may_ship=may_ship)
         finally:
             channel.close()
+        yield from self._ask(transport, header, secrets, may_ship=False)
+
+    def _first(self, events: Iterator[Event]) -> Generator[Event, None, Event]:
+        """The first word that is not the login shell's: that the runner is ready, or what is missing.
+
+        Nothing is sent before: another shell that a login shell starts instead would take a request for commands.
+        """
+        last = ""
+        try:
+            for one in events:
+                if one["event"] in ("ready", "runtime_missing", "no_python"):
+                    return one
+                if one["event"] == "raw" and one["text"].strip():
+                    last = one["text"].strip()
+                    yield one
+        except Unreachable as error:
+            error.fix = f"Nothing has begun there. Does `{self._by_hand} true` end, and print nothing?"
+            raise
+        raise Refused(
+            f"the login shell does not run what it is told{f', it says: {one_line(last, at_most=200)}' if last else ''}.",
+            where=self._host.name,
+            fix=f"`{self._by_hand} true` must end with 0 and print nothing; look at ~/.bashrc there.",
+        )
+
+    @property
+    def _by_hand(self) -> str:
+        return ssh_config.resolve(self._host).by_hand
+
+    def _conversation(
+        self, channel: Channel, events: Iterator[Event], header: dict[str, Any], secrets: Mapping[str, Secret]
+    ) -> Iterator[Event]:
+        request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
+        said = ""
+        with contextlib.suppress(OSError):  # it may have ended already; its last words are still to be read
+            channel.sendall(json.dumps(request, default=str).encode() + b"\n")
+            channel.shutdown_write()
+        for one in events:
+            if one["event"] in ("runtime_missing", "no_python"):
+                raise self._lost("the runner was killed", running=True)
+            said = str(one.get("text", ""))
+            yield one
+            if one["event"] == "recap":
+                return  # the last word; that the runner's process ends after it needs no waiting for
+        code = channel.recv_exit_status() if channel.exit_status_ready() else -1
+        if code != 0:
+            raise self._lost(f"the runner ended with {code}; {shipping.last_words(channel, said)}")
 
     def _exec(self, transport: paramiko.Transport, command: str) -> Channel:
         try:
@@ -180,43 +215,26 @@ class SshLink:
         transport = channel.get_transport()
         return channel.exit_status >= 0 and transport is not None
 
-    def _without_runtime(self, transport: paramiko.Transport, said: Event, *, may_ship: bool) -> Iterator[Event]:
-        """Ship the runtime to a host that has none. Raises Refused where that can't be, or was tried, or nobody asked."""
-        if said["event"] == "no_python":
+    def _bring(
+        self, transport: paramiko.Transport, missing: Event, no_start: str, *, may_ship: bool
+    ) -> Iterator[Event]:
+        """Ship the runtime: it is absent, or was damaged meanwhile. no_start: the last words of one that is there."""
+        if missing["event"] == "no_python":
             fix = "Install one (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
         if not may_ship:
-            raise Refused(
-                "the runtime is not found there, although it was there or was shipped.", where=self._host.name
-            )
-        yield from self._ship(transport, bootstrap.interpreter(said, self._host.name))
-
-    def _ship(self, transport: paramiko.Transport, found: bootstrap.Interpreter) -> Iterator[Event]:
-        """Send the runtime over the same connection, and say how far it is."""
-        yield event(
-            "note", task="", text=f"first time here: shipping the runtime for {found.machine}, Python {found.version}"
-        )
-        data = runtime.archive(found.version, found.machine).read_bytes()
-        channel = self._exec(transport, bootstrap.unpack(runtime.content_hash(), found.path))
+            said = no_start or "it is gone again"
+            fix = f"On the host: `rm -r ~/{bootstrap.FOLDER}`, then once more."
+            raise Refused(f"the runtime was shipped and does not start: {said}", where=self._host.name, fix=fix)
+        if no_start:
+            yield event("note", task="", text=f"the runtime on the host does not start: {no_start}")
+        found = bootstrap.interpreter(missing, self._host.name)
         try:
-            for start in range(0, len(data), CHUNK_BYTES):
-                channel.sendall(data[start : start + CHUNK_BYTES])
-                done = min(start + CHUNK_BYTES, len(data))
-                yield event(
-                    "progress", task="runtime", done=done, total=len(data), unit="bytes", text="shipping the runtime"
-                )
-            channel.shutdown_write()
-            channel.settimeout(UNPACK_S)
-            answer = b""
-            for said in self._chunks(channel):
-                answer = (answer + said)[-ANSWER_BYTES:]
-        except OSError as error:
-            raise self._lost(f"the runtime could not be sent: {error}") from None
-        finally:
-            channel.close()
-        if b"shipped" not in answer:
-            words = _last_words(channel, answer.decode(errors="replace"))
-            raise self._lost(f"the runtime could not be unpacked in the home folder; {words}")
+            yield from shipping.ship(
+                lambda command: self._exec(transport, command), self._events, found, self._host.name
+            )
+        except TimeoutError:
+            raise self._lost("the runtime could not be sent in time") from None
 
     def _lost(self, why: str, *, running: bool = False) -> Unreachable:
         fix = f"What runs there goes on: `invoke attach --host {self._host.name}`." if running else ""
@@ -225,13 +243,6 @@ class SshLink:
 
 class _Dropped(Unreachable):
     """It answered, and hung up before the login."""
-
-
-def _last_words(channel: Channel, said: str) -> str:
-    """The end of what a command said, its errors first."""
-    errors = channel.recv_stderr(ANSWER_BYTES) if channel.recv_stderr_ready() else b""
-    text = errors.decode(errors="replace").strip() or said.strip()
-    return f"its last words: {text.splitlines()[-1][-200:]}" if text else "it said nothing"
 
 
 def _open(target: SshTarget, name: str, say: Callable[[str], None], through: tuple[str, ...] = ()) -> Connection:

@@ -4,16 +4,20 @@ What the request needs is imported before it is read, while the laptop still pla
 "engine": one that speaks to Docker); in this thread, for a runner forks and a fork beside an importing thread inherits its
 locks for ever.
 
-Ends with 75 when the runtime was made for another Python or processor than this host has now.
+Says `ready` before it reads: whatever ends without that was no good start, and the laptop ships the runtime again. Only then does
+the laptop send its request: a login shell that starts something else in our place never gets to see it.
 """
 
 import gc
 import importlib
 import os
 import sys
+import traceback
 from pathlib import Path
 
 gc.set_threshold(100_000)  # what an import makes is no garbage
+#: the exit code of a runtime that was good enough to talk to, however the talk ended. An empty file ends with 0
+GOOD_START = 76
 #: of a deploy that finds nothing to do
 MODULES = ("facts", "preflight", "container", "docker_image", "hf_model", "lint", "template", "verify_health")
 AHEAD = {
@@ -21,11 +25,13 @@ AHEAD = {
     "engine": ("docker", "sparkwright.runner.play", *(f"sparkwright.modules.{name}" for name in MODULES)),
 }
 
-tag = Path(sys.argv[1]).read_text().strip()
-if tag != f"{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}":
-    sys.exit(75)
+folder = str(Path(sys.argv[1]).resolve().parent)
+sys.path.insert(0, f"{folder}/lib")
+from sparkwright.runner import runtime_folder
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+reason = "" if runtime_folder.hold(folder) else "it was removed meanwhile"
+if reason := reason or runtime_folder.why_not(folder):
+    sys.exit(f"the runtime {folder} can't be used: {reason}")
 
 if sys.argv[2] == "light":
     from sparkwright.runner.light import main
@@ -34,8 +40,13 @@ else:
 
     for name in AHEAD[sys.argv[2]]:
         importlib.import_module(name)
-if not sys.stdin.buffer.peek(1):  # type: ignore[union-attr]
-    os._exit(0)  # nothing is asked after all
-code = main()
+sys.stdout.write('\n{"event": "ready"}\n')  # a line of its own, whatever the login shell printed before
 sys.stdout.flush()
-os._exit(code)  # the answer is out; taking the interpreter apart would cost the host a quarter of it
+try:
+    if sys.stdin.buffer.peek(1):  # type: ignore[union-attr]
+        main()
+    sys.stdout.flush()
+except BaseException:
+    traceback.print_exc()
+    os._exit(GOOD_START + 1)
+os._exit(GOOD_START)  # the answer is out; taking the interpreter apart would cost the host a quarter of it

@@ -32,5 +32,5 @@ def last_task(state: StateFolder, run_id: str) -> str:
     for line in lines:
         one = decode(line)
         if one["event"] == "task_started":
-            name = str(one["name"])
+            name = str(one.get("name", ""))
     return name

@@ -27,6 +27,7 @@ from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.plan.events import Event, decode, encode, event
 from sparkwright.trust import names, private
 from sparkwright.trust.redact import Redactor
+from sparkwright.trust.shape import parsed
 
 KEPT_RUNS = 50
 #: however many there are, a run this young stays: it may be at work, or be read by the laptop that asked for it
@@ -55,24 +56,32 @@ class Journal:
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
-        """Make the folder and keep the plan. Called before the runner detaches, so that a follower finds it.
+        """Make the folder, take the `alive` lock and keep the plan: who finds the plan finds it locked.
 
-        The keys of this host's servers are among what is never written: an engine before 0.32 tells its own in its log.
+        Called before the runner detaches; whoever does not run it afterwards calls `leave`. The keys of this host's servers are
+        among what is never written: an engine before 0.32 tells its own in its log.
         """
         folder = state.folder("runs") / names.matched(names.STEP, run_id, "the run's id")
         folder.mkdir(mode=private.FOLDER)
-        hidden = Redactor([*secrets, *server_keys.kept(state)])
-        write_atomically(folder / "plan.json", json.dumps(hidden.value(plan)).encode())
-        private.touch(folder / "events.jsonl")
+        try:
+            alive = open(folder / "alive", "wb", opener=private.opener)  # noqa: SIM115 - held until the process ends
+            fcntl.flock(alive, fcntl.LOCK_EX)
+            hidden = Redactor([*secrets, *server_keys.kept(state)])
+            private.touch(folder / "events.jsonl")
+            write_atomically(folder / "plan.json", json.dumps(hidden.value(plan)).encode())
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)  # half of a folder would be no run, and never tidied away
+            raise
         _tidy(state, folder)
-        return cls(folder, hidden)
+        return cls(folder, hidden, _alive=alive)
+
+    def leave(self) -> None:
+        """In the process that detached a runner: the lock is that one's alone now, and ends with it."""
+        if self._alive is not None:
+            self._alive.close()
 
     def open(self) -> None:
-        """Called by the process that runs: take the `alive` lock, open the events."""
-        beside = self.folder / "alive.new"
-        self._alive = open(beside, "wb", opener=private.opener)  # noqa: SIM115 - held until the process ends
-        fcntl.flock(self._alive, fcntl.LOCK_EX)
-        beside.replace(self.folder / "alive")  # a follower that finds it finds it locked
+        """Called by the process that runs: open the events."""
         self._events = open(self.folder / "events.jsonl", "ab", buffering=0, opener=private.opener)  # noqa: SIM115
         with contextlib.suppress(OSError), open(self.folder / "ballast", "wb", opener=private.opener) as ballast:
             os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
@@ -149,21 +158,21 @@ def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
 
 
 def lives(folder: Path) -> bool:
-    """Whether the process of this run is still there."""
+    """Whether the process of this run is still there: it holds the lock. No clock is asked."""
     try:
         with (folder / "alive").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return _age_s(folder) < 10
     except BlockingIOError:
         return True
+    except OSError:
+        return False
     return False
 
 
 def plan_of(folder: Path) -> dict[str, Any]:
     """The plan of a run; empty when its folder holds none (yet)."""
     try:
-        plan = json.loads((folder / "plan.json").read_text())
+        plan = parsed((folder / "plan.json").read_bytes())
     except (OSError, ValueError):
         return {}
     return plan if isinstance(plan, dict) else {}
@@ -184,14 +193,14 @@ def _tidy(state: StateFolder, ours: Path) -> None:
     for n, old in enumerate(state.runs()):
         if old == ours or lives(old):
             continue
-        if n >= KEPT_RUNS and _age_s(old) > KEPT_S:
+        if n >= KEPT_RUNS and not 0 <= _age_s(old) <= KEPT_S:
             shutil.rmtree(old, ignore_errors=True)
         else:
             (old / "ballast").unlink(missing_ok=True)
 
 
 def _age_s(folder: Path) -> float:
-    """Seconds since a run's folder was last touched; endless when another run has tidied it away."""
+    """Seconds since a run's folder was last touched, negative after a wrong clock; endless when another has tidied it away."""
     try:
         return time.time() - folder.stat().st_mtime
     except FileNotFoundError:

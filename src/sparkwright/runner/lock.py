@@ -18,6 +18,8 @@ from typing import IO, Any
 from sparkwright.errors import Refused
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
+from sparkwright.trust.names import STEP
+from sparkwright.trust.shape import Shape, number, parsed, text, whole_number
 
 POLL_S = 0.2
 SAY_AGAIN_S = 60.0
@@ -40,6 +42,21 @@ class Owner:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
         return asdict(self)
+
+
+#: its line, as it was written; a run is a folder's name
+_OWNER = Shape(
+    {
+        "what": text,
+        "who": text,
+        "pid": whole_number,
+        "since": lambda value: number(value) and abs(value) < MOST_S,
+        "run": lambda value: value == "" or (isinstance(value, str) and STEP.fullmatch(value) is not None),
+    },
+    strict=True,
+)
+#: the year 9999: beyond that no calendar of Python's goes
+MOST_S = 253_402_300_799
 
 
 @contextmanager
@@ -68,7 +85,7 @@ def held(
 def look(state: StateFolder) -> tuple[Owner | None, bool]:
     """Who the lock names, and whether he lives. (None, False): nobody holds it and nobody was cut off."""
     try:
-        with (state.path / "lock").open("r") as file:
+        with (state.path / "lock").open("r", errors="replace") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -116,10 +133,10 @@ def _take(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) 
 def _read(file: IO[str]) -> Owner | None:
     file.seek(0)
     try:
-        found = json.loads(file.read())
-        return Owner(**found)
-    except (ValueError, TypeError):
+        found = _OWNER.of(parsed(file.read()))
+    except (OSError, ValueError):
         return None
+    return Owner(**found) if found else None
 
 
 def _write(file: IO[str], text: str) -> None:

@@ -19,6 +19,7 @@ import io
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,9 @@ def answer(request: dict[str, Any]) -> int:
         said = f"nothing was begun: {state.path}: {error.strerror}."
         _say([_refusal(request, SparkwrightError(said, fix="On the host: `df -h ~`."))], hidden)
     except Exception as error:
-        _say([_refusal(request, SparkwrightError(f"internal error: {type(error).__name__}: {error}."))], hidden)
+        traceback.print_exc()
+        said = f"internal error on the host: {type(error).__name__}: {error}."
+        _say([_refusal(request, SparkwrightError(said, fix="Please report it."))], hidden)
     return 0
 
 
@@ -104,6 +107,7 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
         finally:
             os._exit(0)
     os.close(book.bell)
+    book.leave()
     return journal.follow(book.folder, heard)
 
 
@@ -167,8 +171,6 @@ def play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Se
     except SparkwrightError as error:
         recap = _recap(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
-        import traceback
-
         traceback.print_exc()
         sentence = f"the runner broke: {type(error).__name__}: {error} (see {book.folder}/runner.log)"
         recap = _recap(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
@@ -204,7 +206,7 @@ def _at_work(state: StateFolder) -> Path:
 def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     for folder in state.runs():
         plan, recap = journal.plan_of(folder), journal.recap_of(folder)
-        ended = "running" if journal.lives(folder) else "cut off" if recap is None else f"exit {recap['exit']}"
+        ended = "running" if journal.lives(folder) else "cut off" if recap is None else f"exit {recap.get('exit')}"
         yield event(
             "run", run=folder.name, play=plan.get("play"), who=plan.get("who"), check=plan.get("check"), state=ended
         )
@@ -229,7 +231,7 @@ def _checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> It
 
 
 def _find(state: StateFolder, run_id: str) -> Path:
-    for folder in state.runs():
+    for folder in sorted(state.runs(), key=journal.lives, reverse=True):
         if run_id in ("", folder.name):
             return folder
     what = f"no run {run_id} is kept here" if run_id else "nothing has run here yet"

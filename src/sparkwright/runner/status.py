@@ -71,7 +71,7 @@ def row_of(one: Record) -> list[Any]:
 
 def _speaks(one: Record, now_s: float) -> bool:
     """Whether a check says something of the present: it comes again by itself, or was just made."""
-    return one.every_s > 0 or now_s - one.time_s < BY_HAND_S
+    return one.every_s > 0 or 0 <= now_s - one.time_s < BY_HAND_S
 
 
 def _busy(state: StateFolder) -> str:

@@ -35,7 +35,7 @@ def ask(context: Context, ref: str, ids: Collection[str] = ()) -> EngineImage | 
     name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}"
     kept = context.state.read(name)
     if kept is not None:
-        return EngineImage(kept["version"], tuple(kept["listed"]))
+        return EngineImage(kept.get("version"), tuple(kept["listed"]))
     context.note("asking the image for its version and its options, once")
     version = said_by_image.version_of(image.get("Config") or {})
     version = version or said_by_image.version_in(_run(api, image["Id"], ["--version"]))

@@ -99,7 +99,7 @@ class Manifest:
 
     def entries(self) -> list[dict[str, Any]]:
         """The files of its commit as spark.lock holds them."""
-        return [_entry(path, self.rows[path]) for path in self.about.get("paths", ())]
+        return [_entry(path, self.rows[path]) for path in self.about.get("paths", ()) if path in self.rows]
 
     def prove(self, files: Files, *, deep: bool = False, heard: Heard = lambda count: None) -> list[str]:
         """Hash what is not known yet, in parallel. Returns the paths that are missing or wrong.

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable
 from typing import Any
 
-from sparkwright.host.state import StateFolder
+from sparkwright.host.state import StateFolder, newest_first
 
 FOLDER = "bench"
 KEPT_SERIES = 20
@@ -23,8 +23,7 @@ def read(state: StateFolder, series: str, key: str) -> dict[str, Any] | None:
 def write(state: StateFolder, series: str, key: str, cell: dict[str, Any]) -> None:
     """Keep a finished cell. The oldest series go."""
     state.write(f"{FOLDER}/{series}/{key}", cell)
-    kept = sorted((state.path / FOLDER).iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    for old in kept[KEPT_SERIES:]:
+    for old in newest_first((state.path / FOLDER).iterdir())[KEPT_SERIES:]:
         shutil.rmtree(old, ignore_errors=True)
 
 

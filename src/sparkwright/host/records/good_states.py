@@ -10,18 +10,25 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.host.state import StateFolder
+from sparkwright.host.state_shapes import GOOD
+from sparkwright.trust.shape import listed
 
 KEPT = 5
 
 
 def last(state: StateFolder) -> dict[str, Any]:
-    """The last verified state; empty when there is none."""
-    return state.read("verified") or {}
+    """The last verified state, its container's name in it at least; empty when there is none."""
+    return _usable(state.read("verified"))
 
 
 def before(state: StateFolder) -> list[dict[str, Any]]:
     """The verified states before it, newest first."""
-    return list((state.read("verified_before") or {}).get("states", []))
+    kept = (state.read("verified_before") or {}).get("states", [])
+    return [one for one in map(_usable, listed(GOOD, kept)) if one]
+
+
+def _usable(good: dict[str, Any] | None) -> dict[str, Any]:
+    return good if good and (good.get("spec") or {}).get("name") else {}
 
 
 def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = False) -> None:

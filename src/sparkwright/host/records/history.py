@@ -14,6 +14,7 @@ from typing import Any
 from sparkwright.host.state import StateFolder
 from sparkwright.modules.base import Context
 from sparkwright.trust import private
+from sparkwright.trust.shape import parsed
 
 FILE = "history.jsonl"
 KEPT = 500
@@ -42,16 +43,18 @@ def read(state: StateFolder) -> list[dict[str, Any]]:
     rows = []
     for line in lines[-KEPT:]:
         try:
-            rows.append(json.loads(line))
+            row = parsed(line)
         except ValueError:
             continue
+        if isinstance(row, dict):
+            rows.append(row)
     return rows[::-1]
 
 
 def who(context: Context) -> str:
     """user@laptop of this run, as its plan says."""
     try:
-        plan = json.loads((context.state.path / "runs" / context.run_id / "plan.json").read_text())
+        plan = parsed((context.state.path / "runs" / context.run_id / "plan.json").read_bytes())
     except (OSError, ValueError):
         return ""
     return str(plan.get("who", "")) if isinstance(plan, dict) else ""

@@ -18,7 +18,7 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import containers, log_reading
 from sparkwright.host.memory import holders
 from sparkwright.host.records import server_keys
-from sparkwright.host.state import StateFolder, write_atomically
+from sparkwright.host.state import StateFolder, newest_first, write_atomically
 from sparkwright.modules.base import Context
 from sparkwright.plan.kinds import INCIDENT_FILES
 from sparkwright.trust import hidden
@@ -54,8 +54,7 @@ def save(context: Context, name: str, why: str) -> Path:
 
 def bundles(state: StateFolder) -> list[Path]:
     """The bundles that are kept, newest first."""
-    found = [path for path in (state.path / FOLDER).glob("*") if path.is_dir()]
-    return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return newest_first(path for path in (state.path / FOLDER).glob("*") if path.is_dir())
 
 
 def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:

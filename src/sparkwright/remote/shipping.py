@@ -1,0 +1,82 @@
+"""Sending the runtime to a host over a connection that stands already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from paramiko.channel import Channel
+
+from sparkwright.errors import Refused
+from sparkwright.plan.events import Event, event
+from sparkwright.remote import bootstrap, runtime
+from sparkwright.trust.visible import one_line
+
+UNPACK_S = 120.0
+CHUNK_BYTES = 64 * 1024
+TEXT_CHARACTERS = 300
+
+
+def ship(
+    run: Callable[[str], Channel],
+    events: Callable[[Channel], Iterator[Event]],
+    found: bootstrap.Interpreter,
+    where: str,
+) -> Iterator[Event]:
+    """Send the runtime for this host and have it unpacked; yields how far it is.
+
+    run: starts a command there. events: what it answers. found: its Python and processor. where: its name.
+    Raises Refused when the host can't take it, TimeoutError when nobody reads any more.
+    """
+    yield event("note", task="", text=f"shipping the runtime for {found.machine}, Python {found.version}")
+    data = runtime.archive(found.version, found.machine).read_bytes()
+    channel = run(bootstrap.unpack(runtime.content_hash(), found.path))
+    try:
+        channel.settimeout(UNPACK_S)  # a disk that others write to may hold it up
+        yield from _sent(channel, data)
+        said = list(events(channel))
+        answer = next((one for one in reversed(said) if one["event"] in ("shipped", "not_shipped")), None)
+        if answer is None or answer["event"] != "shipped":
+            why = answer["why"] if answer else last_words(channel, str(said[-1].get("text", "")) if said else "")
+            raise Refused(
+                f"the runtime can't be put on the host: {one_line(why, at_most=TEXT_CHARACTERS)}.",
+                where=where,
+                fix="It needs some 80 MB in a home folder that can be written to; on the host: `df -h ~`.",
+            )
+    finally:
+        channel.close()
+
+
+def no_start(channel: Channel) -> str:
+    """The last words of a runtime that is there and did not start; empty where there is none. Its command has ended."""
+    lines = _errors(channel).splitlines()
+    if bootstrap.NO_START not in lines:
+        return ""
+    said = [line for line in lines[: lines.index(bootstrap.NO_START)] if line.strip()]
+    return one_line(said[-1], at_most=TEXT_CHARACTERS) if said else "it said nothing"
+
+
+def last_words(channel: Channel, said: str) -> str:
+    """The end of what a command said, its errors first."""
+    text = _errors(channel).strip() or said.strip()
+    return f"its last words: {one_line(text.splitlines()[-1][-200:])}" if text else "it said nothing"
+
+
+def _errors(channel: Channel) -> str:
+    return channel.recv_stderr(CHUNK_BYTES).decode(errors="replace") if channel.recv_stderr_ready() else ""
+
+
+def _sent(channel: Channel, data: bytes) -> Iterator[Event]:
+    """A host that closes its ear has given up: its answer says why. Raises TimeoutError."""
+    try:
+        channel.sendall(bootstrap.unpacker())
+        for start in range(0, len(data), CHUNK_BYTES):
+            channel.sendall(data[start : start + CHUNK_BYTES])
+            done = min(start + CHUNK_BYTES, len(data))
+            yield event(
+                "progress", task="runtime", done=done, total=len(data), unit="bytes", text="shipping the runtime"
+            )
+        channel.shutdown_write()
+    except TimeoutError:
+        raise
+    except OSError:
+        return

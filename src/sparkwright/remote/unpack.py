@@ -1,0 +1,196 @@
+"""Puts a runtime on a host. Sent ahead of the archive and run by the host's own Python: nothing of sparkwright is there yet.
+
+    python3 -I -c '...' FOLDER NAME < this file and the archive         FOLDER: below the home. NAME: the runtime's hash
+
+A runtime stands under its name whole, compiled and on the disk, or not at all. Under one lock, so that two laptops don't mind
+each other, the next one also removes what an earlier attempt left, and old runtimes that no process and no timer uses.
+The last line of the output is an event: `shipped`, or `not_shipped` with the reason.
+"""
+
+from __future__ import annotations
+
+import compileall
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+#: runtimes of other versions that stay although nobody uses them: laptops of a lab need not have the same
+KEPT = 3
+BROKEN = (EOFError, LookupError, TypeError, ValueError, AttributeError, tarfile.TarError, zlib.error)
+#: what boot.py ends with when it could be talked to
+GOOD_START = 76
+
+
+def main(folder: str, name: str) -> int:
+    """Read an archive from standard input and put it in its place."""
+    os.umask(0o077)
+    place = Path.home() / folder / name
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _put(sys.stdin.buffer, place)
+    except BROKEN as error:
+        return _ended("not_shipped", why=f"the archive did not arrive whole ({type(error).__name__}: {error})")
+    except OSError as error:
+        return _ended("not_shipped", why=_reason(error, place.parent))
+    return _ended("shipped")
+
+
+def _put(archive: IO[bytes], place: Path) -> None:
+    with _turn(place.parent):
+        new = Path(tempfile.mkdtemp(prefix=".new.", dir=place.parent))
+        lock = (new / "lock").open("wb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        _unpack(archive, new)
+        (new / "python").write_text(sys.executable)
+        compileall.compile_dir(new / "lib", quiet=2, stripdir=str(new), prependdir=str(place))
+        _sync(new)
+        with _turn(place.parent):
+            if not (_whole(place) and _starts(place)):
+                fcntl.flock(lock, fcntl.LOCK_SH)  # whoever starts it now need not wait
+                _replace(place, new)
+            _prune(place)
+    finally:
+        lock.close()
+        shutil.rmtree(new, ignore_errors=True)
+
+
+@contextmanager
+def _turn(parent: Path) -> Iterator[None]:
+    """One at a time changes which folders there are."""
+    with (parent / ".lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# -- unpacking ---------------------------------------------------------------------------------------------------------
+
+
+def _unpack(archive: IO[bytes], new: Path) -> None:
+    """The manifest comes first: every other file is compared with it as it is written."""
+    with tarfile.open(fileobj=archive, mode="r|gz") as tar:
+        members = iter(tar)
+        manifest = _read(tar, next(members, None))
+        (new / "manifest.json").write_bytes(manifest)
+        missing = {name: tuple(about) for name, about in json.loads(manifest).items()}
+        need, free = sum(size for size, _ in missing.values()), shutil.disk_usage(new).free
+        if free < need:
+            raise OSError(errno.ENOSPC, f"no room: it takes {need / 1e6:.0f} MB, {free / 1e6:.0f} MB are free")
+        for member in members:
+            data = _read(tar, member)
+            if missing.pop(member.name) != (len(data), hashlib.sha256(data).hexdigest()):
+                raise ValueError(f"{member.name} is damaged")
+            path = new / member.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    if missing:
+        raise EOFError(f"{len(missing)} files are missing")
+
+
+def _read(tar: tarfile.TarFile, member: tarfile.TarInfo | None) -> bytes:
+    file = tar.extractfile(member) if member else None
+    if file is None:
+        raise EOFError("not a file")
+    return file.read()
+
+
+def _sync(folder: Path) -> None:
+    """All of it on the disk before it gets its name: after a power cut it would otherwise stand there empty."""
+    if subprocess.run(["sync", "-f", str(folder)], stdin=subprocess.DEVNULL, check=False).returncode:
+        os.sync()
+
+
+# -- which runtimes there are ------------------------------------------------------------------------------------------
+
+
+def _whole(place: Path) -> bool:
+    """Whether another laptop has brought this runtime meanwhile, and every byte of it is right."""
+    try:
+        manifest = json.loads((place / "manifest.json").read_bytes())
+        files = {name: (place / name).read_bytes() for name in manifest}
+        right = all([len(data), hashlib.sha256(data).hexdigest()] == manifest[name] for name, data in files.items())
+        return right and (place / "lock").exists()
+    except (OSError, *BROKEN):
+        return False
+
+
+def _starts(place: Path) -> bool:
+    """Its compiled files are in no manifest, and its Python may be another's."""
+    words = ["-IS", str(place / "lib/sparkwright/runner/boot.py"), str(place / "tag"), "engine"]
+    try:
+        python = (place / "python").read_text()
+        said = subprocess.run([python, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except (OSError, ValueError):
+        return False
+    return said.returncode == GOOD_START
+
+
+def _replace(place: Path, new: Path) -> None:
+    """A timer that starts the runtime of this name goes on to start it."""
+    if place.exists():
+        if (place / "in-use").exists():
+            (new / "in-use").touch()
+        _remove(place)
+    new.rename(place)
+    with _opened(place.parent) as parent:
+        os.fsync(parent)
+
+
+def _prune(ours: Path) -> None:
+    folders = [path for path in ours.parent.iterdir() if path.is_dir() and path != ours]
+    left = [path for path in folders if path.name.startswith((".new.", ".old."))]
+    others = [path for path in folders if not path.name.startswith(".")]
+    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in [*left, *(one for one in others[KEPT:] if not (one / "in-use").exists())]:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as held:  # BlockingIOError: it is in use
+            if (path / "lock").exists():
+                fcntl.flock(held.enter_context((path / "lock").open("rb+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """First the name: a runner that begins meanwhile must not find half of it."""
+    away = Path(tempfile.mkdtemp(prefix=".old.", dir=path.parent))
+    path.replace(away / path.name)
+    shutil.rmtree(away, ignore_errors=True)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+def _reason(error: OSError, folder: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        there = folder if folder.exists() else Path.home()
+        return f"{folder}: {error.strerror} ({shutil.disk_usage(there).free / 1e6:.0f} MB free)"
+    return f"{error.filename or folder}: {error.strerror or error}"
+
+
+def _ended(event: str, **fields: str) -> int:
+    print("\n" + json.dumps({"event": event, **fields}), flush=True)
+    return 0 if event == "shipped" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[2], sys.argv[3]))

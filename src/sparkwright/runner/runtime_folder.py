@@ -1,0 +1,49 @@
+"""The folder of a shipped runtime, seen from the process that runs from it. Standard library only.
+
+manifest.json    every file's size and SHA-256           tag       for which Python and processor it was made
+lock             flocked by whoever runs from it         in-use    a timer starts it: see health/places.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def why_not(folder: str) -> str:
+    """Why this runtime can't be used here; empty when it can. Sizes only: it is asked at every start."""
+    made_for, here = _text(f"{folder}/tag").strip(), f"{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}"
+    if made_for != here:
+        return f"it was made for {made_for or 'nothing'}, this is {here}"
+    try:
+        for name, (size, _) in json.loads(_text(f"{folder}/manifest.json")).items():
+            if os.stat(f"{folder}/{name}").st_size != size:  # noqa: PTH116 - 900 files: Path takes twice as long
+                return f"{name} is damaged"
+    except FileNotFoundError as error:
+        return f"{error.filename} is missing"
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return f"manifest.json is damaged: {error}"
+    return ""
+
+
+def hold(folder: str) -> bool:
+    """Keep the runtime from being removed as long as this process lives, or a fork of it. False: it is gone already."""
+    try:
+        number = os.open(f"{folder}/lock", os.O_RDONLY)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(number, fcntl.LOCK_SH)
+        return os.fstat(number).st_ino == Path(folder, "lock").stat().st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""

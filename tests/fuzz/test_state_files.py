@@ -1,0 +1,235 @@
+"""Whatever stands in a host's state folder, its readers answer: damage counts as absent, and is no traceback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.health import heal, looking, record, settings
+from sparkwright.health.record import Evidence, Record
+from sparkwright.health.remembered import Remembered
+from sparkwright.host.memory import footprint
+from sparkwright.host.models.whole import Manifest
+from sparkwright.host.records import good_states
+from sparkwright.host.records.baselines import Baselines
+from sparkwright.host.state import StateFolder
+from sparkwright.modules import crash_loop, drain
+from sparkwright.modules.last_good import LastGood
+from sparkwright.plan.container import ContainerSpec
+from sparkwright.runner import cut_off, journal, lock, main, status
+from tests.fuzz.harness import feed, texts, values
+from tests.modules.context import RecordingContext
+
+GOOD: dict[str, Any] = {
+    "spec": ContainerSpec("qwen35", "vllm/vllm-openai:v0.11@sha256:" + "0" * 64, ports=("8000:8000",)).to_json(),
+    "model": {"id": "Qwen/Qwen3", "commit": "c" * 40, "dir": "~/m", "files": [{"path": "a", "size_bytes": 1}]},
+    "serve": {"served_name": "qwen", "utilization": 0.8, "ready_s": 300.0, "tok_per_s": 30, "stop_timeout_s": 60},
+    "measured": {"ready_s": 212.5, "tok_per_s": 31.4},
+    "held_bytes": 10**11,
+    "container_id": "abc",
+    "restart_count": 0,
+    "run": "run-1",
+    "since": 1_795_000_000.0,
+}
+CHECK = Record(
+    *(1_795_000_000.0, "ok", "ok", 1_794_000_000.0), why="it generates", evidence=(Evidence("token", "ok", "made"),)
+).to_json()
+REMEMBERED = {
+    "seen": ["ok", "down"],
+    "state": "ok",
+    "since_s": 1.0,
+    "cures": 0,
+    "answered": "abc 1",
+    "told": "ok",
+    "failed": 0,
+    "counted": {"time_s": 1.0, "start": "abc 1.0", "running": 0.0, "token": "made", "generated": 5.0},
+    "broken": {"id": "abc", "why": "x"},
+    "heals": [1.0],
+    "speed": {"tok_per_s": 30.0, "measured_s": 1.0},
+}
+BASELINE = {
+    "tok_per_s": {"count": 30.0},
+    "deviation": 0.01,
+    "runs": 5,
+    "clock_mhz": None,
+    "key": {"model": "m"},
+    "about": {},
+}
+EVENTS = [
+    {"event": "run_started", "time": 1.0, "run": "run-1"},
+    {"event": "task_started", "time": 1.0, "task": "1", "name": "Gather facts"},
+    {"event": "recap", "time": 2.0, "host": "spark1", "exit": 0, "msg": ""},
+]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RecordingContext:
+    found = RecordingContext(tmp_path)
+    found.state.path.mkdir(parents=True)
+    return found
+
+
+def of_good(context: RecordingContext) -> None:
+    good = good_states.last(context.state)
+    good_states.before(context.state)
+    LastGood().run(LastGood.Args(name="qwen35"), _Unasked(context))
+    footprint.recorded(context, "abc")
+    drain._cost(1, context)
+    crash_loop._samples({"Id": "abc"}, context)
+    looker = looking.Looker(context, Remembered(), looking.Limits())
+    assert isinstance(looker.serves.served_name, str)
+    if good:
+        ContainerSpec.from_json(good["spec"])
+        heal.plan(good, "run-2", "spark1").to_json()
+        good_states.remember(context.state, good)
+
+
+class _Unasked(RecordingContext):
+    """A host whose Docker Engine has nothing."""
+
+    def __init__(self, like: RecordingContext) -> None:
+        super().__init__(like.machine.home)
+
+    def docker(self) -> Any:
+        return _NoContainers()
+
+
+class _NoContainers:
+    api = property(lambda self: self)
+
+    def inspect_container(self, name: str) -> Any:
+        from docker.errors import NotFound
+
+        raise NotFound("none")
+
+
+def of_remembered(context: RecordingContext) -> None:
+    found = Remembered.of(context.state)
+    found.last_speed  # noqa: B018
+    found.save(context.state)
+    Remembered.of(context.state)
+    looking.Looker(context, found, looking.Limits())
+
+
+def of_checks(context: RecordingContext) -> None:
+    latest = record.latest(context.state.path)
+    if latest is not None:
+        assert latest.late(2e9) in (True, False)
+        json.dumps(latest.to_json(), allow_nan=False).encode()
+    for row in status.read_checks({}, context.machine, context.state):
+        json.dumps(row, allow_nan=False).encode()
+
+
+def of_lock(context: RecordingContext) -> None:
+    owner, alive = lock.look(context.state)
+    assert not alive
+    if owner is not None:
+        assert str(owner)
+        cut_off.story(context.state, owner)
+        assert (context.state.path / "runs" / owner.run).resolve().is_relative_to(context.state.path.resolve())
+
+
+def of_run(context: RecordingContext) -> None:
+    list(main._runs({}, context.machine, context.state))
+    for folder in context.state.runs():
+        journal.recap_of(folder)
+        cut_off.last_task(context.state, folder.name)
+        assert list(journal.follow(folder))[-1]["event"] == "recap"
+
+
+def of_history(context: RecordingContext) -> None:
+    from sparkwright.runner import records
+
+    for row in records.read_history({}, context.machine, context.state):
+        assert row["event"] == "history"
+
+
+def of_baselines(context: RecordingContext) -> None:
+    baselines = Baselines(context.state)
+    for key in ({"model": "m"}, {"model": "m", "host": "h"}):
+        for found in (baselines.read(key), getattr(baselines.nearest(key), "baseline", None)):
+            assert found is None or (found.median > 0 and found.tolerance > 0)
+
+
+def of_models(context: RecordingContext) -> None:
+    for one in Manifest.all(context.state):
+        one.is_whole(), one.changed(), one.commit, one.entries()
+        one.save()
+
+
+def of_settings(context: RecordingContext) -> None:
+    found = settings.Settings.of(context.state)
+    assert found.every_s >= 0
+    json.dumps(found.to_json())
+
+
+#: the file, an example of what stands there, and who reads it
+FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
+    "verified": ("verified.json", GOOD, of_good),
+    "verified before": ("verified_before.json", {"states": [GOOD]}, of_good),
+    "previous": ("previous.json", {"id": "abc", "name": "q", "policy": "no", "running": True, "run": "run-1"}, of_lock),
+    "restarts": ("restarts.json", {"id": "abc", "seen": [[1.0, 2]]}, of_good),
+    "stopping": ("stopping.json", {"id": "abc", "available_bytes": 1, "since": 1.0, "held_bytes": None}, of_good),
+    "remembered": ("health-remembered.json", REMEMBERED, of_remembered),
+    "settings": ("health-settings.json", settings.Settings().to_json(), of_settings),
+    "latest check": ("health.json", CHECK, of_checks),
+    "checks": ("health.jsonl", CHECK, of_checks),
+    "lock": ("lock", lock.Owner("deploy", "ann@desk", "run-1", 7, 1_795_000_000.0).to_json(), of_lock),
+    "plan": ("runs/run-1/plan.json", {"host": "spark1", "play": "Deploy", "who": "ann@desk", "check": False}, of_run),
+    "events": ("runs/run-1/events.jsonl", EVENTS, of_run),
+    "history": ("history.jsonl", {"time": 1.0, "run": "run-1", "who": "ann", "what": "verified"}, of_history),
+    "baseline": (f"{Baselines._name({'model': 'm'})}.json", BASELINE, of_baselines),
+    "model": ("model-0123.json", {"folder": "/m", "files": {"a": [1, 2, 3, "x"]}, "indexes": {}, "about": {"paths": ["a"]}}, of_models),
+}  # fmt: skip
+
+
+def laid(context: RecordingContext, name: str, data: bytes) -> None:
+    """This file alone, and the folder of the run it may belong to."""
+    shutil.rmtree(context.state.path)
+    path = context.state.path / name
+    path.parent.mkdir(parents=True)
+    if name.startswith("runs/"):
+        for other in ("plan.json", "events.jsonl"):
+            (path.parent / other).write_bytes(b"{}\n")
+    path.write_bytes(data)
+
+
+def as_text(value: Any) -> bytes:
+    rows = value if isinstance(value, list) else [value]
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_state_file_is_no_traceback(name: str, context: RecordingContext) -> None:
+    path, example, read = FILES[name]
+
+    def reader(data: bytes) -> None:
+        laid(context, path, data)
+        read(context)
+
+    feed(reader, texts([as_text(example)]))
+    feed(lambda value: reader(as_text(value)), values([example]))
+
+
+def test_what_is_damaged_is_said_and_the_rest_is_still_read(
+    context: RecordingContext, capfd: pytest.CaptureFixture[str]
+) -> None:
+    context.state.write("verified", {**GOOD, "measured": "fast"})
+    good = good_states.last(context.state)
+    assert (good["spec"]["name"], "measured" in good) == ("qwen35", False)
+    assert "verified.json is damaged and counts as absent" in capfd.readouterr().err
+    context.state.write("verified", {**GOOD, "spec": {**GOOD["spec"], "ports": 8000}})
+    assert good_states.last(context.state) == {}, "half of a container would be another one"
+
+
+def test_an_honest_state_is_read_without_a_word(context: RecordingContext, capfd: pytest.CaptureFixture[str]) -> None:
+    for path, example, _ in FILES.values():
+        if path.endswith(".json") and not path.startswith("runs"):
+            laid(context, path, as_text(example))
+            assert StateFolder(context.state.path).read(path.removesuffix(".json")) == json.loads(as_text(example))
+    assert capfd.readouterr().err == ""

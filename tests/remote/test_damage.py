@@ -1,0 +1,83 @@
+"""A damaged runtime on a host, over a real sshd: whatever does not start is shipped again, once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparkwright.plan.events import Event
+from sparkwright.remote import bootstrap
+from sparkwright.remote.ssh import SshLink
+from tests.remote.conftest import Lab
+
+pytestmark = pytest.mark.ssh
+
+RUNNER = "lib/sparkwright/runner"
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "no boot.py": lambda there: (there / RUNNER / "boot.py").unlink(),
+    "an empty boot.py": lambda there: (there / RUNNER / "boot.py").write_bytes(b""),
+    "half of boot.py": lambda there: (there / RUNNER / "boot.py").write_bytes(
+        (there / RUNNER / "boot.py").read_bytes()[:700]
+    ),
+    "boot.py of zeros": lambda there: (there / RUNNER / "boot.py").write_bytes(bytes(2000)),
+    "a module that is imported later is missing": lambda there: (there / "lib/sparkwright/modules/fail.py").unlink(),
+    "half of a module that is imported later": lambda there: (there / "lib/sparkwright/modules/fail.py").write_bytes(
+        b"import"
+    ),
+    "another content of the same size": lambda there: zeros(there / RUNNER / "light.py"),
+    "a compiled file cut short": lambda there: cut(next((there / RUNNER / "__pycache__").glob("light.*.pyc"))),
+    "no manifest": lambda there: (there / "manifest.json").unlink(),
+    "an empty manifest": lambda there: (there / "manifest.json").write_bytes(b""),
+    "a manifest of another kind": lambda there: (there / "manifest.json").write_bytes(b"[[1]]"),
+    "no lock": lambda there: (there / "lock").unlink(),
+    "no tag": lambda there: (there / "tag").unlink(),
+    "its Python is gone": lambda there: (there / "python").write_text("/usr/bin/python3.99"),
+    "its Python is something else": lambda there: (there / "python").write_text("/bin/true"),
+    "its Python is a folder": lambda there: (there / "python").write_text("/tmp"),
+    "nobody knows its Python": lambda there: (there / "python").unlink(),
+    "no libraries": lambda there: shutil.rmtree(there / "lib"),
+    "a file in its place": lambda there: (shutil.rmtree(there), there.write_bytes(b"")),
+}
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def runs(lab: Lab) -> list[Event]:
+    link = SshLink(lab.host(), "light")
+    try:
+        return list(link.request({"verb": "runs"}, {}))
+    finally:
+        link.close()
+
+
+@pytest.mark.usefixtures("small_runtime")
+def test_whatever_is_damaged_is_shipped_again_and_then_answers(lab: Lab) -> None:
+    runs(lab)
+    (there,) = [path for path in (lab.sshd.home / bootstrap.FOLDER).iterdir() if path.name[0] != "."]
+    for what, damage in reversed(DAMAGE.items()):
+        damage(there)
+        said = [one["text"] for one in runs(lab) if one["event"] == "note"]
+        assert [text for text in said if text.startswith("the runtime on the host does not start: ")], what
+        assert [text for text in said if text.startswith("shipping the runtime for ")], what
+        assert runs(lab) == [], what
+    assert {path.name for path in there.parent.iterdir()} == {there.name, ".lock"}
+
+
+@pytest.mark.usefixtures("small_runtime")
+def test_the_operator_reads_what_was_wrong(lab: Lab) -> None:
+    runs(lab)
+    (there,) = [path for path in (lab.sshd.home / bootstrap.FOLDER).iterdir() if path.name[0] != "."]
+    (there / "lib/sparkwright/shell.py").write_bytes(b"")
+    said = [one["text"] for one in runs(lab) if one["event"] == "note"]
+    assert said[0] == (
+        f"the runtime on the host does not start: the runtime {there} can't be used: lib/sparkwright/shell.py is damaged"
+    )

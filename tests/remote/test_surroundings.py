@@ -1,0 +1,224 @@
+"""Odd accounts, over a real sshd: login shells, rc files that print or leave, homes that are missing, full or read-only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Refused, SparkwrightError, Unreachable
+from sparkwright.plan.events import Event
+from sparkwright.plan.model import Plan, Task
+from sparkwright.remote import bootstrap, ssh
+from sparkwright.remote.ssh import SshLink
+from sparkwright.secret import Secret
+from tests.remote.conftest import Lab
+from tests.remote.sshd import Sshd
+
+pytestmark = [pytest.mark.ssh, pytest.mark.usefixtures("small_runtime")]
+
+
+class Account:
+    """A user of this machine, who logs in at an sshd of his own."""
+
+    def __init__(self, lab: Lab, name: str, keys: Path) -> None:
+        self.lab, self.name, self.keys = lab, name, keys
+        self.home = Path(pwd.getpwnam(name).pw_dir)
+        first = f"AuthorizedKeysFile {keys}/authorized_keys\nSetEnv SPARKWRIGHT_TEST=1\n"
+        self.sshd = Sshd(lab.folder / "theirs", lab.folder / "unused", first=first)
+        lab.started.append(self.sshd)
+        self.sshd.start()
+        shutil.copy(lab.folder / "id.pub", keys / "authorized_keys")
+        (keys / "authorized_keys").chmod(0o644)
+        lab.trust(self.sshd)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.home / name
+        path.write_text(text)
+        shutil.chown(path, self.name)
+
+    def shell(self, path: str) -> None:
+        subprocess.run(["usermod", "-s", path, self.name], check=True)
+
+    def cut(self) -> None:
+        """Kill what serves its connections: for a user that is not root, a monitor and its child."""
+        parents = self.sshd.sessions()
+        words = ["pgrep", "-x", "sshd", "-P", ",".join(map(str, parents))]
+        children = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+        for pid in [*map(int, children), *parents]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def ask(self, header: dict[str, Any] | None = None, secrets: dict[str, Secret] | None = None) -> list[Event]:
+        link = SshLink(self.lab.host(port=self.sshd.port, user=self.name), "light")
+        try:
+            return list(link.request(header or {"verb": "runs"}, secrets or {}))
+        finally:
+            link.close()
+
+
+@pytest.fixture
+def account(lab: Lab) -> Iterator[Account]:
+    if not shutil.which("useradd"):
+        pytest.skip("no useradd here (Debian: passwd)")
+    name = f"sparktest{os.getpid()}"
+    keys = Path(tempfile.mkdtemp(prefix="sparkwright-keys-"))
+    keys.chmod(0o755)
+    subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", "--password", "*", name], check=True)
+    try:
+        yield Account(lab, name, keys)
+    finally:
+        for one in lab.started:
+            one.stop()
+        subprocess.run(["userdel", "--force", "--remove", name], capture_output=True, check=False)
+        shutil.rmtree(keys)
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "SILENCE_S", 8.0)
+
+
+def run(*words: str) -> dict[str, Any]:
+    task = Task(id="t1", name="say", module="command", args={"argv": list(words)}, register="said")
+    return {"verb": "run", "plan": Plan(run_id="run-1", host="spark1", play="Test", steps=(task,)).to_json()}
+
+
+def printed(events: list[Event]) -> str:
+    return "".join(one["text"] for one in events if one["event"] == "raw")
+
+
+def test_whatever_an_rc_file_prints_the_runner_is_heard(account: Account) -> None:
+    noisy = (
+        "echo welcome; echo oops >&2; stty sane; printf '{\"event\": \"recap\"'; trap 'echo bye' EXIT; printf tail\n"
+    )
+    account.write(".bashrc", noisy)
+    events = account.ask(run("printenv", "HOME"))
+    assert [one["data"]["out"] for one in events if one["event"] == "task_finished"] == [str(account.home)]
+    assert events[-1]["exit"] == 0
+    assert "welcome" in printed(events) and "bye" not in printed(events)
+    assert not [one for one in account.ask({"verb": "runs"}) if one["event"] == "progress"], "it is there already"
+
+
+@pytest.mark.parametrize("shell", ["/usr/bin/fish", "/usr/bin/tcsh", "/usr/bin/zsh", "/bin/sh"])
+def test_any_login_shell_will_do(account: Account, shell: str) -> None:
+    if not Path(shell).exists():
+        pytest.skip(f"no {shell} here")
+    account.shell(shell)
+    account.write(".cshrc", "echo csh is here\n")
+    account.write(".zshenv", "echo zsh is here\n")
+    events = account.ask(run("printenv", "HOME"))
+    assert [one["data"]["out"] for one in events if one["event"] == "task_finished"] == [str(account.home)]
+    assert account.ask({"verb": "runs"})[-1]["event"] == "run"
+
+
+@pytest.mark.parametrize(
+    ("rc", "why"),
+    [("echo go away; exit 0\n", "it says: go away"), ("set -e; false\n", ""), ("exit 7\n", ""), ("exec true\n", "")],
+)
+def test_an_rc_file_that_leaves_is_named_and_nothing_is_sent_to_it(account: Account, rc: str, why: str) -> None:
+    account.write(".bashrc", rc)
+    with pytest.raises(Refused, match="the login shell does not run what it is told") as caught:
+        account.ask()
+    assert why in str(caught.value)
+    assert f"`ssh -p {account.sshd.port} {account.name}@127.0.0.1 true` must end with 0" in str(caught.value)
+
+
+def test_a_login_shell_that_is_none_is_quoted(account: Account) -> None:
+    account.shell("/usr/sbin/nologin")
+    with pytest.raises(Refused, match="it says: This account is currently not available"):
+        account.ask()
+
+
+def test_a_shell_that_an_rc_file_starts_instead_never_sees_the_request(account: Account) -> None:
+    account.write(".bashrc", f"exec sh -c 'cat > {account.home}/heard'\n")
+    with pytest.raises(Unreachable, match="silent for 8 s") as caught:
+        account.ask(run("true"), {"HF_TOKEN": Secret("hf_secretsecret")})
+    assert "Nothing has begun there." in str(caught.value)
+    assert (account.home / "heard").read_bytes() == b""
+
+
+def no_home(account: Account) -> None:
+    shutil.rmtree(account.home)
+
+
+def home_of_root(account: Account) -> None:
+    os.chown(account.home, 0, 0)
+    account.home.chmod(0o755)
+
+
+def read_only(account: Account) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(account.home)], check=True)
+
+
+def tiny(account: Account) -> None:
+    words = ["mount", "-t", "tmpfs", "-o", f"size=400k,uid={pwd.getpwnam(account.name).pw_uid}", "tmpfs"]
+    subprocess.run([*words, str(account.home)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (no_home, "Permission denied"),
+        (home_of_root, "Permission denied"),
+        (read_only, "Read-only file system"),
+        (tiny, r"No space left on device|no room: it takes \d+ MB, 0 MB are free"),
+    ],
+)
+def test_a_home_that_takes_no_runtime_is_refused_with_the_reason(
+    account: Account, damage: Callable[[Account], None], why: str
+) -> None:
+    damage(account)
+    try:
+        with pytest.raises(Refused, match=why) as caught:
+            account.ask()
+        assert "the runtime can't be put on the host: " in str(caught.value)
+        assert str(account.home) in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+    finally:
+        subprocess.run(["umount", str(account.home)], capture_output=True, check=False)
+
+
+def test_a_home_that_became_read_only_or_full_still_answers_and_begins_nothing(account: Account) -> None:
+    uid = pwd.getpwnam(account.name).pw_uid
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=64m,uid={uid}", "tmpfs", str(account.home)], check=True)
+    try:
+        account.ask()
+        with pytest.raises(OSError, match="No space"), (account.home / "everything").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(2**16))
+        recap = account.ask(run("true"))[-1]
+        assert (recap["event"], recap["exit"]) == ("recap", 1)
+        assert "nothing was begun" in recap["msg"] and "No space left on device" in recap["msg"]
+        assert account.ask({"verb": "status", "container": ""})[-1]["event"] == "status"
+        (account.home / "everything").unlink()
+        subprocess.run(["mount", "-o", "remount,ro", str(account.home)], check=True)
+        recap = account.ask(run("true"))[-1]
+        assert recap["exit"] == 1 and "Read-only file system" in recap["msg"]
+        assert account.ask({"verb": "status", "container": ""})[-1]["event"] == "status"
+    finally:
+        subprocess.run(["umount", "-l", str(account.home)], check=True)
+
+
+def test_a_connection_that_is_cut_while_the_runtime_is_sent_leaves_nothing_and_the_next_ships_it(
+    account: Account,
+) -> None:
+    link = SshLink(account.lab.host(port=account.sshd.port, user=account.name), "light")
+    with pytest.raises(SparkwrightError) as caught:
+        for one in link.request({"verb": "runs"}, {}):
+            if one["event"] == "progress" and one["done"] < one["total"]:
+                account.cut()
+    assert isinstance(caught.value, Unreachable)
+    link.close()
+    assert account.ask({"verb": "runs"})[-1]["event"] == "progress"
+    names = [path.name for path in (account.home / bootstrap.FOLDER).iterdir()]
+    assert len([name for name in names if name[0] != "."]) == 1

@@ -1,0 +1,42 @@
+"""A short question about a host whose state folder is odd: an answer or a sentence, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STATE = ".local/state/sparkwright"
+
+
+def ask(home: Path, verb: str) -> dict[str, Any]:
+    words = [sys.executable, "-c", "from sparkwright.runner.light import main; main()"]
+    done = subprocess.run(
+        words,
+        input=json.dumps({"verb": verb}).encode() + b"\n",
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        check=True,
+    )
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+@pytest.mark.parametrize("verb", ["status", "checks"])
+@pytest.mark.parametrize("name", ["health.json", "health.jsonl", "verified.json"])
+def test_a_folder_where_a_file_should_be_counts_as_no_file(tmp_path: Path, verb: str, name: str) -> None:
+    (tmp_path / STATE / name).mkdir(parents=True)
+    assert ask(tmp_path, verb)["event"] == verb
+
+
+def test_what_can_not_be_answered_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / STATE / "lock").mkdir(parents=True)
+    answer = ask(tmp_path, "status")
+    assert (answer["event"], answer["exit"]) == ("recap", 1)
+    assert "Is a directory" in answer["msg"]
