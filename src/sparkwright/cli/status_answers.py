@@ -99,8 +99,8 @@ def ask(chosen: Chosen, wanted: Mapping[str, Pinned]) -> list[Row]:
 def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:
     """A host's answer as a row. A check that is overdue says nothing of the present."""
     told = event["record"]
-    state, why = told["state"], told["why"]
     record = Record.from_json(told)
+    state, why = told["state"], told["why"] if event["live"] else record.sentence
     if event["late"] and not event["live"]:
         state, why = "unknown", f"the check is overdue; at the last one it was {state}"
     digest = record.serves.image.partition("@")[2]

@@ -12,6 +12,7 @@ from typing import Any
 
 from sparkwright.engine import endpoints
 from sparkwright.errors import SparkwrightError
+from sparkwright.health.judge import Limits
 from sparkwright.health.record import Container, Record, Server, Serves
 from sparkwright.host import http_probe
 from sparkwright.host.containers import containers, engine_socket
@@ -19,8 +20,6 @@ from sparkwright.host.machine import Machine
 
 ENGINE_S = 3.0
 HEALTH_S = 2.0
-#: a start may take twice the last one's time, and no server of a real model starts faster than the floor
-START_S, START_FLOOR_S = 900.0, 30.0
 #: a check by hand speaks for the present as long as this
 BY_HAND_S = 600.0
 #: states that are told from this moment alone: a start goes on, an end may be over
@@ -74,14 +73,16 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
         return "up", "/health answers; no token was asked for"
     said = f"/health answers {now.health_status}" if now.health_status else f"nothing answers at {now.url}"
     runs_s = now.time_s - (box.started_s or now.time_s)
-    if now.health_status or runs_s > allowed_s(good):
-        return "down", f"{said}; the container runs for {runs_s:.0f} s"
-    return "starting", f"starting for {runs_s:.0f} s (up to {allowed_s(good):.0f} s)"
+    most_s = allowed_s(good, Limits())
+    if now.health_status or runs_s > most_s:
+        return "down", f"{said}; the container has been running for {runs_s:.0f} s"
+    return "starting", f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)"
 
 
-def allowed_s(good: Mapping[str, Any]) -> float:
+def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
     """How long a start may take, seconds."""
-    return max(START_FLOOR_S, 2 * float((good.get("measured") or {}).get("ready_s") or START_S / 2))
+    measured_s = (good.get("measured") or {}).get("ready_s")
+    return max(limits.ready_floor_s, limits.ready_factor * float(measured_s)) if measured_s else limits.ready_s
 
 
 def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:

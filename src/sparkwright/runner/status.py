@@ -60,7 +60,7 @@ def row_of(one: Record) -> list[Any]:
     """A check as a row. tok_per_s: only of a check that measured it, for others repeat the last measurement."""
     fresh = one.speed.measured_s is not None and abs(one.speed.measured_s - one.time_s) < max(one.every_s, 60.0)
     speed = one.speed.tok_per_s if fresh else None
-    why = "" if one.state == "ok" else one.why
+    why = "" if one.state == "ok" else one.sentence
     figures = (
         speed,
         one.speed.baseline_tok_per_s,
