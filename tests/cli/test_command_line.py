@@ -81,3 +81,11 @@ def test_a_terminal_of_ascii_gets_escapes(tmp_path: Path) -> None:
     done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "gr\\xfc\\xdf" in done.stdout
+
+
+def test_init_keeps_what_commands_leave_out_of_git_and_a_gitignore_as_it_is(folder: Path, tmp_path: Path) -> None:
+    assert ".sandbox/" in (folder / ".gitignore").read_text().splitlines()
+    assert "spark.lock" not in (folder / ".gitignore").read_text()
+    (tmp_path / ".gitignore").write_text("mine\n")
+    starter.lay(tmp_path)
+    assert (tmp_path / ".gitignore").read_text() == "mine\n"
