@@ -273,7 +273,8 @@ def test_another_container_in_its_place_is_drift(ward: Ward) -> None:
     good = ward.state.read("verified") or {}
     command = [word.replace("0.8", "0.7") for word in good["spec"]["command"]]
     image = good["spec"]["image"].partition("@")[0] + "@sha256:" + "0" * 64
-    ward.state.write("verified", {**good, "spec": {**good["spec"], "command": command, "image": image}})
+    other = {"command": command, "image": image, "image_ids": ["sha256:" + "0" * 64]}
+    ward.state.write("verified", {**good, "spec": {**good["spec"], **other}})
     found = ward.check()
     assert (found.state, found.cure) == ("degraded", "deploy")
     assert "image" in found.drift and "--gpu-memory-utilization" in found.drift

@@ -75,6 +75,8 @@ ANSWERS: dict[str, dict[str, Shape]] = {
         "names": {"tags": {str: IMAGE_ID}, "nameless": [IMAGE_ID], "at": MOMENT},
     },
     "send_image": {"address": line},
+    "adopt_image": {"id": IMAGE_ID, "undone": [line]},
+    "undo_load": {"undone": [line]},
     "share_model": {"urls": [URL]},
     "lock_image": {
         "digest": DIGEST,

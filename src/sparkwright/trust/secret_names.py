@@ -18,7 +18,7 @@ _SETTING = re.compile(r"[+-]?[0-9]{0,7}([.][0-9]*)?|true|false|yes|no|on|off|non
 #: tokens that say by themselves what they are: Hugging Face, OpenAI and its kin, GitHub, GitLab, Slack, NVIDIA, AWS
 _TOKEN = re.compile(r"(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abp]-|nvapi-|AKIA)[A-Za-z0-9_-]{16,}")
 #: an expression or a shell's variable names a secret, and holds none
-_REFERENCE = re.compile(r"\{\{.*\}\}|\$\{?\w+\}?", re.S)
+_VARIABLE = re.compile(r"\$\{?\w+\}?")
 
 
 def names_a_secret(name: str) -> bool:
@@ -34,7 +34,12 @@ def is_secret(name: str, value: object) -> bool:
     text = value.strip()
     if not names_a_secret(name):
         return bool(_TOKEN.fullmatch(text))
-    return not (_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_variable(text))
+    return not (_SETTING.fullmatch(text) or _is_reference(text) or _is_variable(text))
+
+
+def _is_reference(text: str) -> bool:
+    """An expression, or a variable that something else fills in."""
+    return bool((text.startswith("{{") and text.endswith("}}")) or _VARIABLE.fullmatch(text))
 
 
 def _is_variable(text: str) -> bool:

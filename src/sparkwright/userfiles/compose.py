@@ -160,9 +160,8 @@ class Composer:
 
     def _no_tag(self, event: Any) -> NoReturn:
         shown = str(event.tag).replace("tag:yaml.org,2002:", "!!")
-        self._refuse(
-            event, f"the tag {one_line(shown, at_most=SHOWN_CHARS)} is not for files of sparkwright: leave it out."
-        )
+        known = f"the tag {one_line(shown, at_most=SHOWN_CHARS)}" if shown.startswith("!!") else "a tag"
+        self._refuse(event, f"{known} is not known here. Quote a value that begins with `!`.")  # it may be a password
 
     def _refuse(self, event: Any, sentence: str) -> NoReturn:
         raise Refused(sentence, where=f"{self.where}:{_line(event)}")
