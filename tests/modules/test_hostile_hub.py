@@ -347,3 +347,12 @@ def test_the_token_does_not_leave_tls_on_the_same_port(
             assert hub.tokens and store.gets(BIG) > 0 and store.tokens == []
         finally:
             store.close()
+
+
+def test_a_transfer_runs_nothing_of_the_folder_it_is_begun_in(
+    context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (context.machine.home / "json.py").write_text("raise SystemExit('owned')\n")
+    monkeypatch.chdir(context.machine.home)
+    fetch(context, [hub.row("config.json")])
+    assert (context.machine.home / "m/config.json").read_bytes() == b"{}"

@@ -38,7 +38,7 @@ def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fixtur
     one.close()
 
 
-@pytest.mark.parametrize("link", [LOUD], indirect=True)
+@pytest.mark.parametrize("link", [LOUD], indirect=True, ids=["loud"])
 def test_a_loud_runner_is_heard_to_its_end(link: LocalLink) -> None:
     found: list[Event] = []
     asking = threading.Thread(target=lambda: found.extend(link.request({"verb": "x"}, {})), daemon=True)
@@ -47,7 +47,18 @@ def test_a_loud_runner_is_heard_to_its_end(link: LocalLink) -> None:
     assert [one["event"] for one in found] == ["alive"]
 
 
-@pytest.mark.parametrize("link", [DEAF], indirect=True)
+@pytest.mark.parametrize("link", [DEAF], indirect=True, ids=["deaf"])
 def test_a_runner_that_does_not_listen_says_why(link: LocalLink) -> None:
     with pytest.raises(Unreachable, match="the runner ended with 3: no room left"):
         list(link.request({"verb": "x", "plan": "y" * 10_000_000}, {}))
+
+
+def test_the_folder_of_a_project_is_no_place_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder may be somebody else's project: what it calls json.py is not run."""
+    for name in ("json.py", "sparkwright.py"):
+        (tmp_path / name).write_text("raise SystemExit('owned')\n")
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    link = LocalLink(Host("here", "here", connection="local"))
+    assert [one["event"] for one in link.request({"verb": "lock"}, {})] == ["lock"]

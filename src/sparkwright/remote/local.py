@@ -34,7 +34,7 @@ class LocalLink:
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
         """See `Link.request`."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "sparkwright.runner.main"],
+            [sys.executable, "-P", "-m", "sparkwright.runner.main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
