@@ -20,7 +20,9 @@ from sparkwright.remote import FORKS, Link, Need, open_link
 from sparkwright.rolling.pace import Pace
 from sparkwright.rolling.roll import Roll
 from sparkwright.secret import Secret
+from sparkwright.trust.bounded import clean
 from sparkwright.trust.names import VERSION
+from sparkwright.trust.visible import visible
 
 GOOD = (Exit.OK, Exit.CHANGES)
 #: how a look ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody
@@ -300,6 +302,7 @@ class Fleet:
             pass
 
     def _say(self, one: Event) -> None:
+        one = clean(one)  # a host's is already; the name of a play, and a reason, come from files and libraries
         for subscriber in self.subscribers:
             self._guarded_from(subscriber, subscriber.on, one)
 
@@ -312,7 +315,8 @@ class Fleet:
         except Exception as error:
             if id(subscriber) not in self._broken:
                 self._broken.add(id(subscriber))
-                print(f"{type(subscriber).__name__}: {broke(error)} The run itself goes on.", file=sys.stderr)
+                said = f"{type(subscriber).__name__}: {broke(error)} The run itself goes on."
+                print(visible(said), file=sys.stderr)
 
 
 def broke(error: Exception) -> SparkwrightError:

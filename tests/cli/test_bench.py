@@ -116,3 +116,22 @@ def test_a_server_that_wants_a_key_says_where_it_is_taken_from(monkeypatch: pyte
         assert error.value.fix == "A key is taken from VLLM_API_KEY."
         monkeypatch.setenv("VLLM_API_KEY", "sesame")
         assert run("smoke", server, prompt_tokens=50, output_tokens=4) == 0
+
+
+@pytest.mark.parametrize(("file", "name"), [("...json", ""), ("theirs.txt", "../x"), ("theirs.txt", "/x")])
+def test_an_import_is_written_below_the_results(here: Path, file: str, name: str) -> None:
+    (here / file).write_text("Maximum request concurrency:  2\nMedian TTFT (ms):   20.00\n")
+    before = set(here.parent.rglob("*"))
+    assert exit_code(lambda: bench_files.take_in.body(None, file=file, name=name)) == 5
+    assert set(here.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_server_that_is_measured_sends_the_terminal_nothing(capsys: pytest.CaptureFixture[str], json: bool) -> None:
+    """Its answers go straight from it to this laptop; the name it gives itself stands in every table."""
+    plan = Schedule(first_s=0.01, gap_s=0.002, chunks=20, model="m\x1b]52;c;aGk=\x07\x9b")
+    with serving(plan) as server:
+        run("smoke", server, prompt_tokens=50, output_tokens=4, name="odd", json=json)
+    said = capsys.readouterr()
+    assert results("odd")["arms"][0]["title"].startswith("m\\x1b]52;c;aGk=\\x07\\x9b at ")
+    assert not set("\x1b\x07\x9b") & set(said.out + said.err)

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from sparkwright.cli import log_answers
 from sparkwright.cli.reporting import worst
-from sparkwright.console.lines import Lines
+from sparkwright.console.lines import Lines, plain
 from sparkwright.console.live import Live
 from sparkwright.console.out import say, say_json
+from sparkwright.console.summary import Served, Summary
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Failed
 from sparkwright.results import summary
@@ -101,3 +102,19 @@ def test_a_saved_log_is_read_without_its_colours_and_commands(
 @pytest.mark.parametrize("codes", [[99], [0, -1], [0, 7, 2]])
 def test_a_code_that_is_none_is_a_failure(codes: list[int]) -> None:
     assert worst(codes) == 1
+
+
+def test_the_panel_of_a_strange_recipe_is_no_command_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """The name that a server goes by comes from a recipe, which may be somebody else's."""
+    out = io.StringIO()
+    live = Live(console=terminal(file=out, width=200))
+    for write in (plain, live.write):
+        panel = Summary(lambda one: f"model {one.served_name}", write)
+        panel.serves(Served("spark1", "r", "a:b", "o/m", "", "m\x1b]52;c;aGk=\x07\u202e", "http://spark1:8000"))
+        panel.on(finished(module="verify_health", msg="serves"))
+        panel.on({"event": "recap", "host": "spark1", "exit": 0})
+        panel.close()
+    live.close()
+    for shown in (capsys.readouterr().out, out.getvalue()):
+        assert shown.count("m\\x1b]52;c;aGk=\\x07\\u202e") == 2
+        assert not set("\x1b\x07\u202e") & set(shown)

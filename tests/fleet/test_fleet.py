@@ -201,3 +201,9 @@ def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
     plan = Plan("run-of-this-command", "s1", "Test", ()).to_json()
     fleet.each([member], lambda one: fleet.request(one, {"verb": "run", "plan": plan}))
     assert [one["run"] for one in stopped] == ["run-of-this-command"]
+
+
+def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:
+    """The name of a play comes from a playbook, which may be somebody else's."""
+    seen = run(members(0), Play(name="x\x1b]52;c;aGk=\x07"))
+    assert seen.events[0]["play"] == "x\\x1b]52;c;aGk=\\x07"

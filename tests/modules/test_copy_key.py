@@ -121,3 +121,13 @@ def test_a_folder_in_its_place_is_a_sentence(tmp_path: Path) -> None:
     keys(tmp_path).mkdir()
     with pytest.raises(Failed, match=r"authorized_keys can't be read: Is a directory"):
         CopyKey().run(CopyKey.Args(key(1), "true"), RecordingContext(tmp_path))
+
+
+def test_nobody_else_can_hold_the_lock_of_the_keys(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        CopyKey().run(CopyKey.Args(key(1), "true"), RecordingContext(tmp_path))
+    finally:
+        os.umask(before)
+    lock = next(tmp_path.rglob("authorized_keys.lock"))
+    assert (lock.parent.stat().st_mode & 0o777, lock.stat().st_mode & 0o777) == (0o700, 0o600)

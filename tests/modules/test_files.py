@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 from pathlib import Path
 
 import pytest
 
 from sparkwright.errors import Failed, Refused
+from sparkwright.host import files
+from sparkwright.host.state import write_atomically
 from sparkwright.modules.command import Command
 from sparkwright.modules.directory import Directory
 from sparkwright.modules.file import File
@@ -86,3 +91,38 @@ def test_a_command_that_hangs_ends_at_its_deadline(context: RecordingContext) ->
 def test_driver_kernel_and_cuda_packages_are_refused(context: RecordingContext, name: str) -> None:
     with pytest.raises(Refused, match="which apt can split from the firmware"):
         Package().run(Package.Args(name=name), context)
+
+
+def test_a_link_with_the_name_of_a_file_in_the_making_is_not_followed(tmp_path: Path) -> None:
+    """Who may write to a folder knows the numbers of processes, and lays links where root would write."""
+    outside = tmp_path / "shadow"
+    outside.write_text("secret")
+    outside.chmod(0o600)
+    (tmp_path / f".note.{os.getpid()}.tmp").symlink_to(outside)
+    write_atomically(tmp_path / "note", b"mine", mode=0o644)
+    assert outside.read_text() == "secret" and outside.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "note").read_text() == "mine"
+
+
+def test_a_link_that_takes_the_place_of_a_file_meanwhile_is_not_followed(tmp_path: Path) -> None:
+    outside, path = tmp_path / "shadow", tmp_path / "note"
+    for one in (outside, path):
+        one.write_text("x")
+        one.chmod(0o600)
+    found = files.Standing.at(path)
+    path.unlink()
+    path.symlink_to(outside)
+    with pytest.raises(Failed, match="has become a link meanwhile"):
+        files.bring_about(files.Wanted("file", "0644", content="x"), found)
+    assert outside.stat().st_mode & 0o777 == 0o600
+
+
+def test_owner_group_and_mode_are_set_on_what_is_new_and_on_what_is_there(tmp_path: Path) -> None:
+    path, user, group = tmp_path / "note", pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name
+    for content, mode in (("x", "0640"), ("x", "2750"), ("y", "0604")):
+        files.bring_about(files.Wanted("file", mode, user, group, content), files.Standing.at(path))
+        assert files.Standing.at(path) == files.Standing(path, "file", mode, user, group, content)
+    files.bring_about(files.Wanted("directory", "0711", user), files.Standing.at(tmp_path / "d"))
+    assert files.Standing.at(tmp_path / "d").mode == "0711"
+    with pytest.raises(Failed, match="no such group: 'nobody-has-this'"):
+        files.bring_about(files.Wanted("file", group="nobody-has-this"), files.Standing.at(path))

@@ -9,6 +9,7 @@ from typing import Any
 from sparkwright.host.records import good_states, history, incidents
 from sparkwright.host.state import StateFolder
 from sparkwright.secret import Secret
+from sparkwright.trust.visible import visible
 from tests.modules.context import RecordingContext
 
 
@@ -86,3 +87,14 @@ def test_the_history_is_newest_first_and_survives_a_line_cut_in_half(tmp_path: P
     with (context.state.path / history.FILE).open("a") as file:
         file.write('{"time": 1, "wha')
     assert [row["what"] for row in history.read(context.state)] == ["put back", "verified"]
+
+
+def test_a_line_of_json_is_one_on_the_laptop_too(tmp_path: Path) -> None:
+    """The laptop shows unseen characters as escapes, and some of those JSON does not have."""
+    told = {"event": "note", "text": "a\x1b[2J\x7f\x9bb\u200b\u202ec\n"}
+    line = json.dumps(told, ensure_ascii=False)
+    (tmp_path / "events.jsonl").write_text(f"{line}\n{line}\n")
+    (tmp_path / "container.log").write_text("\x9b2J\n")
+    sent = {name: visible(text) for name, text in incidents.files(tmp_path, tmp_path / "none")}
+    assert [json.loads(one) for one in sent["events.jsonl"].splitlines()] == [told, told]
+    assert sent["container.log"] == "\\x9b2J\n"

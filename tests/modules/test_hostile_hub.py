@@ -24,6 +24,7 @@ from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 from tests.modules.test_model_folders import mounted
+from tests.modules.two_faced import two_faced
 
 HASTY = Patience(tries=2, pauses_s=(0.0,), hub_retries=0)
 MIB = 2**20
@@ -320,3 +321,38 @@ def test_the_token_is_not_sent_where_a_file_is_redirected_to(
         assert store.tokens == []
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("mode", ["plain", "hf_transfer"])
+def test_the_token_does_not_leave_tls_on_the_same_port(
+    context: RecordingContext, hub: LoopbackHub, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """https://HOST:PORT that redirects a file to http://HOST:PORT: huggingface_hub takes both for the same place."""
+    store = LoopbackHub(dict(hub.files))
+    row = hub.row(BIG)
+    with two_faced(tmp_path) as (port, certificate, behind):
+        behind |= {True: hub.server.port, False: store.server.port}
+        hub.faults.token = "hf_right"
+        hub.faults.moved[BIG] = f"http://127.0.0.1:{port}/{MODEL}/resolve/{COMMIT}/{BIG}"
+        hub.faults.headers[BIG] = {
+            "X-Linked-Size": str(row["size_bytes"]),
+            "X-Linked-Etag": str(row["sha256"]),
+            "X-Repo-Commit": COMMIT,
+        }
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+        secured = RecordingContext(context.machine.home, hub_url=f"https://127.0.0.1:{port}")
+        secured.secrets = {"HF_TOKEN": Secret("hf_right")}
+        try:
+            fetch(secured, [row], mode)
+            assert hub.tokens and store.gets(BIG) > 0 and store.tokens == []
+        finally:
+            store.close()
+
+
+def test_a_transfer_runs_nothing_of_the_folder_it_is_begun_in(
+    context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (context.machine.home / "json.py").write_text("raise SystemExit('owned')\n")
+    monkeypatch.chdir(context.machine.home)
+    fetch(context, [hub.row("config.json")])
+    assert (context.machine.home / "m/config.json").read_bytes() == b"{}"

@@ -58,3 +58,14 @@ def test_nothing_is_kept_once_another_revision_is_verified(model: Path) -> None:
     kept_files.forget(model)
     assert (kept_files.commit_of(model), kept_files.put_back(model)) == ("", 0)
     assert (model / "config.json").read_text() == "new"
+
+
+def test_a_link_where_files_are_kept_gives_nothing_of_another_folder_away(model: Path) -> None:
+    """A container that may write in the folder lays it there; a roll back would carry the keys to where it reads them."""
+    keys = model.parent / f"{model.name}-keys"
+    keys.mkdir()
+    (keys / "id_ed25519").write_text("mine")
+    (model / kept_files.FOLDER).symlink_to(keys)
+    before = content(model)
+    assert kept_files.put_back(model) == 0
+    assert (content(model), content(keys)) == (before, {"id_ed25519": "mine"})

@@ -171,3 +171,11 @@ def test_a_cycle_among_a_hosts_variables_names_the_hosts_file(tmp_path: Path) ->
     with pytest.raises(Refused, match="a -> b -> a") as refused:
         playbook.compile(playbook.load(path).plays[0], host, names, Options(), run_id="r", project=tmp_path)
     assert refused.value.where == "hosts/spark1.yml"
+
+
+@pytest.mark.parametrize("src", ["../hosts/spark1.yml", "/etc/hostname", "a/../../x", "..\\\\x"])
+def test_a_template_is_a_file_of_templates_and_no_other_of_the_laptop(tmp_path: Path, src: str) -> None:
+    (tmp_path / "hosts").mkdir()
+    (tmp_path / "hosts/spark1.yml").write_text("address: 10.0.0.1\n")
+    with pytest.raises(Refused, match=r"book.yml:4: the template .* (leaves its folder|has a backslash)"):
+        compiled(tmp_path, f'    - template: {{src: "{src}", dest: ~/x}}\n')

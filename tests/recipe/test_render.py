@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from pathlib import Path
 
@@ -146,3 +148,24 @@ def test_a_mistake_in_a_recipe_is_named_with_its_line(
 def test_an_unknown_recipe_names_the_nearest() -> None:
     with pytest.raises(Refused, match="no recipe 'qwen3.5-36b'. Did you mean `qwen3.5-35b`"):
         recipe.load(TOP, "qwen3.5-36b")
+
+
+def test_a_description_of_several_lines_adds_none_to_the_script(tmp_path: Path) -> None:
+    shipped = (TOP / "recipes/qwen3.5-35b.yml").read_text()
+    odd = 'description: "fast\\ntouch /tmp/owned\\r\\u2028#"'
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/r.yml").write_text(re.sub("^description: .*", lambda found: odd, shipped, flags=re.M))
+    wanted = recipe.load(tmp_path, "r")
+    names = recipe.scope(Host("s", "s"), "ops", wanted, {"image": {"digest": DIGEST}, "model": None})
+    text = str(expressions.render((TOP / "templates/docker-run.sh.j2").read_text(), names))
+    before = text[: text.index("docker run")].splitlines()
+    assert wanted.file.description.startswith("fast\n")
+    assert all(not line or line.startswith("#") for line in before)
+
+
+def test_a_served_name_ends_no_text_of_the_client_settings() -> None:
+    odd = 'm", apiKey: "stolen\n'
+    names = {"host": "spark1", "url": "http://spark1:8000", "model": odd, "max_model_len": "", "key": ""}
+    text = str(expressions.render((TOP / "templates/client.j2").read_text(), names))
+    assert json.dumps(odd) in text and json.dumps(f"spark1/{odd}") in text
+    assert '", apiKey: "stolen' not in text[text.index("# openclaw") :]

@@ -149,3 +149,15 @@ def test_what_there_is_no_runtime_for_is_said(option: str, value: str) -> None:
     assert f"{option} must be one of" in said.stderr
     with pytest.raises(Failed, match="there is no runtime for"):
         wheels.fetched("3.10", MACHINE)
+
+
+def test_pip_is_not_a_program_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder may be somebody else's project."""
+    (tmp_path / "pip.py").write_text(f"open({str(tmp_path / 'owned')!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(Failed, match="the runtime for"):
+        wheels.fetched(PYTHON, MACHINE)
+    assert not (tmp_path / "owned").exists()

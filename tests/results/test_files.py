@@ -80,3 +80,13 @@ def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
 def test_an_experiment_without_cells_is_a_file_too(tmp_path: Path) -> None:
     files.write(tmp_path, Results.model_validate({"name": "x", "experiment": "ab"}))
     assert files.read(tmp_path).cells == []
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1+cmd", "@SUM(1)", "\t=1"])
+def test_no_text_of_the_csv_is_a_formula(name: str) -> None:
+    data = made.sweep().model_dump(by_alias=True)
+    data["host"] = data["cells"][0]["arm"] = data["cells"][0]["load"]["kind"] = name
+    text = files.to_csv(Results.model_validate(data))
+    row = next(csv.DictReader(io.StringIO(text, newline="")))
+    assert [row[column] for column in ("host", "arm", "kind")] == [f"'{name}"] * 3
+    assert float(row["itl_p99_ms"]) > 0

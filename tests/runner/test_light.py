@@ -40,3 +40,10 @@ def test_what_can_not_be_answered_is_a_sentence(tmp_path: Path) -> None:
     answer = ask(tmp_path, "status")
     assert (answer["event"], answer["exit"]) == ("recap", 1)
     assert "Is a directory" in answer["msg"]
+
+
+def test_without_an_input_it_says_what_is_wrong_and_does_not_stumble_over_itself(tmp_path: Path) -> None:
+    program = "from sparkwright.runner.light import main; main()"
+    words = ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, program]
+    done = subprocess.run(words, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, check=False)
+    assert done.returncode != 0 and b"UnboundLocalError" not in done.stderr

@@ -15,6 +15,10 @@ from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment
 #: a user's name as it stands in a command that a person is shown
 USER = re.compile(r"[\w.@+-]{1,64}")
 IPV4 = re.compile(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}")
+#: of an image, or of none
+IMAGE_ID = re.compile(f"(?:{DIGEST.pattern})?")
+#: seconds since the epoch, as an engine reads them
+MOMENT = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 #: where a host hands a model out: itself, over http
 URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
 
@@ -60,17 +64,18 @@ ANSWERS: dict[str, dict[str, Shape]] = {
     "prune_images": {"images": [IMAGE], "freed_bytes": float},
     "look_image": {
         "present": bool,
-        **dict.fromkeys(("id", "impostor", "platform", "host_platform"), line),
+        **dict.fromkeys(("id", "impostor"), IMAGE_ID),
+        **dict.fromkeys(("platform", "host_platform"), line),
         "digests": [DIGEST],
         "layers": [DIGEST],
         "size_bytes": COUNT,
         "free_bytes": (None, COUNT),
         "tools": [line],
         "addresses": [IPV4],
-        "names": {"tags": {str: line}, "nameless": [line], "at": line},
+        "names": {"tags": {str: IMAGE_ID}, "nameless": [IMAGE_ID], "at": MOMENT},
     },
     "send_image": {"address": line},
-    "adopt_image": {"id": line, "undone": [line]},
+    "adopt_image": {"id": IMAGE_ID, "undone": [line]},
     "undo_load": {"undone": [line]},
     "share_model": {"urls": [URL]},
     "lock_image": {

@@ -12,6 +12,7 @@ from invoke.tasks import Task
 
 from sparkwright.cli import bench_files
 from sparkwright.cli.reporting import reporting
+from sparkwright.console.out import say
 from sparkwright.errors import Refused
 
 if TYPE_CHECKING:
@@ -131,13 +132,13 @@ def _shown(results: Results, code: int, folder: Path, given: dict[str, Any]) -> 
     written = page.write(folder, results)
     if given["json"]:
         if given.get("url"):
-            print(files.to_json(results), end="")
+            say(files.to_json(results), end="")
         return code
-    print()
+    say()
     summary.show(results)
     if given.get("spark_arena"):
-        print("\n" + arena.table(results))
-    print(f"\n{folder / files.JSON}, {files.CSV}, {written}")
+        say("\n" + arena.table(results))
+    say(f"\n{folder / files.JSON}, {files.CSV}, {written}")
     return code
 
 

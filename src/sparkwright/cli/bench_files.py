@@ -10,6 +10,8 @@ from invoke.tasks import task
 from sparkwright.cli.reporting import reporting
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
+from sparkwright.trust.names import why_not_a_file
+from sparkwright.trust.visible import one_line
 
 
 def _find(text: str) -> Path:
@@ -73,6 +75,9 @@ def take_in(context: object, file: str, name: str = "", debug: bool = False) -> 
     found = vllm.load(Path(file))
     if name:
         found = found.model_copy(update={"name": name})
+    reason = why_not_a_file(found.name)
+    if reason:
+        raise Refused(f"the name '{one_line(found.name, at_most=80)}' {reason}.", fix="--name OTHER")
     folder = Project.here_or_cwd() / FOLDER / found.name
     if (folder / "experiment.json").exists():
         raise Refused(f"{folder} is an experiment of the lab.", fix="--name OTHER")

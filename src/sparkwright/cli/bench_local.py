@@ -61,7 +61,9 @@ def _served(url: str, model: str, key: str) -> tuple[str, int | None]:
             fix=f"A key is taken from {KEY}." if answer.status == 401 else "",
         )
     rows = answer.json()
-    names = [str(row["id"]) for row in rows.get("data") or []] if isinstance(rows, dict) else []
+    data = rows.get("data") if isinstance(rows, dict) else None
+    told = [row.get("id") for row in data if isinstance(row, dict)] if isinstance(data, list) else []
+    names = [name for name in told if isinstance(name, str)]
     if not names or (model and model not in names):
         raise Refused(f"{url} serves {', '.join(names) or 'no model'}.", fix="--model NAME")
     served = model or names[0]

@@ -16,6 +16,7 @@ from sparkwright.lab.experiment import Experiment
 from sparkwright.plan.events import Event
 from sparkwright.results import files
 from sparkwright.results.models import SCHEMA, Cell, Results
+from sparkwright.trust.bounded import clean
 from sparkwright.trust.shapes import Usual, fitted
 
 FOLDER = "results"
@@ -90,6 +91,7 @@ class Collector:
 
     def keep(self, cell: dict[str, Any]) -> None:
         """Take in a cell, and write what there is. One that is none is told of in the notes, and not there."""
+        cell = clean(cell)  # a server that is measured from here speaks in it
         try:
             key = Cell.model_validate(cell).key
         except ValidationError as error:
@@ -120,9 +122,9 @@ class Collector:
             "sandbox": self.sandbox,
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "tool": f"sparkwright {__version__}",
-            "arms": list(self.arms.values()),
+            "arms": clean(list(self.arms.values())),
             "cells": cells,
-            "notes": list(dict.fromkeys([*self.experiment.notes, *self.notes])),
+            "notes": clean(list(dict.fromkeys([*self.experiment.notes, *self.notes]))),
         }
         return Results.model_validate(found)
 

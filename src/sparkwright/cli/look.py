@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from invoke.collection import Collection
 from invoke.tasks import task
 
 from sparkwright.cli.reporting import optional_word, reporting
+from sparkwright.console.out import say
 
 
 @task(
@@ -20,7 +22,11 @@ def render(context: object, host: str = "", recipe: str = "", debug: bool = Fals
     from sparkwright.cli.planning import docker_run_script
 
     chosen = choose(host)
-    print(docker_run_script(chosen.hosts[0], chosen.project, recipe), end="")
+    script = docker_run_script(chosen.hosts[0], chosen.project, recipe)
+    if sys.stdout.isatty():
+        say(script, end="")
+    else:
+        print(script, end="")  # a file or a program gets it byte for byte
     return 0
 
 
@@ -32,7 +38,7 @@ def hosts(context: object, host: str = "all", debug: bool = False) -> int:
 
     for one in choose(host).hosts:
         where = one.connection if one.connection != "ssh" else f"ssh {one.address}"
-        print(f"{one.name:<16} {where:<32} {','.join(one.groups):<16} {one.recipe or '-'}")
+        say(f"{one.name:<16} {where:<32} {','.join(one.groups):<16} {one.recipe or '-'}")
     return 0
 
 
@@ -43,7 +49,7 @@ def init(context: object, folder: str | None = None) -> int:
     from sparkwright import starter
 
     for path in starter.lay(Path(folder or ".")):
-        print(path)
+        say(path)
     print("Fill in hosts/spark1.yml, then: sparkwright deploy --host spark1   (or --host sandbox, to try)")
     return 0
 

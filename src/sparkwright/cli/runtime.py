@@ -9,6 +9,7 @@ from collections.abc import Callable
 from invoke.tasks import task
 
 from sparkwright.cli.reporting import reporting
+from sparkwright.console.out import say
 
 QUIET_S = 2.0
 
@@ -56,7 +57,7 @@ def _progress(what: str) -> Callable[[int, int, str], None]:
         nonlocal said_s
         if name and time.monotonic() - said_s >= QUIET_S:
             said_s = time.monotonic()
-            print(f"{what}: wheel {done + 1} of {total}, {name}", file=sys.stderr, flush=True)
+            say(f"{what}: wheel {done + 1} of {total}, {name}", file=sys.stderr)
 
     return progress
 

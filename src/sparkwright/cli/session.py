@@ -13,6 +13,7 @@ from sparkwright.cli.planning import Planner, new_run_id
 from sparkwright.cli.project import Project
 from sparkwright.cli.rolling import Asked, Trip
 from sparkwright.cli.shown import Shown
+from sparkwright.console.out import say
 from sparkwright.errors import Exit, Failed, Inconclusive, Refused
 from sparkwright.fleet import Fleet, Member
 from sparkwright.inventory.host import Host
@@ -136,7 +137,7 @@ def look(
 def list_tasks(book: str, given: playbook.Options) -> int:
     """Print the tasks of a playbook, with their tags, after --tags and --skip-tags. Touches no host."""
     for line in playbook.list_tasks(playbook.load(Project.here().playbook(book)), given):
-        print(line)
+        say(line)
     return 0
 
 

@@ -13,6 +13,7 @@ from sparkwright.console.host_lines import HostLines
 from sparkwright.console.live import STYLES
 from sparkwright.console.terminal import terminal
 from sparkwright.plan.events import Event
+from sparkwright.trust.visible import visible
 
 #: lines of the terminal that are not the table's rows
 AROUND = 6
@@ -48,7 +49,7 @@ class HostTable:
 
     def write(self, style: str, text: str) -> None:
         """A line above the table, or below it at the end."""
-        self._console.print(Text(text.rstrip(), style=STYLE.get(style, "")), soft_wrap=True)
+        self._console.print(Text(visible(text).rstrip(), style=STYLE.get(style, "")), soft_wrap=True)
 
     def _table(self) -> Table:
         every = len(self._board.rows)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkwright.console import rolled, words
 from sparkwright.plan.events import KNOWN_AFTER, Event
+from sparkwright.trust.visible import visible
 
 PROGRESS_EVERY_S = 5.0
 WIDTH_STATUS = 8
@@ -189,5 +190,5 @@ def _lines_of(value: Any) -> list[str]:
 def plain(style: str, text: str) -> None:
     """A line to stdout."""
     del style
-    sys.stdout.write(text.rstrip() + "\n")
+    sys.stdout.write(visible(text).rstrip() + "\n")
     sys.stdout.flush()

@@ -10,6 +10,7 @@ from sparkwright.console import words
 from sparkwright.console.lines import Lines
 from sparkwright.console.terminal import column, terminal
 from sparkwright.plan.events import Event
+from sparkwright.trust.visible import visible
 
 STYLES = {
     "ok": "green",
@@ -89,7 +90,7 @@ class Live:
 
 def styled(style: str, text: str) -> Text:
     """A line in the colour of its style; a status at its beginning is all that is coloured."""
-    line = Text(text.rstrip())
+    line = Text(visible(text).rstrip())
     if style in ("ok", "changed", "failed", "skipped", "ignored") and text.startswith(style):
         line.stylize(STYLES[style], 0, len(style))
     elif style in STYLES:

@@ -78,17 +78,16 @@ def bring_about(wanted: Wanted, found: Standing) -> None:
         if wanted.kind == "absent":
             return
         mode = int(wanted.mode or found.mode or ("0755" if wanted.kind == "directory" else "0644"), 8)
+        owner = _ids(wanted)
         if wanted.kind == "directory":
             path.mkdir(parents=True, exist_ok=True)
-            path.chmod(mode)
+            _settle(path, mode, owner)
         elif wanted.content is not None and wanted.content != found.content:
-            write_atomically(path, wanted.content.encode(errors="surrogateescape"), mode=mode)
-        elif found.kind == "absent":
-            write_atomically(path, b"", mode=mode)
+            write_atomically(path, wanted.content.encode(errors="surrogateescape"), mode=mode, owner=owner)
+        elif found.kind != "file":
+            write_atomically(path, b"", mode=mode, owner=owner)
         else:
-            path.chmod(mode)
-        if wanted.owner or wanted.group:
-            shutil.chown(path, wanted.owner or None, wanted.group or None)  # type: ignore[arg-type]
+            _settle(path, mode, owner)
     except PermissionError as error:
         raise Failed(
             f"no permission to change {error.filename or path}.", fix="Add `become: true` to the task."
@@ -97,6 +96,33 @@ def bring_about(wanted: Wanted, found: Standing) -> None:
         raise Failed(f"{path}: {error}.", fix="Make that user or group first.") from None
     except OSError as error:
         raise Failed(f"{path}: {error.strerror or error}.") from None
+
+
+def _ids(wanted: Wanted) -> tuple[int, int]:
+    """The ids of the owner and the group that are asked for; -1 for one that is not. Raises LookupError."""
+    try:
+        user = pwd.getpwnam(wanted.owner).pw_uid if wanted.owner else -1
+    except KeyError:
+        raise LookupError(f"no such user: {wanted.owner!r}") from None
+    try:
+        return user, grp.getgrnam(wanted.group).gr_gid if wanted.group else -1
+    except KeyError:
+        raise LookupError(f"no such group: {wanted.group!r}") from None
+
+
+def _settle(path: Path, mode: int, owner: tuple[int, int]) -> None:
+    """Set owner and mode of the very thing that stands there: a link that somebody puts in its place is not followed."""
+    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if stat.S_ISLNK(os.fstat(handle).st_mode):
+            raise Failed(f"{path} has become a link meanwhile.", fix="Look who else writes to that folder.")
+        if owner != (-1, -1):
+            os.chown(f"/proc/self/fd/{handle}", *owner)
+        Path(f"/proc/self/fd/{handle}").chmod(mode)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(handle)
 
 
 def _remove(found: Standing, *, deep: bool) -> None:

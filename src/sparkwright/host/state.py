@@ -99,14 +99,22 @@ def newest_first(paths: Iterable[Path]) -> list[Path]:
     return [path for _, path in sorted(dated, reverse=True)]
 
 
-def write_atomically(path: Path, content: bytes, *, mode: int = private.FILE) -> None:
-    """Replace a file in one step: written beside it, fsynced, renamed. mode: the user's alone, unless others have to read it."""
+def write_atomically(
+    path: Path, content: bytes, *, mode: int = private.FILE, owner: tuple[int, int] | None = None
+) -> None:
+    """Replace a file in one step: written beside it, fsynced, renamed. mode: the user's alone, unless others have to read it.
+
+    owner: ids of user and group, -1 for as it is. Nobody who may write to the folder can have another file written in its place.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+    new = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode & private.FILE)
     try:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        with open(new, "wb") as file:
             file.write(content)
             file.flush()
+            if owner is not None:
+                os.fchown(file.fileno(), *owner)
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         beside.replace(path)

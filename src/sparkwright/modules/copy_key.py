@@ -17,6 +17,7 @@ from typing import Any, Literal
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.trust import private
 from sparkwright.trust.visible import one_line
 
 LIVES_S = 900
@@ -96,8 +97,7 @@ def _expired(row: bytes, now: bytes) -> bool:
 @contextmanager
 def _alone(context: Context) -> Iterator[None]:
     """Two transfers that begin at once would each write what the other had not read."""
-    context.state.path.mkdir(parents=True, exist_ok=True)
-    with (context.state.path / "authorized_keys.lock").open("a") as file:
+    with open(context.state.folder() / "authorized_keys.lock", "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -107,9 +107,8 @@ def _replace(path: Path, content: bytes) -> None:
     was: os.stat_result | None = None
     with contextlib.suppress(FileNotFoundError):
         was = path.stat()
-    write_atomically(path, content, mode=stat.S_IMODE(was.st_mode) if was else 0o600)
-    if was and (was.st_uid, was.st_gid) != (path.stat().st_uid, path.stat().st_gid):
-        os.chown(path, was.st_uid, was.st_gid)
+    mode = stat.S_IMODE(was.st_mode) if was else private.FILE
+    write_atomically(path, content, mode=mode, owner=(was.st_uid, was.st_gid) if was else None)
 
 
 def _file(context: Context) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,9 +166,9 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
         _linger(place, context)
     for name, texts in found.wanted.items():
         if name == str(place.settings_file):
-            write_atomically(place.settings_file, texts[ours and place.scope == "user"].encode(), mode=0o600)
             home = context.machine.home.stat()
-            os.chown(place.settings_file, home.st_uid, home.st_gid)
+            content = texts[ours and place.scope == "user"].encode()
+            write_atomically(place.settings_file, content, owner=(home.st_uid, home.st_gid))
         elif name == CRONTAB:
             _write_crontab(units.with_cron(found.standing[CRONTAB], texts[0]), context)
         else:

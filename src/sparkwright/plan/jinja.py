@@ -14,6 +14,7 @@ from sparkwright import shell
 from sparkwright.plan import bounds
 from sparkwright.plan.expressions import truth
 from sparkwright.plan.jinja_limits import Limited, begin
+from sparkwright.trust.visible import one_line
 
 __all__ = ["UndefinedError", "evaluated", "lone_expression", "names_in", "rendered"]
 
@@ -24,6 +25,7 @@ def _environment() -> Limited:
     )
     env.filters.update(
         quote=shell.quote,
+        one_line=one_line,  # for a comment: what a recipe says must not end it
         bool=truth,
         basename=posixpath.basename,
         dirname=posixpath.dirname,

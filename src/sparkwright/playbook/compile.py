@@ -16,6 +16,8 @@ from sparkwright.plan.model import Block, Plan, Step, Task
 from sparkwright.playbook import cycles, selection, signatures
 from sparkwright.playbook.models import BlockFile, Condition, TaskFile
 from sparkwright.playbook.playbook import Options, Play
+from sparkwright.trust.names import why_not_a_file
+from sparkwright.trust.visible import one_line
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest
 from sparkwright.userfiles.document import Place, shown
@@ -260,7 +262,12 @@ class _Compiler:
         return self.where((*place, module, at) if at else (*place, module))
 
     def _template(self, src: Any, place: Place, local: Mapping[str, Any]) -> str:
-        path = self.project / "templates" / str(self._render(src, self._with(local), (*place, "template", "src")))
+        name = str(self._render(src, self._with(local), (*place, "template", "src")))
+        reason = why_not_a_file(name)
+        if reason:
+            said = f"the template '{one_line(name, at_most=80)}' {reason}."
+            raise Refused(said, where=self.where((*place, "template", "src")), fix="Name a file of templates/.")
+        path = self.project / "templates" / name
         if not path.is_file():
             known = [one.name for one in (self.project / "templates").glob("*")]
             at = self.where((*place, "template", "src"))

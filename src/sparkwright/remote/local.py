@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import IO, Any
 
 from sparkwright.errors import Unreachable
 from sparkwright.inventory.host import Host
@@ -16,6 +19,9 @@ from sparkwright.plan.received import Received
 from sparkwright.secret import Secret
 
 CHUNK_BYTES = 64 * 1024
+#: of what a runner writes to standard error the end is kept
+KEPT_CHUNKS = 2
+LAST_WORDS_S = 2.0
 
 
 class LocalLink:
@@ -28,7 +34,7 @@ class LocalLink:
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
         """See `Link.request`."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "sparkwright.runner.main"],
+            [sys.executable, "-P", "-m", "sparkwright.runner.main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -38,14 +44,18 @@ class LocalLink:
         self._processes.append(process)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
-        process.stdin.write(json.dumps(request, default=str).encode() + b"\n")
-        process.stdin.close()
+        last_words: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
+        errors = threading.Thread(target=_drain, args=(process.stderr, last_words), daemon=True)
+        errors.start()
+        with contextlib.suppress(BrokenPipeError), process.stdin as given:  # one that ended at once says why
+            given.write(json.dumps(request, default=str).encode() + b"\n")
         received = Received()
         while data := process.stdout.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
             yield from received.feed(data)
         yield from received.end()
         if process.wait() != 0:
-            said = process.stderr.read().decode(errors="replace").strip().splitlines()
+            errors.join(LAST_WORDS_S)
+            said = b"".join(last_words).decode(errors="replace").strip().splitlines()
             raise Unreachable(f"the runner ended with {process.returncode}: {said[-1] if said else 'no reason given'}.")
 
     def ready(self) -> None:
@@ -72,3 +82,10 @@ class LocalLink:
         if self._host.serve_port:
             (folder / "serve_port").write_text(str(self._host.serve_port))
         return found
+
+
+def _drain(pipe: IO[bytes], kept: deque[bytes]) -> None:
+    """Read as it is written: a runner whose pipe is full would wait for ever."""
+    with pipe:
+        while data := pipe.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
+            kept.append(data)

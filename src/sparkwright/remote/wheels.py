@@ -117,6 +117,7 @@ def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, 
         lines.write_text("".join(written(name, *pin) for name, pin in missing.items()))
         words = [
             sys.executable,
+            "-P",  # the current folder may hold a project of somebody else
             "-m",
             "pip",
             "download",

@@ -16,7 +16,7 @@ from sparkwright.host.state import write_atomically
 from sparkwright.results.models import SCHEMA, Figures, Results
 from sparkwright.trust import bounds
 from sparkwright.trust.bounded import clean
-from sparkwright.trust.visible import one_line
+from sparkwright.trust.visible import in_cell, one_line
 
 #: one of ten thousand cells
 MOST_BYTES = 64 * bounds.MIB
@@ -75,8 +75,12 @@ def to_csv(results: Results) -> str:
     head = ["experiment", "host", "arm", "repetition", *LOAD_COLUMNS, "group", "verdict", *names]
     table.writerow(head)
     for row in rows(results):
-        table.writerow(["" if row.get(name) is None else row[name] for name in head])
+        table.writerow([_cell(row.get(name)) for name in head])
     return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else in_cell(value) if isinstance(value, str) else value
 
 
 def rows(results: Results) -> Iterable[dict[str, Any]]:

@@ -28,15 +28,16 @@ def main() -> int:
     """Answer one request. See `main.main`."""
     try:
         request = requests.read(sys.stdin.buffer)
+    except Refused as refusal:
+        return _refused(refusal)
+    try:
         verb = _VERBS[request["verb"]]
         os.environ.update(request.get("env", {}))
         os.environ["LC_ALL"] = "C"
         machine = Machine.here()
         events = list(verb(request, machine, StateFolder.of(machine.home)))
     except Refused as refusal:
-        from sparkwright.runner import main as every
-
-        return every.refuse(refusal)
+        return _refused(refusal)
     except Exception:  # another verb, or what `main` has a sentence for
         from sparkwright.runner import main as every
 
@@ -46,3 +47,9 @@ def main() -> int:
         sys.stdout.buffer.writelines(lines(one, hidden))
     sys.stdout.buffer.flush()
     return 0
+
+
+def _refused(refusal: Refused) -> int:
+    from sparkwright.runner import main as every
+
+    return every.refuse(refusal)

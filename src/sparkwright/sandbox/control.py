@@ -54,7 +54,7 @@ def _start(folder: Path) -> dict[str, str]:
     (folder / "state.json").unlink(missing_ok=True)
     _short_enough(folder)
     with (folder / "daemon.log").open("ab") as log:
-        words = [sys.executable, "-m", "sparkwright.sandbox", "serve", str(folder)]
+        words = [sys.executable, "-P", "-m", "sparkwright.sandbox", "serve", str(folder)]
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_own_environment(), start_new_session=True
         )

@@ -172,7 +172,7 @@ class Spark:
             return
         file = self.folder / "serve_port"
         port = int(file.read_text()) if file.exists() else DEFAULT_PORT
-        words = [sys.executable, "-m", squatter.__name__, str(port), str(port + 1)]
+        words = [sys.executable, "-P", "-m", squatter.__name__, str(port), str(port + 1)]
         self._squatter = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._squatter.stdout is not None
         self._squatter.stdout.readline()  # it listens

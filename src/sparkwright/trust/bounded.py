@@ -26,7 +26,8 @@ def json_value(data: bytes) -> Any:
 
 
 def clean(value: Any, depth: int = DEPTH) -> Any:
-    """A value of JSON with every text visible, keys too. A number that is none (NaN) or beyond LARGEST is null: not known.
+    """A value of JSON with every text visible, keys too. A number that is none (NaN) or beyond LARGEST is null: not known;
+    what JSON does not have (a path) is its text.
 
     Raises ValueError beyond so many levels.
     """
@@ -40,4 +41,6 @@ def clean(value: Any, depth: int = DEPTH) -> Any:
         raise ValueError("is nested too deep")
     if isinstance(value, dict):
         return {visible(key): clean(one, depth - 1) for key, one in value.items()}
-    return [clean(one, depth - 1) for one in value]
+    if isinstance(value, list | tuple):
+        return [clean(one, depth - 1) for one in value]
+    return visible(str(value))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sparkwright.errors import Failed, Refused
+from sparkwright.trust import private
 from sparkwright.trust.names import STEP, matched
 
 #: readable by this user alone: logs and inspects hold what was said to a server
@@ -21,7 +22,7 @@ def keep(folder: Path, files: Mapping[str, str]) -> None:
     for name in files:
         matched(STEP, name, "the name of a file")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        private.made(folder.parent)
         if not _is_empty_folder(folder):
             folder.mkdir(mode=FOLDER_MODE)
         into = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -15,6 +15,13 @@ OTHERS = 0o077
 
 def folder(path: Path) -> Path:
     """The folder, made with those above it that are absent; one that stood open to others is closed. Raises OSError."""
+    made(path)
+    close(path)
+    return path
+
+
+def made(path: Path) -> None:
+    """Make what is absent of a folder and those above it, each closed to others; what is there stays as it is. Raises OSError."""
     missing = []
     above = path
     while not above.exists():
@@ -25,8 +32,6 @@ def folder(path: Path) -> Path:
             one.mkdir(mode=FOLDER)
         except FileExistsError:
             continue  # another command makes it at the same time
-    close(path)
-    return path
 
 
 def close(path: Path) -> None:

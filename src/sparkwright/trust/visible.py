@@ -23,6 +23,16 @@ def one_line(text: str, *, at_most: int = 0) -> str:
     return visible(text, at_most=at_most).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def in_json(text: str) -> str:
+    """A JSON text that means the same, with each unseen character of its strings as JSON's own escape."""
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def in_cell(text: str) -> str:
+    """Text for a cell of a CSV file: a spreadsheet takes what begins with one of these for a formula, and runs it."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

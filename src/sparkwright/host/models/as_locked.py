@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 from sparkwright.errors import Failed
 from sparkwright.trust.visible import one_line
@@ -23,6 +24,7 @@ OWN_FILES_BYTES = 64 * 2**20  # the client's own: logs, notes
 
 _fix = "`invoke lock --update` asks for the files of the branch anew; another hub is named by HF_ENDPOINT."
 _file: ContextVar[Mapping[str, Any]] = ContextVar("file")
+_url: ContextVar[str] = ContextVar("url")
 
 
 def bound_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
@@ -37,13 +39,14 @@ def bound_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
 
 
 @contextmanager
-def wanted(file: Mapping[str, Any]) -> Iterator[None]:
-    """What is fetched meanwhile, by this thread, is this file of spark.lock."""
-    token = _file.set(file)
+def wanted(file: Mapping[str, Any], url: str) -> Iterator[None]:
+    """What is fetched meanwhile, by this thread, is this file of spark.lock. url: of the hub that the token is for."""
+    tokens = (_file.set(file), _url.set(url))
     try:
         yield
     finally:
-        _file.reset(token)
+        _file.reset(tokens[0])
+        _url.reset(tokens[1])
 
 
 def hold() -> None:
@@ -74,8 +77,16 @@ def _metadata(*args: Any, **kwargs: Any) -> Any:
     return dataclasses.replace(found, xet_file_data=None) if constants.HF_HUB_DISABLE_XET else found
 
 
-def _get(url: str, temp_file: BinaryIO, **kwargs: Any) -> None:
-    _originals["get"](url, _AtMost(temp_file, _file.get()), **kwargs)
+def _get(url: str, temp_file: BinaryIO, headers: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+    """huggingface_hub compares host and port only, and would send the token from https on to http."""
+    own = _origin(url) == _origin(_url.get())
+    sent = {name: text for name, text in (headers or {}).items() if own or name.lower() != "authorization"}
+    _originals["get"](url, _AtMost(temp_file, _file.get()), headers=sent, **kwargs)
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
 
 
 class _AtMost:

@@ -103,7 +103,7 @@ def fetch(source: Source, file: Mapping[str, Any], folder: Path, *, again: bool 
 
     from sparkwright.host.models import as_locked
 
-    with _explained(source.url, source.id, source.commit), as_locked.wanted(file):
+    with _explained(source.url, source.id, source.commit), as_locked.wanted(file, source.url):
         hf_hub_download(
             source.id,
             file["path"],

@@ -50,6 +50,8 @@ def commit_of(folder: Path) -> str:
 def put_back(folder: Path) -> int:
     """Give every kept file its place again, and drop those that came with the other revision. Returns how many changed."""
     kept = folder / FOLDER
+    if kept.is_symlink():  # what it leads to is another's
+        kept.unlink()
     files = [path for path in kept.rglob("*") if path.is_file() and path != kept / ABOUT]
     changed = 0
     for path in files:

@@ -68,7 +68,7 @@ def hand_out(
     }
     top = str(Path(sparkwright.__file__).parents[1])
     child = subprocess.Popen(
-        [sys.executable, "-m", "sparkwright.host.models.neighbour"],
+        [sys.executable, "-P", "-m", "sparkwright.host.models.neighbour"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

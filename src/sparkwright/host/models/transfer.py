@@ -150,7 +150,7 @@ class Transfer:
         top = str(Path(sparkwright.__file__).parents[1])
         env = {**self.context.machine.env, "PYTHONPATH": top, "HF_HUB_DISABLE_TELEMETRY": "1", "MALLOC_ARENA_MAX": "2"}
         child = subprocess.Popen(
-            [sys.executable, "-m", "sparkwright.host.models.fetching"],
+            [sys.executable, "-P", "-m", "sparkwright.host.models.fetching"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **env},

@@ -23,6 +23,7 @@ from sparkwright.modules.base import Context
 from sparkwright.plan.kinds import INCIDENT_FILES
 from sparkwright.trust import hidden
 from sparkwright.trust.redact import Redactor
+from sparkwright.trust.visible import in_json
 
 FOLDER = "incidents"
 KEPT = 20
@@ -61,7 +62,11 @@ def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
     """Names and texts of a bundle. The events are the run's own, which went on after the bundle was written."""
     for path in sorted(one for one in folder.iterdir() if one.name in INCIDENT_FILES):
         whole = run_folder / path.name if path.name == "events.jsonl" else path
-        yield path.name, (whole if whole.exists() else path).read_text(errors="replace")
+        text = (whole if whole.exists() else path).read_text(errors="replace")
+        yield (
+            path.name,
+            in_json(text) if path.suffix in (".json", ".jsonl") else text,
+        )  # the laptop's escapes are not JSON's
 
 
 def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callable[[], str]]]:

@@ -1,0 +1,80 @@
+"""One port that speaks TLS and plain HTTP, as a hub behind a careless proxy does: each way leads to a server of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+TLS_HANDSHAKE = b"\x16"
+
+
+@contextmanager
+def two_faced(folder: Path) -> Iterator[tuple[int, Path, dict[bool, int]]]:
+    """The port, the certificate, and by whether it is TLS the port of the server behind, to be filled in."""
+    certificate = _certificate(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    behind: dict[bool, int] = {}
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        threading.Thread(target=_open, args=(door, context, behind), daemon=True).start()
+        yield door.getsockname()[1], certificate, behind
+        door.shutdown(socket.SHUT_RDWR)
+
+
+def _open(door: socket.socket, context: ssl.SSLContext, behind: dict[bool, int]) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            threading.Thread(target=_guest, args=(door.accept()[0], context, behind), daemon=True).start()
+
+
+def _guest(guest: socket.socket, context: ssl.SSLContext, behind: dict[bool, int]) -> None:
+    with contextlib.suppress(OSError), guest:
+        tls = guest.recv(1, socket.MSG_PEEK) == TLS_HANDSHAKE
+        inner = context.wrap_socket(guest, server_side=True) if tls else guest
+        with inner, socket.create_connection(("127.0.0.1", behind[tls])) as server:
+            back = threading.Thread(target=_pump, args=(server, inner), daemon=True)
+            back.start()
+            _pump(inner, server)
+            back.join()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(2**16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def _certificate(folder: Path) -> Path:
+    """Certificate and key in one file, for 127.0.0.1."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "two faced")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "two-faced.pem"
+    form = serialization.PrivateFormat.PKCS8
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+        + made.public_bytes(serialization.Encoding.PEM)
+    )
+    return path

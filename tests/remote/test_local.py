@@ -1,0 +1,64 @@
+"""The link to this very machine: a runner that says much on standard error, and one that ends before it was asked."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Unreachable
+from sparkwright.inventory.host import Host
+from sparkwright.plan.events import Event
+from sparkwright.remote.local import LocalLink
+
+LOUD = """#!/bin/sh
+read request
+head -c 1000000 /dev/zero | tr '\\0' x >&2
+echo '{"event": "alive"}'
+"""
+DEAF = """#!/bin/sh
+exec <&-
+echo "no room left" >&2
+exit 3
+"""
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalLink]:
+    """With this program in the place of the interpreter."""
+    program = tmp_path / "python"
+    program.write_text(request.param)
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    one = LocalLink(Host("here", "here", connection="local"))
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("link", [LOUD], indirect=True, ids=["loud"])
+def test_a_loud_runner_is_heard_to_its_end(link: LocalLink) -> None:
+    found: list[Event] = []
+    asking = threading.Thread(target=lambda: found.extend(link.request({"verb": "x"}, {})), daemon=True)
+    asking.start()
+    asking.join(20)
+    assert [one["event"] for one in found] == ["alive"]
+
+
+@pytest.mark.parametrize("link", [DEAF], indirect=True, ids=["deaf"])
+def test_a_runner_that_does_not_listen_says_why(link: LocalLink) -> None:
+    with pytest.raises(Unreachable, match="the runner ended with 3: no room left"):
+        list(link.request({"verb": "x", "plan": "y" * 10_000_000}, {}))
+
+
+def test_the_folder_of_a_project_is_no_place_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder may be somebody else's project: what it calls json.py is not run."""
+    for name in ("json.py", "sparkwright.py"):
+        (tmp_path / name).write_text("raise SystemExit('owned')\n")
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    link = LocalLink(Host("here", "here", connection="local"))
+    assert [one["event"] for one in link.request({"verb": "lock"}, {})] == ["lock"]
