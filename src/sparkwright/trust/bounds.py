@@ -60,9 +60,13 @@ def json_of(
     marks = (",", "[", "{") if isinstance(raw, str) else (b",", b"[", b"{")
     if most_parts < math.inf and sum(map(raw.count, marks)) > most_parts:  # type: ignore[arg-type]
         raise TooMuch("has too many parts")
-    found = parsed(raw)
+    too_deep = TooMuch(f"is nested deeper than {depth} levels")
+    try:
+        found = json.loads(raw)
+    except RecursionError:
+        raise too_deep from None
     if is_deeper(found, depth):
-        raise TooMuch(f"is nested deeper than {depth} levels")
+        raise too_deep
     return found
 
 
