@@ -20,7 +20,7 @@ from sparkwright.remote import FORKS, Link, Need, open_link
 from sparkwright.rolling.pace import Pace
 from sparkwright.rolling.roll import Roll
 from sparkwright.secret import Secret
-from sparkwright.trust.bounded import clean
+from sparkwright.trust.bounds import clean
 from sparkwright.trust.names import VERSION
 from sparkwright.trust.visible import visible
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from sparkwright.host.state import write_atomically
-from sparkwright.trust import model_files
+from sparkwright.trust import model_files, names
 from sparkwright.trust.names import PLATFORM, why_not_an_image
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import Strict, check, rule
@@ -23,7 +23,7 @@ SCHEMA = 1
 WIDTH = 160
 #: a hundred models have 1 MB
 MOST_BYTES = 16 * 2**20
-DIGEST = r"^sha256:[0-9a-f]{64}$"
+DIGEST, SHA256, COMMIT = (f"^{one.pattern}$" for one in (names.DIGEST, model_files.SHA256, names.COMMIT))
 
 
 def _why_not_a_key(key: str) -> str:
@@ -66,8 +66,8 @@ class FileEntry(Strict):
 
     path: FileName = Field(description="below the model's folder")
     size_bytes: int = Field(ge=0, le=model_files.BYTES_AT_MOST, strict=True)
-    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="of a large file")
-    blob_id: str | None = Field(None, pattern=r"^[0-9a-f]{40}$", description="git's id, for a small file")
+    sha256: str | None = Field(None, pattern=SHA256, description="of a large file")
+    blob_id: str | None = Field(None, pattern=COMMIT, description="git's id, for a small file")
 
     @model_validator(mode="after")
     def _has_a_hash(self) -> Self:
@@ -79,7 +79,7 @@ class FileEntry(Strict):
 class ModelEntry(Strict):
     """A model, by the commit its branch had."""
 
-    commit: str = Field(pattern=r"^[0-9a-f]{40}$")
+    commit: str = Field(pattern=COMMIT)
     config: dict[str, Any] | None = Field(
         None, description="of its config.json, what tells its kind: layers, sizes of recurrent states, lengths"
     )

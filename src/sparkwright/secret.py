@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sparkwright.trust.redact import DOTS
+
 
 class Secret:
     """Holds a secret in memory; `reveal()` is the only way to it.
@@ -19,10 +21,10 @@ class Secret:
         return self._value
 
     def __repr__(self) -> str:
-        return "Secret(••••)"
+        return f"Secret({DOTS})"
 
     def __str__(self) -> str:
-        return "••••"
+        return DOTS
 
     def __bool__(self) -> bool:
         return bool(self._value)

@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright import host_side
 from sparkwright.errors import Failed
-from sparkwright.remote import runtime, wheels
+from sparkwright.remote import bootstrap, runtime, wheels
 from tests.remote.conftest import Lab
 from tests.remote.test_ssh import ask
 
@@ -57,7 +57,7 @@ def kept() -> Path:
 
 def test_every_line_is_pinned_by_hash() -> None:
     assert all(pin.version and pin.hashes for pin in wheels.locked().values())
-    per_platform = len(wheels.MACHINES) * len(wheels.PYTHONS)
+    per_platform = len(bootstrap.MACHINES) * len(wheels.PYTHONS)
     assert len(wheels.locked()["pyyaml"].hashes) == per_platform
     assert len(wheels.locked()["idna"].hashes) == 1
 

@@ -7,7 +7,24 @@ from typing import Any
 
 import pytest
 
-from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, within
+from sparkwright.errors import Failed
+from sparkwright.trust.shapes import (
+    Partial,
+    Shape,
+    Usual,
+    checked,
+    fitted,
+    line,
+    listed,
+    moment,
+    number,
+    optional,
+    row,
+    text,
+    whole_number,
+    within,
+    writable,
+)
 
 ROW: dict[str, Shape] = {"name": line, "size": float, "more": Usual([str], [])}
 
@@ -17,7 +34,9 @@ ROW: dict[str, Shape] = {"name": line, "size": float, "more": Usual([str], [])}
     [
         (str, "a"), (bool, True), (int, 3), (float, 3), (float, 0.5), (object, {"a": [None]}), (None, None),
         ((None, int), None), ((None, int), 2), ([int], [1, 2]), ({str: int}, {"a": 1}), (frozenset(("a",)), "a"),
-        (re.compile("a+"), "aa"), (within(0, 1), 0.5), (moment, 1.7e9), (ROW, {"name": "a", "size": 1, "more": ["b"], "x": 1}),
+        (re.compile("a+"), "aa"), (within(0, 1), 0.5), (moment, 1.7e9), (text, "a\n"),
+        (number, -2.5), (whole_number, 3), ({text: [number]}, {"a": [1]}), (row(int, text), [1, "a"]), (writable, {"a": [None]}),
+        ({"a": optional(int)}, {"a": None}), ({"a": optional(int)}, {}), (ROW, {"name": "a", "size": 1, "more": ["b"], "x": 1}),
     ],
 )  # fmt: skip
 def test_what_fits_is_as_it_was(shape: Shape, value: Any) -> None:
@@ -35,7 +54,11 @@ def test_what_fits_is_as_it_was(shape: Shape, value: Any) -> None:
         (re.compile("a+"), "aab", "it is not valid"), (re.compile("a"), 1, "it is not valid"),
         (within(0, 1), True, "it is not a number from 0 to 1"), (within(0, 1), float("nan"), "from 0 to 1"),
         (moment, 1e12, "it is not a number from 0"), (line, 1, "it is not text"),
-        (ROW, {"name": "a"}, "it has no size"), (ROW, {"name": "a", "size": 1, "more": [2]}, "it.more is not text"),
+        (text, "\ud800", "it is not text"), (number, float("inf"), "it is not a number"), (whole_number, 1.0, "whole number"),
+        (whole_number, True, "is not a number"), ({text: int}, {"\ud800": 1}, "it is not text"),
+        (row(int, text), [1], "it is not a list of 2"), (row(int), ["a"], "it is not a whole number"),
+        (writable, float("nan"), "it can't be written"), ({"a": optional(int)}, {"a": "b"}, "it.a is not a whole number"),
+        (ROW, {"name": "a"}, "it has no size"), (ROW, {"name": "a", "size": 1, "more": [2]}, "it.more[0] is not text"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_says_where(shape: Shape, value: Any, why: str) -> None:
@@ -47,3 +70,29 @@ def test_what_is_missing_is_the_usual_and_nobody_elses() -> None:
     first, second = (fitted({"name": "a", "size": 1}, ROW, "it") for _ in range(2))
     first["more"].append("x")
     assert second["more"] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [
+        ({"rows": []}, ": config is missing or of the wrong type."),
+        ({"config": {}, "rows": [{"a": 1}, {"a": "b"}]}, ": rows[1].a is missing or of the wrong type."),
+        ({"config": {"x": {}}, "rows": []}, ": config.x is missing or of the wrong type."),
+        ([], "."),
+    ],
+)
+def test_what_a_stranger_answers_is_refused_with_the_part_that_is_wrong(value: Any, part: str) -> None:
+    shape = {"config": {str: str}, "rows": [{"a": int}]}
+    with pytest.raises(Failed, match=rf"^the answer is not valid{re.escape(part)}$"):
+        checked(value, shape, "the answer")
+
+
+def test_a_partial_object_goes_on_without_what_does_not_fit() -> None:
+    inner = Partial({"size": number}, strict=True)
+    shape = Partial({"name": text, "rows": [int], "inner": inner, "loose": Partial({"a": int})}, ("name",))
+    given = {"name": "a", "rows": [1, "b"], "inner": {"size": 1, "more": 2}, "loose": {"a": "b", "c": 1}, "later": 5}
+    assert shape.of(given) == {"name": "a", "loose": {"c": 1}, "later": 5}
+    assert shape.of({"name": 1}) is None, "without what it needs it is none"
+    assert shape.of(["name"]) is None
+    assert listed(shape, [{"name": "a"}, {}, 1]) == [{"name": "a"}]
+    assert listed(shape, "none") == []

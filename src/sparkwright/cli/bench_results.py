@@ -16,7 +16,7 @@ from sparkwright.lab.experiment import Experiment
 from sparkwright.plan.events import Event
 from sparkwright.results import files
 from sparkwright.results.models import SCHEMA, Cell, Results
-from sparkwright.trust.bounded import clean
+from sparkwright.trust.bounds import clean
 from sparkwright.trust.shapes import Usual, fitted
 
 FOLDER = "results"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import re
 import time
 import urllib.error
 import urllib.parse
@@ -15,9 +14,9 @@ from typing import IO, Any
 
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
 from sparkwright.trust import bounds
+from sparkwright.trust.model_files import why_not_an_id
 
 HUB = "https://huggingface.co"
-ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 TIMEOUT_S = 10
 
 
@@ -32,7 +31,7 @@ def read(source: str, revision: str = "main") -> Mapping[str, Any]:
         path = path / "config.json"
     if path.is_file():
         return parse(_bytes(path), str(path))
-    if not ID.fullmatch(source) or Path(source).is_dir():
+    if "/" not in source or why_not_an_id(source) or Path(source).is_dir():
         raise Refused(
             f"there is no {path}.", fix="Give a folder with a config.json, such a file, or a hub id (org/name)."
         )

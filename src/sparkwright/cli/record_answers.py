@@ -14,7 +14,7 @@ from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet import Fleet, Member
 from sparkwright.plan.events import Event
 from sparkwright.trust import evidence
-from sparkwright.trust.bounded import clean, json_value
+from sparkwright.trust.bounds import PARTS, clean, json_of
 from sparkwright.trust.shapes import fitted, line, moment
 
 
@@ -68,7 +68,7 @@ def _bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, st
 def _why(about: str) -> str:
     """When it was and what went wrong, one line; empty when the bundle does not say."""
     try:
-        told = fitted(clean(json_value(about.encode())), {"time": moment, "why": line}, "about.json")
+        told = fitted(clean(json_of(about, most_parts=PARTS)), {"time": moment, "why": line}, "about.json")
     except ValueError:
         return ""
     return f"  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(told['time']))}  {told['why']}\n"

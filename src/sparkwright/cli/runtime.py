@@ -26,12 +26,12 @@ def fetch(context: object, machine: str = "aarch64", python: str = "3.12", debug
     """Fill this laptop's cache with the runtime for hosts, so that a first deploy needs no internet."""
     from sparkwright.console import words
     from sparkwright.errors import Refused
-    from sparkwright.remote import wheels
+    from sparkwright.remote import bootstrap, wheels
 
     wanted = [(one, version) for one in _words(machine) for version in _words(python)]
     for one, version in wanted:
-        if one not in wheels.MACHINES:
-            raise Refused(f"--machine must be one of {', '.join(wheels.MACHINES)}, got '{one}'.")
+        if one not in bootstrap.MACHINES:
+            raise Refused(f"--machine must be one of {', '.join(bootstrap.MACHINES)}, got '{one}'.")
         if version not in wheels.PYTHONS:
             raise Refused(f"--python must be one of {', '.join(wheels.PYTHONS)}, got '{version}'.")
     if not wanted:

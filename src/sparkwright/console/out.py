@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, TextIO
 
-from sparkwright.trust.bounded import clean
+from sparkwright.trust.bounds import clean
 from sparkwright.trust.visible import visible
 
 

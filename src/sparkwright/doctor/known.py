@@ -71,7 +71,6 @@ FIRST_ORDINARY_UID = 1000
 
 LOCALE = Known("programs complain and fall back to C", "locale(7); sparkwright itself runs everything with LC_ALL=C")
 AVAHI = Known("an avahi bug counts the name up (-2, -3 ... -528)", NVCHECKUP)
-AVAHI_CONFIG = "/etc/avahi/avahi-daemon.conf"
 OWN_NAME = Known("sudo and engines look the host's own name up", "hostname(7), sudo(8)")
 
 #: earlyoom(1): acts when memory AND swap are below their shares; kills at half of them

@@ -6,14 +6,13 @@ Standard library only, so that both sides read it with the same code. What is no
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from sparkwright.trust.shape import Kind, flag, number, optional, text, whole_number
-from sparkwright.trust.shape import parsed as from_text
-from sparkwright.trust.shapes import LAST_MOMENT_S, Usual, fitted, line, within
+from sparkwright.trust import bounds
+from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, number, text, whole_number
 
 SCHEMA = 1
 
@@ -185,16 +184,9 @@ class Record:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Record:
+    def from_json(cls, data: Any) -> Record:
         """The record again. Fields that a newer schema added are left out. Raises ValueError for what is no record."""
-        rest = _fields(cls, data)
-        try:
-            rest["evidence"] = tuple(Evidence(**_fields(Evidence, row)) for row in rest.get("evidence", ()))
-            rest["drift"] = tuple(rest.get("drift", ()))
-            rest |= {name: kind(**_fields(kind, rest[name])) for name, kind in _PARTS.items() if name in rest}
-            return cls(**rest)
-        except TypeError as error:
-            raise ValueError(f"no record of a check: {error}") from None
+        return _of(fitted(data, _OWN, "the record of a check"))
 
 
 _PARTS: dict[str, type[Any]] = {
@@ -208,72 +200,55 @@ _PARTS: dict[str, type[Any]] = {
 }
 
 
-def checked(data: Mapping[str, Any]) -> Record:
-    """As `Record.from_json`, of a record that another machine wrote: every field is of its type, or ValueError."""
-    shape = {name: Usual(_shape(part), {}) for name, part in _PARTS.items()}
-    return Record.from_json(fitted(data, {**_shape(Record), **shape}, "the record"))
+def checked(data: Any) -> Record:
+    """As `Record.from_json`, of a record that another machine wrote: its texts are lines that can be shown."""
+    return _of(fitted(data, _OF_ANOTHER, "the record of a check"))
 
 
-def _shape(kind: type[Any]) -> dict[str, Any]:
-    """The fields of one text, number or flag; `fitted` fills in what is missing."""
-    found = {}
-    for one in dataclasses.fields(kind):
-        known = _SHAPES.get(str(one.type))
-        if known is not None:
-            value = one.default
-            found[one.name] = known if value is dataclasses.MISSING else Usual(known, value)
-    return found
+def _of(data: dict[str, Any]) -> Record:
+    """The record of what fits."""
+    rest = _known(Record, data)
+    rest["evidence"] = tuple(Evidence(**_known(Evidence, row)) for row in rest.get("evidence", ()))
+    rest["drift"] = tuple(rest.get("drift", ()))
+    return Record(**rest | {name: kind(**_known(kind, rest[name])) for name, kind in _PARTS.items() if name in rest})
 
 
-#: by a field's annotation. A whole number may come as a float; times are what a calendar shows
-_SHAPES: dict[str, Any] = {
-    "str": line,
-    "State": line,
-    "Cure": line,
-    "bool": bool,
-    "int": float,
-    "float": within(0, LAST_MOMENT_S),
-    "int | None": (None, float),
-    "float | None": (None, float),
-    "tuple[str, ...]": [line],
-    "tuple[Evidence, ...]": [{"check": line, "level": line, "said": line}],
-}
+def _known(kind: type[Any], row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in kind.__slots__ if name in row}
 
 
-#: what a field holds, by how its type is written here; a part of its own is looked at by itself
-_KINDS: dict[Any, Kind] = {
-    **dict.fromkeys(("str", "State", "Level", "Cure"), text),
-    "bool": flag,
-    "float": number,
-    "float | None": optional(number),
-    "int": whole_number,
-    "int | None": optional(whole_number),
-    "tuple[str, ...]": lambda value: isinstance(value, list | tuple) and all(map(text, value)),
-    "tuple[Evidence, ...]": lambda value: isinstance(value, list | tuple),
-}
+def _shape(words: Shape) -> dict[str, Shape]:
+    """The shape of a record whose texts have this one."""
+    kinds: dict[Any, Shape] = {
+        **dict.fromkeys(("str", "State", "Level", "Cure"), words),
+        "bool": bool,
+        "float": moment,  # no duration is longer than the calendar
+        "float | None": (None, number),
+        "int": whole_number,
+        "int | None": (None, whole_number),
+        "tuple[str, ...]": [words],
+    }
+
+    def fields(kind: type[Any]) -> dict[str, Shape]:
+        """By how a field's type is written here. One that has a value of its own may be missing."""
+        found = {}
+        for one in dataclasses.fields(kind):
+            needed = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+            found[one.name] = kinds[one.type] if needed else Usual(kinds[one.type])
+        return found
+
+    kinds["tuple[Evidence, ...]"] = [fields(Evidence)]
+    kinds |= {part.__name__: fields(part) for part in _PARTS.values()}
+    return fields(Record)
 
 
-def _a_part(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _fields(kind: type[Any], row: Any) -> dict[str, Any]:
-    """The fields of a part that it knows. Raises ValueError when one holds something else than it should."""
-    if not isinstance(row, Mapping):
-        raise ValueError(f"no {kind.__name__.lower()} of a check")
-    found = {}
-    for one in dataclasses.fields(kind):
-        if one.name in row:
-            found[one.name] = row[one.name]
-            if not _KINDS.get(one.type, _a_part)(row[one.name]):
-                raise ValueError(f"no {kind.__name__.lower()} of a check: {one.name} is damaged")
-    return found
+_OWN, _OF_ANOTHER = _shape(text), _shape(line)
 
 
 def latest(folder: Path) -> Record | None:
     """The last check of the host whose state folder this is; None when there was none, or it can't be read."""
     try:
-        return Record.from_json(from_text((folder / LATEST).read_bytes()))
+        return Record.from_json(bounds.parsed((folder / LATEST).read_bytes()))
     except (OSError, ValueError):
         return None
 
@@ -289,7 +264,7 @@ def parsed(lines: Iterable[str]) -> list[Record]:
     found = []
     for row in lines:
         try:
-            found.append(Record.from_json(from_text(row)))
+            found.append(Record.from_json(bounds.parsed(row)))
         except ValueError:
             continue
     return found

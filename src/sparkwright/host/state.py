@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkwright.host.state_shapes import shape_of
 from sparkwright.trust import private
-from sparkwright.trust.shape import parsed
+from sparkwright.trust.bounds import parsed
 
 #: by so much the clock of a file system may be ahead of the processor's
 SLACK_NS = 10**9

@@ -5,125 +5,117 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sparkwright.trust.shape import (
-    Shape,
-    anything,
-    flag,
-    list_of,
-    number,
-    optional,
-    row_of,
-    table_of,
-    text,
-    whole_number,
-)
+from sparkwright.trust.bounds import LARGEST
+from sparkwright.trust.shapes import Partial, fitted, number, row, text, whole_number, within, writable
 
-_SPEC = Shape(
+_SPEC = Partial(
     {
         **dict.fromkeys(("name", "image", "restart", "gpus", "ipc", "shm_size", "server_key"), text),
-        **dict.fromkeys(("ports", "volumes", "command", "image_ids"), list_of(text)),
-        **dict.fromkeys(("env", "ulimits", "labels"), table_of(text)),
-        "entrypoint": optional(list_of(text)),
+        **{name: [text] for name in ("ports", "volumes", "command", "image_ids")},
+        **{name: {text: text} for name in ("env", "ulimits", "labels")},
+        "entrypoint": (None, [text]),
     },
     strict=True,  # a server that is made again from half of it would be another one
 )
-_MODEL = Shape(
+_MODEL = Partial(
     {
-        **dict.fromkeys(("id", "commit", "dir"), optional(text)),
-        "files": list_of(lambda one: Shape({"path": text, "size_bytes": number}, ("path",)).of(one) is not None),
+        **dict.fromkeys(("id", "commit", "dir"), (None, text)),
+        "files": [Partial({"path": text, "size_bytes": number}, ("path",))],
     }
 )
-_SERVE = Shape(
-    {"served_name": text, **dict.fromkeys(("utilization", "ready_s", "tok_per_s", "stop_timeout_s"), optional(number))}
+_SERVE = Partial(
+    {"served_name": text, **dict.fromkeys(("utilization", "ready_s", "tok_per_s", "stop_timeout_s"), (None, number))}
 )
-GOOD = Shape(
+GOOD = Partial(
     {
         "spec": _SPEC,
         "model": _MODEL,
         "serve": _SERVE,
-        "measured": Shape({"ready_s": optional(number)}),
-        "held_bytes": optional(number),
+        "measured": Partial({"ready_s": (None, number)}),
+        "held_bytes": (None, number),
         "since": number,
         "restart_count": whole_number,
         "container_id": text,
         "run": text,
     }
 )
-_SPEED = Shape(
-    {name: optional(number) for name in ("tok_per_s", "baseline_tok_per_s", "ttft_s", "measured_s")}
-    | {"verdict": text},
+_SPEED = Partial(
+    dict.fromkeys(("tok_per_s", "baseline_tok_per_s", "ttft_s", "measured_s"), (None, number)) | {"verdict": text},
     strict=True,
 )
-_COUNTED = Shape(
-    {"time_s": number, "start": text, "token": text, "running": optional(number), "generated": optional(number)},
+_COUNTED = Partial(
+    {"time_s": number, "start": text, "token": text, "running": (None, number), "generated": (None, number)},
     ("time_s",),
     strict=True,
 )
 
 
-def _rates(value: Any) -> bool:
-    return table_of(number)(value) and bool(value) and min(value.values()) > 0
+def _rates(value: Any) -> Any:
+    found = fitted(value, {text: number}, "")
+    if not found or min(found.values()) <= 0:
+        raise ValueError("has no rate above 0")
+    return found
 
 
-_BASELINE = Shape(
+_BASELINE = Partial(
     {
         "tok_per_s": _rates,
         "deviation": number,
         "runs": whole_number,
-        "clock_mhz": optional(number),
-        "key": table_of(anything),
+        "clock_mhz": (None, number),
+        "key": {text: writable},
     },
     ("tok_per_s", "deviation", "runs"),
 )
 
-_PROVED = table_of(lambda row: isinstance(row, list) and len(row) == 4 and all(map(number, row[:3])) and text(row[3]))
-_MANIFEST = Shape(
+_PROVED = {text: row(number, number, number, text)}
+_MANIFEST = Partial(
     {
         "folder": text,
         "files": _PROVED,
         "staged": _PROVED,
-        "indexes": table_of(row_of(list_of(number), list_of(text))),
-        "about": Shape({"id": text, "commit": text, "paths": list_of(text)}),
+        "indexes": {text: row([number], [text])},
+        "about": Partial({"id": text, "commit": text, "paths": [text]}),
     }
 )
-_SETTINGS = Shape(
+_SETTINGS = Partial(
     {
         **dict.fromkeys(("host", "webhook", "webhook_file", "textfile"), text),
-        **dict.fromkeys(("every_s", "smoke_every_s", "heal_every_s"), lambda value: number(value) and value >= 0),
+        **dict.fromkeys(("every_s", "smoke_every_s", "heal_every_s"), within(0, LARGEST)),
         "smoke_tokens": whole_number,
-        "command": list_of(text),
-        "lingers": flag,
-        "limits": table_of(number),
-        "heal": lambda value: value in ("none", "restart"),
+        "command": [text],
+        "lingers": bool,
+        "limits": {text: number},
+        "heal": frozenset(("none", "restart")),
     }
 )
 
 #: by the name of the file, or of its folder, or by what stands before its first hyphen
-SHAPES: dict[str, Shape] = {
+SHAPES: dict[str, Partial] = {
     "verified": GOOD,
-    "verified_before": Shape({"states": list_of(lambda one: isinstance(one, dict))}),
-    "previous": Shape({**dict.fromkeys(("id", "name", "policy", "run"), text), "running": flag}, ("id",)),
-    "restarts": Shape({"id": text, "seen": list_of(row_of(number, whole_number))}),
-    "stopping": Shape(
-        {"id": text, "run": text, "available_bytes": number, "since": number, "held_bytes": optional(number)},
+    "verified_before": Partial({"states": [{}]}),
+    "previous": Partial({**dict.fromkeys(("id", "name", "policy", "run"), text), "running": bool}, ("id",)),
+    "restarts": Partial({"id": text, "seen": [row(number, whole_number)]}),
+    "stopping": Partial(
+        {"id": text, "run": text, "available_bytes": number, "since": number, "held_bytes": (None, number)},
         ("id", "available_bytes"),
     ),
-    "before_start": Shape({"available_bytes": number, "run": text}, ("available_bytes",)),
-    "engines": Shape({"version": optional(text), "listed": list_of(text)}, ("version", "listed")),
+    "before_start": Partial({"available_bytes": number, "run": text}, ("available_bytes",)),
+    "engines": Partial({"version": (None, text), "listed": [text]}, ("version", "listed")),
     "baselines": _BASELINE,
     "model": _MANIFEST,
     "health-settings": _SETTINGS,
-    "health-remembered": Shape(
+    "health-remembered": Partial(
         {
             "since_s": number,
             "cures": whole_number,
             "failed": whole_number,
             "answered": text,
             "told": text,
-            "seen": list_of(text),
-            "state": optional(text),
-            "broken": table_of(text),
-            "heals": list_of(number),
+            "seen": [text],
+            "state": (None, text),
+            "broken": {text: text},
+            "heals": [number],
             "counted": _COUNTED,
             "speed": _SPEED,
         }
@@ -131,6 +123,6 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-def shape_of(name: str) -> Shape:
+def shape_of(name: str) -> Partial:
     """The shape of a state by its name, as "verified" or "baselines/0123abcd"."""
-    return SHAPES.get(name) or SHAPES.get(re.split("[/-]", name)[0], Shape())
+    return SHAPES.get(name) or SHAPES.get(re.split("[/-]", name)[0], Partial())

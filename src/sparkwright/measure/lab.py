@@ -172,7 +172,7 @@ def _settled(target: Target, before: Mapping[str, float], outcomes: Sequence[Out
 
 
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes: Sequence[Outcome]) -> str:
-    served = _risen(before, after, endpoints.GENERATED_TOKENS)
+    served = prefix.risen(before, after, endpoints.GENERATED_TOKENS)
     streams = [one.stream for one in outcomes if one.stream]
     if served is None or len(streams) < len(outcomes) or any(one.approximate for one in streams):
         return ""
@@ -180,10 +180,6 @@ def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes:
     return (
         "" if abs(served - mine) <= MISMATCH * served else f"the server counted {served:.0f} tokens, the client {mine}"
     )
-
-
-def _risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
-    return after[name] - before[name] if name in before and name in after else None
 
 
 def _told(
@@ -195,7 +191,10 @@ def _told(
     groups = sorted({one.request.group for one in outcomes})
     everything = figures.of(streams)
     spoilt = lag.spoils_percentiles(everything.itl.p50 if everything.itl else None)
-    hits, queries = _risen(before, after, endpoints.PREFIX_HITS), _risen(before, after, endpoints.PREFIX_QUERIES)
+    hits, queries = (
+        prefix.risen(before, after, endpoints.PREFIX_HITS),
+        prefix.risen(before, after, endpoints.PREFIX_QUERIES),
+    )
     warm = round(hits / queries, 4) if queries and hits is not None else None
     doubts = [said for said in (_mismatch(before, after, outcomes),) if said]
     if warm is not None and warm > WARM:
@@ -222,7 +221,7 @@ def _told(
         "client_lag_p99_ms": round(lag.p99_s * 1000, 3),
         "client_lag_max_ms": round(lag.max_s * 1000, 3),
         "prefix_hit_share": warm,
-        "preemptions": _risen(before, after, endpoints.PREEMPTIONS),
+        "preemptions": prefix.risen(before, after, endpoints.PREEMPTIONS),
         "gpu": state.to_json(),
     }
 

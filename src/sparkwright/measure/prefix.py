@@ -41,12 +41,13 @@ def sight(
         body = endpoints.measured_stream(model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
         got = stream.run(base_url, body, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s)
         after = counters()
-        risen = [_risen(before, after, name) for name in (endpoints.PREFIX_QUERIES, endpoints.PREFIX_HITS)]
+        risen = [risen(before, after, name) for name in (endpoints.PREFIX_QUERIES, endpoints.PREFIX_HITS)]
         found.append(Sighting(got.ttft_s or 0.0, got.prompt_tokens, *risen))
         before = after
         progress(n + 1, SIGHTINGS)
     return found
 
 
-def _risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
+def risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
+    """How far a counter rose; None when it is not known before or after."""
     return after[name] - before[name] if name in before and name in after else None

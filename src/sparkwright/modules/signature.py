@@ -20,7 +20,6 @@ SCALARS: dict[Any, str] = {
     type(None): "null",
     Any: "anything",
 }
-ANYTHING: Wanted = ["anything"]
 
 
 @dataclass(frozen=True, slots=True)

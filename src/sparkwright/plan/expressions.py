@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sparkwright.plan import bounds, plain
+from sparkwright.plan import expression_cost, plain
 
 #: of a text, in a sentence about it
 SHOWN_CHARS = 300
@@ -137,7 +137,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if isinstance(error, MemoryError):
-        return f"needs more than {bounds.GROWTH_BYTES // 2**20} MiB of memory"
+        return f"needs more than {expression_cost.GROWTH_BYTES // 2**20} MiB of memory"
     return str(error) or type(error).__name__
 
 

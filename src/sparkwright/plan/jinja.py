@@ -11,7 +11,7 @@ from jinja2 import StrictUndefined, meta, nodes
 from jinja2.exceptions import UndefinedError
 
 from sparkwright import shell
-from sparkwright.plan import bounds
+from sparkwright.plan import expression_cost
 from sparkwright.plan.expressions import truth
 from sparkwright.plan.jinja_limits import Limited, begin
 from sparkwright.trust.visible import one_line
@@ -65,17 +65,17 @@ def lone_expression(text: str) -> str | None:
 def evaluated(expression: str, names: Mapping[str, Any]) -> Any:
     """The value of a bare expression, plain all through. Raises what Jinja2 raises, and OutOfBounds."""
     begin()
-    with bounds.memory():
+    with expression_cost.memory():
         call = _compiled(expression)
-        return bounds.timed(lambda: _settled(call(**names)))
+        return expression_cost.timed(lambda: _settled(call(**names)))
 
 
 def rendered(text: str, names: Mapping[str, Any]) -> Any:
     """A text with every expression in it replaced. Raises as `evaluated` does."""
     begin()
-    with bounds.memory():
+    with expression_cost.memory():
         template = _template(text)
-        return bounds.timed(lambda: _settled(template.render(**names)))
+        return expression_cost.timed(lambda: _settled(template.render(**names)))
 
 
 def _settled(value: Any) -> Any:

@@ -1,6 +1,7 @@
-"""What a template may cost: steps, and the sizes of texts, lists and numbers. Templates come with recipes of others.
+"""What a template may ask for: steps, and the sizes of texts, lists and numbers. Templates come with recipes of others.
 
 Jinja's sandbox guards attributes, not work: nested loops, `'a' * 10**10` and a macro that calls itself twice would never end.
+expression_cost.py bounds what all of it takes.
 """
 
 from __future__ import annotations

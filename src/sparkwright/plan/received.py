@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from sparkwright.plan.events import LINE_BYTES, Event
 from sparkwright.plan.kinds import KINDS
-from sparkwright.trust.bounded import clean, json_value
+from sparkwright.trust.bounds import PARTS, clean, json_of
 from sparkwright.trust.lines import Lines
 from sparkwright.trust.shapes import fitted, moment
 from sparkwright.trust.visible import visible
@@ -70,7 +70,7 @@ class Received:
 def read(line: bytes) -> Event:
     """The event of one line."""
     try:
-        one = json_value(line)
+        one = json_of(line.decode(errors="replace"), most_bytes=WHOLE_CHARACTERS, most_parts=PARTS)
         kind = one.get("event") if isinstance(one, dict) else None
         if not isinstance(kind, str) or kind not in KINDS:
             return raw(line)

@@ -13,9 +13,6 @@ from sparkwright.recipe.recipe import Recipe, container_spec, serve_port
 if TYPE_CHECKING:
     from sparkwright.recipe.serving import Serving
 
-#: what `scope` gives beside the host's own variables
-HOST_NAMES = ("host", "home")
-
 #: what a host may set under `vars:`, with what is meant when it does not
 DEFAULTS: dict[str, Any] = {
     "ollama": "unload",  # unload, stop or leave

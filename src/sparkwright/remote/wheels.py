@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from sparkwright import host_side
 from sparkwright.errors import Failed
+from sparkwright.remote.bootstrap import MACHINES
 from sparkwright.shell import join
 from sparkwright.trust.visible import one_line
 
 REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
-#: what `make runtime-lock` resolves for; a Spark is aarch64 with Python 3.12 and glibc 2.39
-MACHINES = ("aarch64", "x86_64")
+#: what `make runtime-lock` resolves for, on each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 #: manylinux tags that every wheel of the requirements has
 MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")

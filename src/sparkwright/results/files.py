@@ -15,7 +15,6 @@ from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.results.models import SCHEMA, Figures, Results
 from sparkwright.trust import bounds
-from sparkwright.trust.bounded import clean
 from sparkwright.trust.visible import in_cell, one_line
 
 #: one of ten thousand cells
@@ -41,7 +40,7 @@ def read(path: Path) -> Results:
     """A results file, or the one in a folder. Raises Refused for what is none, or is of a newer schema."""
     path = path / JSON if path.is_dir() else path
     try:
-        data = clean(bounds.json_of(bounds.bytes_of(path, MOST_BYTES), most_bytes=MOST_BYTES))
+        data = bounds.clean(bounds.json_of(bounds.bytes_of(path, MOST_BYTES), most_bytes=MOST_BYTES))
     except FileNotFoundError:
         raise Refused(f"no file {path}.", fix="`invoke bench.list` names the experiments there are.") from None
     except bounds.TooMuch as error:

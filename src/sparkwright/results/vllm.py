@@ -18,7 +18,6 @@ from sparkwright.errors import Refused
 from sparkwright.measure.figures import STALL, Spread
 from sparkwright.results.models import SCHEMA, Results
 from sparkwright.trust import bounds
-from sparkwright.trust.bounded import clean
 
 #: its word for a kind of figure, ours
 KINDS = {"mean": "mean", "median": "p50", "p99": "p99"}
@@ -158,7 +157,7 @@ def _json(text: str) -> dict[str, Any]:
     """A JSON object, or the last line of several (`--append-result`); empty for what is none."""
     for part in (text, *reversed(text.strip().splitlines()[-1:])):
         try:
-            found = clean(bounds.json_of(part, most_bytes=MOST_BYTES))
+            found = bounds.clean(bounds.json_of(part, most_bytes=MOST_BYTES))
         except ValueError:
             continue
         if isinstance(found, dict):

@@ -26,8 +26,8 @@ from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.plan.events import Event, decode, encode, event
 from sparkwright.trust import names, private
+from sparkwright.trust.bounds import parsed
 from sparkwright.trust.redact import Redactor
-from sparkwright.trust.shape import parsed
 
 KEPT_RUNS = 50
 #: however many there are, a run this young stays: it may be at work, or be read by the laptop that asked for it

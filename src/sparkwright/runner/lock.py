@@ -18,8 +18,9 @@ from typing import IO, Any
 from sparkwright.errors import Refused
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
+from sparkwright.trust.bounds import parsed
 from sparkwright.trust.names import STEP
-from sparkwright.trust.shape import Shape, number, parsed, text, whole_number
+from sparkwright.trust.shapes import LAST_MOMENT_S, Partial, text, whole_number, within
 
 POLL_S = 0.2
 SAY_AGAIN_S = 60.0
@@ -45,18 +46,16 @@ class Owner:
 
 
 #: its line, as it was written; a run is a folder's name
-_OWNER = Shape(
+_OWNER = Partial(
     {
         "what": text,
         "who": text,
         "pid": whole_number,
-        "since": lambda value: number(value) and abs(value) < MOST_S,
-        "run": lambda value: value == "" or (isinstance(value, str) and STEP.fullmatch(value) is not None),
+        "since": within(-LAST_MOMENT_S, LAST_MOMENT_S),
+        "run": (frozenset(("",)), STEP),
     },
     strict=True,
 )
-#: the year 9999: beyond that no calendar of Python's goes
-MOST_S = 253_402_300_799
 
 
 @contextmanager

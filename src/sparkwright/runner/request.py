@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import IO, Any
 
 from sparkwright.errors import Refused
+from sparkwright.trust import bounds
 from sparkwright.trust.visible import one_line
 
 #: a plan with every file of a big model is far below it
@@ -26,8 +26,8 @@ def read(source: IO[bytes]) -> dict[str, Any]:
 def parsed(line: bytes) -> dict[str, Any]:
     """The request of a line. Raises Refused."""
     try:
-        request = json.loads(line)
-    except (ValueError, RecursionError):
+        request = bounds.parsed(line)
+    except ValueError:
         raise _refused("it is not a line of JSON") from None
     if not isinstance(request, dict) or not isinstance(request.get("verb"), str):
         raise _refused("it has no verb")

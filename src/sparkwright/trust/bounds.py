@@ -1,4 +1,7 @@
-"""How much of what comes from outside is read: bytes, depth, seconds and numbers, and the readers that keep to them."""
+"""How much of what comes from outside is read: bytes, depth, seconds and numbers, and the readers that keep to them.
+
+`json_of` reads JSON, `clean` makes what is shown of it visible, `parsed` reads what this tool wrote itself.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from sparkwright.trust.visible import visible
+
 MIB = 2**20
 #: a model's config.json has 2 kB; quantized ones that list every layer 300
 CONFIG_BYTES, CONFIG_DEPTH = 4 * MIB, 32
@@ -18,8 +23,14 @@ INDEX_BYTES = 64 * MIB
 #: the answer of a server under test, of Ollama, of a hub: the largest is /metrics with 300 kB
 ANSWER_BYTES = 8 * MIB
 JSON_DEPTH = 100
+#: of what is shown; docker's own inspect is 8 deep
+SHOWN_DEPTH = 32
+#: of one document that a host sends; some 100 MiB as Python's objects
+PARTS = 1_000_000
 #: no size in bytes and no count of tokens reaches it
 MOST_NUMBER = 2**53
+#: no figure of a host is larger, nanoseconds included, and every format and sum of two takes it
+LARGEST = 2**63
 
 
 class TooMuch(ValueError):
@@ -32,17 +43,52 @@ class Readable(Protocol):
     def read1(self, size: int = -1, /) -> bytes: ...
 
 
-def json_of(raw: bytes | str, *, most_bytes: int = ANSWER_BYTES, depth: int = JSON_DEPTH) -> Any:
+def parsed(raw: bytes | str) -> Any:
+    """The value of a JSON text whose length is bounded already. Raises ValueError for what is none, too deep nesting included."""
+    try:
+        return json.loads(raw)
+    except RecursionError:
+        raise TooMuch("is nested too deep") from None
+
+
+def json_of(
+    raw: bytes | str, *, most_bytes: int = ANSWER_BYTES, depth: int = JSON_DEPTH, most_parts: float = math.inf
+) -> Any:
     """The value of a JSON text. Raises ValueError for what is none, TooMuch for one that is too large or nested too deep."""
     if len(raw) > most_bytes:
         raise TooMuch(f"has more than {most_bytes / MIB:g} MiB")
+    marks = (",", "[", "{") if isinstance(raw, str) else (b",", b"[", b"{")
+    if most_parts < math.inf and sum(map(raw.count, marks)) > most_parts:  # type: ignore[arg-type]
+        raise TooMuch("has too many parts")
+    too_deep = TooMuch(f"is nested deeper than {depth} levels")
     try:
         found = json.loads(raw)
     except RecursionError:
-        raise TooMuch(f"is nested deeper than {depth} levels") from None
+        raise too_deep from None
     if is_deeper(found, depth):
-        raise TooMuch(f"is nested deeper than {depth} levels")
+        raise too_deep
     return found
+
+
+def clean(value: Any, depth: int = SHOWN_DEPTH) -> Any:
+    """A value of JSON with every text visible, keys too. A number that is none (NaN) or beyond LARGEST is null: not known;
+    what JSON does not have (a path) is its text.
+
+    Raises TooMuch beyond so many levels.
+    """
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return value if abs(value) <= LARGEST else None  # NaN is not
+    if depth <= 0:
+        raise TooMuch("is nested too deep")
+    if isinstance(value, dict):
+        return {visible(key): clean(one, depth - 1) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(one, depth - 1) for one in value]
+    return visible(str(value))
 
 
 def is_deeper(value: Any, depth: int) -> bool:

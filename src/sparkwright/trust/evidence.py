@@ -1,4 +1,7 @@
-"""Files that a host sends, on this machine: in a folder made for them, each name from a list, nothing followed or replaced."""
+"""Files that a host sends, on this machine: in a folder made for them, each name from a list, nothing followed or replaced.
+
+This user's alone: logs and inspects hold what was said to a server.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,6 @@ from pathlib import Path
 from sparkwright.errors import Failed, Refused
 from sparkwright.trust import private
 from sparkwright.trust.names import STEP, matched
-
-#: readable by this user alone: logs and inspects hold what was said to a server
-FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 
 def keep(folder: Path, files: Mapping[str, str]) -> None:
@@ -24,7 +24,7 @@ def keep(folder: Path, files: Mapping[str, str]) -> None:
     try:
         private.made(folder.parent)
         if not _is_empty_folder(folder):
-            folder.mkdir(mode=FOLDER_MODE)
+            folder.mkdir(mode=private.FOLDER)
         into = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileExistsError:
         raise Refused(f"{folder} is there already.", fix="Remove it, or name another with --to.") from None
@@ -45,6 +45,6 @@ def _is_empty_folder(folder: Path) -> bool:
 
 def _write(into: int, name: str, text: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with open(os.open(name, flags, FILE_MODE, dir_fd=into), "w", encoding="utf-8", errors="replace") as file:
-        os.fchmod(file.fileno(), FILE_MODE)
+    with open(os.open(name, flags, private.FILE, dir_fd=into), "w", encoding="utf-8", errors="replace") as file:
+        os.fchmod(file.fileno(), private.FILE)
         file.write(text)

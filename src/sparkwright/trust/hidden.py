@@ -1,4 +1,7 @@
-"""What a container was started with, without the secrets in it: a flag's value, a variable's, under the name of a secret."""
+"""A container's settings as they are shown: what stands under the name of a secret, or looks like one, becomes dots.
+
+For secrets whose values nobody told this tool; redact.py hides those that it knows.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from sparkwright.errors import Failed
 from sparkwright.trust.visible import one_line
@@ -62,14 +62,6 @@ def why_not_a_file(name: str) -> str:
     if len(name.encode()) > PATH_BYTES or any(len(step.encode()) > STEP_BYTES for step in steps):
         return "is too long"
     return ""
-
-
-def file_name(name: object, what: str) -> str:
-    """The name of a file below a folder, as it is. Raises Failed that says what is wrong with it and where it came from."""
-    reason = why_not_a_file(name) if isinstance(name, str) else "is not text"
-    if reason:
-        raise Failed(f"{what} names a file '{one_line(str(name), at_most=80)}' that {reason}.")
-    return PurePosixPath(str(name)).as_posix()
 
 
 def why_not_an_image(ref: str) -> str:

@@ -1,4 +1,7 @@
-"""Secrets become dots in what is written down or sent: in values, as they are and as programs spell them."""
+"""The secrets of a run become dots in what is written down or sent: in values, as they are and as programs spell them.
+
+For secrets whose values are known; hidden.py goes by names and looks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which names stand for a secret, and which only look like one. Data; what refuses a secret in the wrong place asks here."""
+"""Which names stand for a secret, and which only look like one. Data.
+
+What refuses a secret in the wrong place asks here, and hidden.py, which shows none.
+"""
 
 from __future__ import annotations
 

@@ -5,21 +5,26 @@ A shape is one of these:
     None                             null
     (A, B)                           A or B
     [A]                              a list of A
-    {str: A}                         an object whose values are A
+    {str: A}  {text: A}              an object whose values are A; with `text` its names can be written too
     {"name": A, "more": Usual(B, b)} an object with these fields; a Usual one may be missing; others stay as they are
     frozenset(...)                   one of these texts
     a compiled pattern               a text that matches it from end to end
     a function                       whatever it returns; it raises ValueError for what does not fit
+
+`fitted` and `checked` refuse the whole for one part that does not fit. A `Partial` object, a shape too, goes on without it.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.errors import Failed
+from sparkwright.trust.bounds import LARGEST
 from sparkwright.trust.visible import one_line
 
 Shape = Any
@@ -27,6 +32,17 @@ ABSENT = object()
 NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 #: seconds since the epoch that every calendar shows: to the end of the year 9998
 LAST_MOMENT_S = 253_370_764_800
+
+
+class Misfit(ValueError):
+    """A value that is not of its shape. why: as "is not text". at: where, below what was looked at, as `.Config.Env[2]`.
+
+    missing: the field that is not there.
+    """
+
+    def __init__(self, why: str, at: str = "", missing: str = "") -> None:
+        super().__init__(f"{at.removeprefix('.')} {why}".lstrip())
+        self.why, self.at, self.missing = why, at, missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +53,74 @@ class Usual:
     value: Any = ABSENT
 
 
+def optional(shape: Shape) -> Usual:
+    """A field that may be missing or null, and stays so."""
+    return Usual((None, shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A shape: an object without the fields that do not fit, as a file has it that is old, damaged, or another version's.
+
+    needs: without them it is none. strict: nor with a field that does not fit, or is unknown.
+    """
+
+    fields: Mapping[str, Shape] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    strict: bool = False
+
+    def __call__(self, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Misfit("is not an object")
+        kept: dict[str, Any] = {}
+        for name, given in value.items():
+            try:
+                if name not in self.fields and self.strict:
+                    raise Misfit("is not known")
+                kept[name] = _fitted(given, self.fields.get(name, object))
+            except ValueError as error:
+                if self.strict:
+                    raise _below(error, f".{name}") from None
+        for name in self.needs:
+            if name not in kept:
+                raise Misfit(f"has no {name}", missing=name)
+        return kept
+
+    def of(self, value: Any) -> dict[str, Any] | None:
+        """What is left of the object; None when it is none."""
+        try:
+            return self(value)
+        except ValueError:
+            return None
+
+
 def fitted(value: Any, shape: Shape, where: str) -> Any:
     """The value as its shape says, missing fields filled in. Raises ValueError that names the place below WHERE."""
-    if isinstance(shape, dict):
-        return _object(value, shape, where)
-    if isinstance(shape, list):
-        if not isinstance(value, list | tuple):
-            raise ValueError(f"{where} is not a list")
-        return [fitted(one, shape[0], where) for one in value]
-    if isinstance(shape, tuple):
-        return _any_of(value, shape, where)
-    if isinstance(shape, frozenset):
-        if isinstance(value, str) and value in shape:
-            return value
-        raise ValueError(f"{where} is none of {', '.join(sorted(shape))}")
-    if isinstance(shape, re.Pattern):
-        if isinstance(value, str) and shape.fullmatch(value):
-            return value
-        raise ValueError(f"{where} is not valid")
-    if shape is None or isinstance(shape, type):
-        return _typed(value, shape, where)
     try:
-        return shape(value)
+        return _fitted(value, shape)
     except ValueError as error:
-        raise ValueError(f"{where} {error}") from None
+        raise _below(error, where) from None
+
+
+def checked(value: Any, shape: Shape, what: str) -> Any:
+    """As `fitted`. Raises Failed that names WHAT and the part of it that does not fit."""
+    try:
+        return _fitted(value, shape)
+    except ValueError as error:
+        found = _below(error, "")
+        place = f"{found.at}.{found.missing}" if found.missing else found.at
+        part = one_line(place.removeprefix("."), at_most=80)
+        said = f": {part} is missing or of the wrong type." if part else "."
+        raise Failed(f"{what} is not valid{said}") from None
+
+
+def listed(shape: Partial, values: Any) -> list[dict[str, Any]]:
+    """The objects of a list that have this shape."""
+    found = map(shape.of, values) if isinstance(values, list) else ()
+    return [one for one in found if one is not None]
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------
 
 
 def line(value: Any) -> str:
@@ -68,6 +128,13 @@ def line(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("is not text")
     return one_line(value)
+
+
+def text(value: Any) -> str:
+    """A shape: text that can be written to a file again."""
+    if not isinstance(value, str) or any("\ud800" <= one <= "\udfff" for one in value):
+        raise ValueError("is not text")
+    return value
 
 
 def within(low: float, high: float) -> Callable[[Any], Any]:
@@ -83,43 +150,120 @@ def within(low: float, high: float) -> Callable[[Any], Any]:
 
 #: a shape: seconds since the epoch
 moment = within(0, LAST_MOMENT_S)
+#: a shape: a figure of a host
+number = within(-LARGEST, LARGEST)
 
 
-def _object(value: Any, shape: dict[Any, Shape], where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is not an object")
-    if str in shape:
-        return {key: fitted(one, shape[str], f"{where}.{key}") for key, one in value.items()}
-    found = dict(value)
-    for name, field in shape.items():
-        usual = isinstance(field, Usual)
-        if name in value:
-            found[name] = fitted(value[name], field.shape if usual else field, f"{where}.{name}")
-        elif usual and field.value is not ABSENT:
-            found[name] = copy.copy(field.value)
-        elif not usual:
-            raise ValueError(f"{where} has no {name}")
+def whole_number(value: Any) -> int:
+    """A shape: a count."""
+    if not isinstance(value, int):
+        raise ValueError("is not a whole number")
+    return int(number(value))
+
+
+def row(*shapes: Shape) -> Callable[[Any], Any]:
+    """A shape: a list of so many values, each of its own shape."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != len(shapes):
+            raise ValueError(f"is not a list of {len(shapes)}")
+        return [_fitted(one, shape) for one, shape in zip(value, shapes, strict=True)]
+
+    return check
+
+
+def writable(value: Any) -> Any:
+    """A shape: whatever JSON holds, as long as it can be written again."""
+    try:
+        json.dumps(value, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise ValueError("can't be written again") from None
+    return value
+
+
+# -- the check ---------------------------------------------------------------------------------------------------
+
+
+def _fitted(value: Any, shape: Shape) -> Any:
+    if isinstance(shape, dict):
+        return _object(value, shape)
+    if isinstance(shape, list):
+        return _list(value, shape[0])
+    if isinstance(shape, tuple):
+        return _any_of(value, shape)
+    if isinstance(shape, frozenset):
+        if isinstance(value, str) and value in shape:
+            return value
+        raise Misfit(f"is none of {', '.join(sorted(shape))}")
+    if isinstance(shape, re.Pattern):
+        if isinstance(value, str) and shape.fullmatch(value):
+            return value
+        raise Misfit("is not valid")
+    if shape is None or isinstance(shape, type):
+        return _typed(value, shape)
+    return shape(value)
+
+
+def _below(error: ValueError, step: str) -> Misfit:
+    """The error as the whole's, of which this is a step."""
+    found = error if isinstance(error, Misfit) else Misfit(str(error))
+    return Misfit(found.why, step + found.at, found.missing)
+
+
+def _list(value: Any, shape: Shape) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise Misfit("is not a list")
+    found: list[Any] = []
+    try:
+        for one in value:
+            found.append(_fitted(one, shape))
+    except ValueError as error:
+        raise _below(error, f"[{len(found)}]") from None
     return found
 
 
-def _any_of(value: Any, shapes: tuple[Shape, ...], where: str) -> Any:
-    why = ""
-    for shape in shapes:
+def _object(value: Any, shape: dict[Any, Shape]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Misfit("is not an object")
+    for names in (str, text):
+        if names in shape:
+            return {_fitted(name, names): _field(value, name, shape[names]) for name in value}
+    found = dict(value)
+    for name, part in shape.items():
+        usual = isinstance(part, Usual)
+        if name in value:
+            found[name] = _field(value, name, part.shape if usual else part)
+        elif not usual:
+            raise Misfit(f"has no {name}", missing=name)
+        elif part.value is not ABSENT:
+            found[name] = copy.copy(part.value)
+    return found
+
+
+def _field(value: dict[str, Any], name: str, shape: Shape) -> Any:
+    try:
+        return _fitted(value[name], shape)
+    except ValueError as error:
+        raise _below(error, f".{name}") from None
+
+
+def _any_of(value: Any, shapes: tuple[Shape, ...]) -> Any:
+    for shape in shapes[:-1]:
         try:
-            return fitted(value, shape, where)
-        except ValueError as error:
-            why = str(error)
-    raise ValueError(why)
+            return _fitted(value, shape)
+        except ValueError:
+            continue
+    return _fitted(value, shapes[-1])
 
 
-def _typed(value: Any, kind: type[Any] | None, where: str) -> Any:
+def _typed(value: Any, kind: type[Any] | None) -> Any:
     if kind is object:
         return value
     if kind is None:
         if value is None:
             return None
-        raise ValueError(f"{where} is not null")
+        raise Misfit("is not null")
     wanted = (int, float) if kind is float else kind
     if isinstance(value, wanted) and (kind is bool or not isinstance(value, bool)):
         return value
-    raise ValueError(f"{where} is not {NAMES[kind]}")
+    raise Misfit(f"is not {NAMES[kind]}")

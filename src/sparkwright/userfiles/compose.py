@@ -24,7 +24,6 @@ MOST_VALUES = 250_000
 SHOWN_CHARS = 80
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_STR = "tag:yaml.org,2002:str"
 _PLAIN = {
     f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null", "str", "timestamp", "merge", "value")
 }

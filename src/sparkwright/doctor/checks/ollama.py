@@ -10,7 +10,6 @@ from sparkwright.doctor.host import Host
 from sparkwright.host.ollama import ollama_models, ollama_places
 
 NAME = "Ollama"
-LEAVE = "leave"
 
 
 def check(host: Host) -> Iterator[Finding]:

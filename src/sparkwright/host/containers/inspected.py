@@ -4,38 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.trust.json_shapes import checked
+from sparkwright.trust.shapes import checked, optional
 
-_CONFIG = {"Env?": [str], "Labels?": {str: str}, "Entrypoint?": [str], "Cmd?": [str]}
-_REQUEST = {"Count?": int, "DeviceIDs?": [str], "Capabilities?": [[str]]}
+_CONFIG = {
+    "Env": optional([str]),
+    "Labels": optional({str: str}),
+    "Entrypoint": optional([str]),
+    "Cmd": optional([str]),
+}
+_REQUEST = {"Count": optional(int), "DeviceIDs": optional([str]), "Capabilities": optional([[str]])}
 _HOST = {
     "RestartPolicy": {"Name": str},
-    "Binds?": [str],
-    "PortBindings?": {str: object},
-    "DeviceRequests?": [_REQUEST],
-    "IpcMode?": str,
-    "ShmSize?": int,
-    "Ulimits?": [{"Name": str, "Soft": int, "Hard": int}],
+    "Binds": optional([str]),
+    "PortBindings": optional({str: object}),
+    "DeviceRequests": optional([_REQUEST]),
+    "IpcMode": optional(str),
+    "ShmSize": optional(int),
+    "Ulimits": optional([{"Name": str, "Soft": int, "Hard": int}]),
 }
-_BINDINGS = [{"HostIp?": str, "HostPort": str}]
+_BINDINGS = [{"HostIp": optional(str), "HostPort": str}]
 CONTAINER = {
     "Id": str,
     "Name": str,
     "Image": str,
-    "RestartCount?": int,
-    "State": {"Status": str, "Running": bool, "StartedAt?": str},
+    "RestartCount": optional(int),
+    "State": {"Status": str, "Running": bool, "StartedAt": optional(str)},
     "Config": _CONFIG,
     "HostConfig": _HOST,
 }
 IMAGE = {
     "Id": str,
-    "RepoTags?": [str],
-    "RepoDigests?": [str],
+    "RepoTags": optional([str]),
+    "RepoDigests": optional([str]),
     "Architecture": str,
-    "Os?": str,
-    "Size?": int,
-    "Config?": _CONFIG,
-    "RootFS?": {"Layers?": [str]},
+    "Os": optional(str),
+    "Size": optional(int),
+    "Config": optional(_CONFIG),
+    "RootFS": optional({"Layers": optional([str])}),
 }
 
 

@@ -6,28 +6,31 @@ Source: the OCI image specification 1.1 and Docker's image manifest 2.2.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.trust.json_shapes import checked
+from sparkwright.trust import bounds
 from sparkwright.trust.names import DIGEST, PLATFORM, matched
+from sparkwright.trust.shapes import checked, optional
 
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
 
-_DESCRIPTOR = {"digest": str, "size": int, "mediaType?": str}
-_INDEX = {"mediaType?": str, "manifests": [{**_DESCRIPTOR, "platform?": {"os?": str, "architecture?": str}}]}
-_MANIFEST = {"mediaType?": str, "config": _DESCRIPTOR, "layers": [_DESCRIPTOR]}
-_CONFIG = {
-    "os?": str,
-    "architecture?": str,
-    "created?": str,
-    "config?": {"Env?": [str], "Labels?": {str: str}},
+_DESCRIPTOR = {"digest": str, "size": int, "mediaType": optional(str)}
+_INDEX = {
+    "mediaType": optional(str),
+    "manifests": [{**_DESCRIPTOR, "platform": optional({"os": optional(str), "architecture": optional(str)})}],
 }
-_DISTRIBUTION = {"Descriptor": {"digest": str}, "Platforms?": [{"os": str, "architecture": str}]}
+_MANIFEST = {"mediaType": optional(str), "config": _DESCRIPTOR, "layers": [_DESCRIPTOR]}
+_CONFIG = {
+    "os": optional(str),
+    "architecture": optional(str),
+    "created": optional(str),
+    "config": optional({"Env": optional([str]), "Labels": optional({str: str})}),
+}
+_DISTRIBUTION = {"Descriptor": {"digest": str}, "Platforms": optional([{"os": str, "architecture": str}])}
 #: an engine takes 127 layers at most; an index of a well-known image has about ten platforms, and an attestation for each
 MOST_LAYERS, MOST_PLATFORMS = 1000, 100
 LARGEST_BYTES = 2**50
@@ -42,8 +45,8 @@ def digest_of(raw: bytes) -> str:
 def parsed(raw: bytes, what: str) -> dict[str, Any]:
     """A JSON mapping. Raises Failed for anything else, and for one that is nested too deep."""
     try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError):
+        found = bounds.parsed(raw)
+    except ValueError:
         found = None
     if not isinstance(found, dict):
         raise Failed(f"{what} is not JSON, or not a mapping.")

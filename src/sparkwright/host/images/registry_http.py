@@ -6,7 +6,6 @@ are docker's own: config.json with its credential helpers, of the user who runs 
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from urllib.parse import urljoin, urlsplit
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_errors
 from sparkwright.host.images.image_names import DOCKER_HUB, Name
-from sparkwright.trust.json_shapes import checked
+from sparkwright.trust import bounds
+from sparkwright.trust.shapes import checked, optional
 from sparkwright.trust.visible import one_line
 
 if TYPE_CHECKING:
@@ -178,10 +178,10 @@ def same_owner(registry: str, realm: str) -> bool:
 def token_of(raw: bytes, what: str) -> str:
     """The token in a token server's answer. Raises Failed when there is none that fits a header."""
     try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError):
+        found = bounds.parsed(raw)
+    except ValueError:
         found = None
-    answer = checked(found, {"token?": str, "access_token?": str}, what)
+    answer = checked(found, {"token": optional(str), "access_token": optional(str)}, what)
     token = str(answer.get("token") or answer.get("access_token") or "")
     if not re.fullmatch(r"[\x21-\x7e]+", token):
         raise Failed(f"{what} is empty, or no token.")
@@ -191,8 +191,8 @@ def token_of(raw: bytes, what: str) -> str:
 def errors_of(raw: bytes) -> str:
     """What a registry's error says, in its own words, in one line."""
     try:
-        found = checked(json.loads(raw), {"errors": [{"code?": str, "message?": str}]}, "an error")
-    except (ValueError, RecursionError, Failed):
+        found = checked(bounds.parsed(raw), {"errors": [{"code": optional(str), "message": optional(str)}]}, "an error")
+    except (ValueError, Failed):
         return ""
     words = " ".join(f"{one.get('code') or ''}: {one.get('message') or ''}" for one in found["errors"][:5])
     return one_line(words, at_most=300)

@@ -24,7 +24,6 @@ RANGES = 20
 RANGE_BYTES = 3 * 2**20  # held in memory while they come, two or three times over: 20 x 3 MiB keep it below 300 MB
 CHUNK_BYTES = 2**20  # the watchdog sees a file grow by so much: more, and a slow line would look like a hanging one
 LARGE_BYTES = 5 * RANGE_BYTES  # huggingface_hub gives smaller files to a plain request, whatever the mode
-MODES = ("hf_transfer", "plain", "xet")
 RESUMES = ("plain",)
 PARTIAL = ".cache/huggingface/download"
 MARK = ".cache/huggingface/sparkwright-mode"  # where no file of a model can be

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -10,10 +9,9 @@ from urllib.parse import quote
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub
 from sparkwright.host.models.hub import CONFIG, Source
-from sparkwright.trust import model_files
+from sparkwright.trust import bounds, model_files
 from sparkwright.trust.names import COMMIT, matched
 
-CONFIG_BYTES = 4 * 2**20
 _FIX = "Leave it out with `ignore` in the recipe's model, or ask another hub (HF_ENDPOINT)."
 
 
@@ -45,11 +43,11 @@ def read(found: object, source: Source, chosen: Callable[[str], bool]) -> dict[s
 
 def config(source: Source, file: Mapping[str, Any]) -> dict[str, Any]:
     """A model's config.json at a commit; empty when it is not a JSON object, or far too long to be one. file: its row."""
-    if file["size_bytes"] > CONFIG_BYTES:
+    if file["size_bytes"] > bounds.CONFIG_BYTES:
         return {}
     try:
-        found = json.loads(hub.answer(source, source.address(CONFIG)))
-    except (ValueError, RecursionError):
+        found = bounds.parsed(hub.answer(source, source.address(CONFIG)))
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -70,6 +68,6 @@ def _row(sibling: object) -> dict[str, Any]:
 
 def parsed(text: bytes, source: Source) -> object:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return bounds.parsed(text)
+    except ValueError:
         raise Failed(f"the hub's answer about {source.id} is not JSON.", fix=hub.OTHER) from None

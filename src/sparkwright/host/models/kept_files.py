@@ -16,6 +16,7 @@ from typing import Any
 from sparkwright.host.records import good_states
 from sparkwright.host.state import write_atomically
 from sparkwright.modules.base import Context
+from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_a_model_file
 from sparkwright.trust.names import place
 
@@ -86,7 +87,7 @@ def _new(folder: Path) -> list[str]:
 
 def _about(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / FOLDER / ABOUT).read_text())
-    except (OSError, ValueError, RecursionError):
+        found = bounds.parsed((folder / FOLDER / ABOUT).read_text())
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

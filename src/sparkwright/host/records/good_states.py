@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.host.state import StateFolder
 from sparkwright.host.state_shapes import GOOD
-from sparkwright.trust.shape import listed
+from sparkwright.trust.shapes import listed
 
 KEPT = 5
 

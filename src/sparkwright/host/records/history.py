@@ -14,7 +14,7 @@ from typing import Any
 from sparkwright.host.state import StateFolder
 from sparkwright.modules.base import Context
 from sparkwright.trust import private
-from sparkwright.trust.shape import parsed
+from sparkwright.trust.bounds import parsed
 
 FILE = "history.jsonl"
 KEPT = 500

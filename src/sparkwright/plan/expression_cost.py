@@ -1,4 +1,6 @@
-"""What one expression may cost: processor time and memory. jinja_limits.py counts its steps and what it makes.
+"""What one expression may cost the process that evaluates it: processor seconds and memory, whatever it does.
+
+jinja_limits.py counts what the template itself asks for, and refuses it before it is made.
 
 An expression reads facts and results, which a host, a log or a model filled. However it goes wrong, it is a failed task of a
 run that goes on to its rescue, never the end of the process.
