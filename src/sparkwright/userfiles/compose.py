@@ -159,10 +159,8 @@ class Composer:
             self._no_tag(event)
 
     def _no_tag(self, event: Any) -> NoReturn:
-        shown = str(event.tag).replace("tag:yaml.org,2002:", "!!")
-        self._refuse(
-            event, f"the tag {one_line(shown, at_most=SHOWN_CHARS)} is not for files of sparkwright: leave it out."
-        )
+        """What it is called is not said: a secret may begin with `!`."""
+        self._refuse(event, "tags are not for files of sparkwright. Quote a value that begins with `!`.")
 
     def _refuse(self, event: Any, sentence: str) -> NoReturn:
         raise Refused(sentence, where=f"{self.where}:{_line(event)}")
