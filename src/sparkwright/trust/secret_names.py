@@ -22,7 +22,7 @@ _TOKEN = re.compile(r"(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abp]-|nvapi-|AK
 #: a URL with a user's password in it, as a proxy's
 _WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")
 #: an expression or a shell's variable names a secret, and holds none
-_REFERENCE = re.compile(r"\{\{.*\}\}|\$\{?\w+\}?", re.S)
+_REFERENCE = re.compile(r"\A(?:(?:\{\{[^{}]*\}\})+|\$\{?\w+\}?)\Z")
 #: how the network is reached; with a password in it such a URL is a secret, and becomes the environment of the host's side
 PROXIES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
 
