@@ -155,6 +155,7 @@ def test_what_only_sounds_like_a_secret_is_taken(tmp_path: Path) -> None:
         ("file: missing", "`server_key`: the file missing holds no key."),
         ("file: binary", "not a UTF-8 text file"),
         ("file: short", "16 to 512"),
+        ("file: /dev/zero", "has more than 64 KiB"),
         ("file: spaced", "16 to 512"),
         ("command: [no-such-program]", "can't be run: No such file or directory."),
     ],
