@@ -103,12 +103,10 @@ def _host(path: Path, groups: Mapping[str, GroupFile]) -> Host:
 
 def _key_variable(recipe: Path) -> str:
     """The environment variable with the key of a recipe's server; empty for none. What is wrong in it its check will say."""
-    if not recipe.is_file() or b"server_key" not in recipe.read_bytes():
-        return ""
     try:
-        data = document.load(recipe).data
+        data = document.load(recipe).data if recipe.is_file() else {}
         return str(data["server_key"].get("env") or "")
-    except (Refused, AttributeError, KeyError, TypeError):
+    except (Refused, OSError, AttributeError, KeyError, TypeError):
         return ""
 
 

@@ -15,6 +15,7 @@ from sparkwright.plan.container import GIVEN, ContainerSpec, locked_ids
 from sparkwright.recipe import rules
 from sparkwright.recipe.models import RecipeFile
 from sparkwright.secret import Secret
+from sparkwright.trust.visible import one_line
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest
 
@@ -78,8 +79,8 @@ def names(project: Path) -> list[str]:
 def load(project: Path, name: str) -> Recipe:
     """Read recipes/NAME.yml. Raises Refused with file and line, or naming the nearest recipe."""
     path = project / "recipes" / f"{name}.yml"
-    if not path.is_file():
-        raise Refused(f"no recipe {name!r}.", fix=nearest(name, names(project)))
+    if name not in names(project):
+        raise Refused(f"no recipe '{one_line(name, at_most=80)}'.", fix=nearest(name, names(project)))
     read = document.load(path)
     file = check(RecipeFile, read, read.data if read.data is not None else {}, at=())
     rules.refuse(file, read)
