@@ -23,6 +23,7 @@ from pathlib import Path
 TOP = Path(__file__).parent.parent
 sys.path.insert(0, str(TOP))
 
+from tests.remote.inspected import container, engine
 from tests.remote.sshd import Sshd
 
 from benchmarks.delay_proxy import DelayProxy
@@ -31,6 +32,7 @@ from sparkwright.host.records.good_states import remember
 from sparkwright.host.state import StateFolder
 
 RUNS = 5
+STARTED_S = float(int(time.time()) - 90000)
 RECIPE = "qwen3.5-35b"
 STATUS = [sys.executable, "-c", "from sparkwright.cli import main; main()", "status", "--host", "all", "--json"]
 
@@ -53,8 +55,8 @@ def main() -> None:
         "MB",
     )
     print("  ".join(f"{name:>11}" for name in columns))
-    with tempfile.TemporaryDirectory(prefix="status-") as folder:
-        lab = Lab(Path(folder), count)
+    with tempfile.TemporaryDirectory(prefix="status-") as folder, engine(container(STARTED_S)) as docker_host:
+        lab = Lab(Path(folder), count, docker_host)
         try:
             for rtt_ms in (0, 40):
                 print(lab.row(rtt_ms), flush=True)
@@ -65,8 +67,9 @@ def main() -> None:
 class Lab:
     """Some sshds, and a project whose hosts they are."""
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder: Path, count: int, docker_host: str) -> None:
         self.folder = folder
+        self.docker_host = docker_host
         self.project = folder / "project"
         self.env = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "id")], check=True)
@@ -115,7 +118,8 @@ class Lab:
         shutil.copytree(TOP / "recipes", self.project / "recipes", dirs_exist_ok=True)
         known = []
         for n, (one, port) in enumerate(zip(self.hosts, ports, strict=True), 1):
-            (hosts / f"spark{n}.yml").write_text(f"address: 127.0.0.1\nport: {port}\nrecipe: {RECIPE}\n")
+            env = f"env: {{DOCKER_HOST: '{self.docker_host}'}}\n"
+            (hosts / f"spark{n}.yml").write_text(f"address: 127.0.0.1\nport: {port}\nrecipe: {RECIPE}\n{env}")
             known.append(one.known_hosts_line().replace(f":{one.port} ", f":{port} "))
         (self.folder / "known_hosts").write_text("".join(known))
         blocks = [f"Host spark{n}\n  HostName 127.0.0.1\n  Port {port}\n" for n, port in enumerate(ports, 1)]
@@ -168,7 +172,7 @@ def checked(home: Path) -> None:
         *(now_s, "ok", "ok", now_s - 86400),
         why="fine",
         every_s=3600.0,
-        container=Container("qwen35", "c" * 64, "running", 0, "unless-stopped", None, now_s - 90000, verified=True),
+        container=Container("qwen35", "c" * 64, "running", 0, "unless-stopped", None, STARTED_S, verified=True),
         serves=Serves(image, "0.32.0", "Qwen/Qwen3.5-35B-A3B", commit, "qwen", now_s - 90000),
         speed=Speed(52.1, 52.4, 0.12, "proved", now_s - 600),
         machine=Machine(128 * 10**9, 20 * 10**9, 0, 0, 10**12, 10**6),

@@ -132,13 +132,14 @@ def built(kind: str, base: str) -> str:
 
 
 def sandbox(target: Path) -> None:
-    """The sandbox's own code, which needs nothing but Python."""
+    """The sandbox's own code and the bounds it reads with, which need nothing but Python."""
     source = TOP / "src" / "sparkwright"
     package = target / "sparkwright"
     package.mkdir(parents=True)
     shutil.copy(source / "__init__.py", package)
     ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(source / "sandbox", package / "sandbox", ignore=ignore)
+    for part in ("sandbox", "trust"):
+        shutil.copytree(source / part, package / part, ignore=ignore)
 
 
 # -- registry ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,14 @@ from pathlib import Path
 from sparkwright.errors import Refused
 
 FOLDERS = ("hosts", "recipes", "playbooks", "templates")
+#: what commands leave in a project's folder and nobody commits; spark.lock is committed
+GITIGNORE = """\
+.sandbox/
+.sparkwright/
+incidents/
+results/
+report.html
+"""
 
 
 def source() -> Path:
@@ -17,7 +25,10 @@ def source() -> Path:
 
 
 def lay(folder: Path) -> list[Path]:
-    """Copy them. Returns what was written. Raises Refused before anything when one of them is there already."""
+    """Copy them, and write a .gitignore where there is none. Returns what was written.
+
+    Raises Refused before anything when one of them is there already.
+    """
     top = source()
     files = [
         path for name in FOLDERS for path in sorted((top / name).rglob("*")) if path.is_file() and path.name[0] != "."
@@ -30,4 +41,8 @@ def lay(folder: Path) -> list[Path]:
     for path, target in zip(files, targets, strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text(GITIGNORE)
+        targets.append(ignore)
     return targets

@@ -29,7 +29,7 @@ PINNED = Pinned("qwen3.5-35b", "qwen35", DIGEST, "b" * 40)
 
 def answer(record: Record = RECORD, **more: Any) -> dict[str, Any]:
     memory = {"memory_available_bytes": 18 * 2**30, "memory_total_bytes": 120 * 2**30}
-    return {"record": record.to_json(), "live": False, "late": False, "busy": "", **memory, **more}
+    return {"record": record.to_json(), "live": False, "late": False, "busy": "", "outdated": "", **memory, **more}
 
 
 def line(row: Row) -> str:
@@ -90,7 +90,7 @@ def test_a_lock_that_knows_nothing_is_no_drift() -> None:
 def test_drift_is_named_and_what_was_not_looked_for_is_not_called_none() -> None:
     drifted = replace(RECORD, drift=("env", "image"))
     assert "env, image" in line(row_of("spark1", answer(drifted), PINNED, NOW_S))
-    live = row_of("spark1", {**answer(live=True)}, PINNED, NOW_S)
+    live = row_of("spark1", answer(replace(RECORD, every_s=0.0), live=True), PINNED, NOW_S)
     assert live.drift is None
     assert "none" not in line(live)
     assert "no schedule" in line(live)
@@ -109,3 +109,22 @@ def test_what_was_never_measured_is_a_dash_and_not_a_zero() -> None:
     said = line(row_of("spark1", answer(replace(RECORD, speed=Speed(None, 52.4))), PINNED, NOW_S))
     assert "- / 52.4" in said
     assert "0.0" not in said
+
+
+def test_a_check_that_no_longer_speaks_for_the_server_is_said_beside_what_is_seen() -> None:
+    said = line(
+        row_of(
+            "spark1",
+            answer(live=True, outdated="no check since the container was started (it said wedged)"),
+            PINNED,
+            NOW_S,
+        )
+    )
+    assert "now " in said and "no schedule" not in said
+    assert "no check since the container was started (it said wedged)" in said
+
+
+def test_a_deploy_in_progress_is_no_verdict() -> None:
+    record = {**RECORD.to_json(), "state": "in progress"}
+    row = row_of("spark1", {**answer(busy="ann@desk runs deploy"), "record": record, "live": True}, PINNED, NOW_S)
+    assert (row.state, row.exit) == ("in progress", 4)

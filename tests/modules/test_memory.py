@@ -198,3 +198,16 @@ def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch
     said = Fits().run(args, spark)
     assert said.exit is Exit.REFUSED
     assert "95.0 GiB will be available (25.0 now, 70.0 of the server, 0.0 of Ollama)" in said.msg
+
+
+def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that died between two restarts holds nothing of what was recorded for it."""
+
+    def inspect(client: object, name: str) -> dict[str, object]:
+        return {"Id": "server", "State": {"Running": True}}
+
+    monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
+    monkeypatch.setattr(Spark, "docker", lambda self: None)
+    spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
+    said = Fits().run(Fits.Args(name="qwen35", utilization=0.85), spark).msg
+    assert said == "120.0 GiB will be available, 106.0 needed"

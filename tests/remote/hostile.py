@@ -24,7 +24,9 @@ class Hostile:
         lab.sshd.forced = str(script)
 
     def says(self, *answers: dict[str, Any] | bytes) -> None:
-        """What it answers from now on: events, or bytes as they are."""
+        """What it answers from now on: events, or bytes as they are. It says `ready` first, unless it says that it can't be."""
+        first = answers[0].get("event") if answers and isinstance(answers[0], dict) else ""
+        answers = answers if first in ("runtime_missing", "no_python") else ({"event": "ready"}, *answers)
         lines = [one if isinstance(one, bytes) else json.dumps(one).encode() + b"\n" for one in answers]
         (self.folder / "answer").write_bytes(b"".join(lines))
         self.lab.sshd.start()

@@ -15,7 +15,7 @@ from invoke.exceptions import Exit as InvokeExit
 
 from sparkwright import host_side
 from sparkwright.cli import doctor, records, runs, status
-from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.errors import Failed, SparkwrightError, Unreachable
 from sparkwright.plan.events import LINE_BYTES, Event
 from sparkwright.plan.model import Plan
 from sparkwright.remote import runtime, ssh
@@ -94,8 +94,9 @@ def test_the_archive_of_a_runtime_lies_in_the_cache_whoever_names_it(home: Path)
 
 def test_a_host_can_not_have_a_request_twice_by_losing_its_runtime_in_the_middle(lab: Lab, hostile: Hostile) -> None:
     hostile.says({"event": "run_started", "run": "r", "play": "p"}, MISSING)
-    with pytest.raises(Refused, match="the runtime is not found there"):
+    with pytest.raises(Unreachable, match="the runner was killed"):
         ask(lab)
+    assert len(hostile.sent) == 1
 
 
 # -- events --------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from sparkwright.health.record import HISTORY, Container, Record, Speed
 from sparkwright.host.state import StateFolder
+from tests.remote import inspected
 from tests.remote.conftest import Lab
 from tests.remote.sshd import Sshd, free_port
 
@@ -29,25 +31,30 @@ RECORD = Record(
 )
 
 
+STARTED_S = float(int(time.time()) - 7200)
+
+
 @pytest.fixture
-def project(lab: Lab, tmp_path: Path) -> Path:
-    """Two hosts that check themselves, and one that is away."""
+def project(lab: Lab, tmp_path: Path) -> Iterator[Path]:
+    """Two hosts that check themselves and whose container is the one that was checked, and one that is away."""
     two = lab.another("two")
     folder = tmp_path / "project"
     (folder / "hosts").mkdir(parents=True)
     (folder / "playbooks").mkdir()
     ports = {"spark1": lab.sshd.port, "spark2": two.port, "spark3": free_port()}
-    for name, port in ports.items():
-        (folder / f"hosts/{name}.yml").write_text(f"address: 127.0.0.1\nport: {port}\n")
     for sshd, state in ((lab.sshd, "ok"), (two, "degraded")):
         checked(sshd, replace(RECORD, state=state, why="slow" if state != "ok" else "fine"))  # type: ignore[arg-type]
-    return folder
+    with inspected.engine(inspected.container(STARTED_S)) as docker_host:
+        for name, port in ports.items():
+            about = f"address: 127.0.0.1\nport: {port}\nenv: {{DOCKER_HOST: '{docker_host}'}}\n"
+            (folder / f"hosts/{name}.yml").write_text(about)
+        yield folder
 
 
 def checked(sshd: Sshd, record: Record) -> None:
     """What the clock's checks of ten minutes left there, the last one just now."""
     state, now_s = StateFolder.of(sshd.home), time.time()
-    container = replace(record.container, started_s=now_s - 7200)
+    container = replace(record.container, started_s=STARTED_S)
     speed = replace(record.speed, measured_s=now_s)
     record = replace(record, time_s=now_s, since_s=now_s - 900, container=container, speed=speed)
     state.write("health", record.to_json())

@@ -102,6 +102,7 @@ def test_stop_means_the_run_that_holds_the_lock_not_the_newest(tmp_path: Path) -
     ended = begun(state, "newest", 1)
     deploy.open()
     question.open()
+    ended.leave()
     os.utime(ended.folder, (0, 0))
     with lock.held(state, lock.Owner("deploy", "a@b", "deploy", os.getpid(), 1.0), host="spark1"):
         assert stop(tmp_path)["text"] == "run deploy stops at the next safe point"
@@ -112,6 +113,7 @@ def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path:
     state = StateFolder.of(tmp_path)
     one, ended = begun(state, "one", 60), begun(state, "newest", 1)
     one.open()
+    ended.leave()
     os.utime(ended.folder, (0, 0))
     assert stop(tmp_path)["text"] == "run one stops at the next safe point"
     two = begun(state, "two", 5)

@@ -114,11 +114,15 @@ class Desk:
             control.down(self.sandbox)
         assert said.code == 0, said.out[-3000:]
 
-    def serving(self) -> str:
-        """The Id of the container that serves; "" when none does or it gives no token."""
+    def docker(self) -> Any:
+        """The pretend Spark's engine, asked as somebody else on the host would."""
         import docker
 
-        client = docker.DockerClient(base_url=control.up(self.sandbox)["DOCKER_HOST"])
+        return docker.DockerClient(base_url=control.up(self.sandbox)["DOCKER_HOST"])
+
+    def serving(self) -> str:
+        """The Id of the container that serves; "" when none does or it gives no token."""
+        client = self.docker()
         rows = [row for row in client.api.containers() if row["Names"] == ["/qwen35"]]
         if not rows or self.run("play", "token", "--host", "sandbox").code != 0:
             return ""
@@ -126,9 +130,7 @@ class Desk:
         return str(rows[0]["Id"])
 
     def containers(self) -> list[str]:
-        import docker
-
-        client = docker.DockerClient(base_url=control.up(self.sandbox)["DOCKER_HOST"])
+        client = self.docker()
         return sorted(f"{row['Names'][0][1:]} {row['State']}" for row in client.api.containers(all=True))
 
 

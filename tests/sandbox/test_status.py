@@ -23,8 +23,10 @@ def asked(desk: Desk, *words: str) -> tuple[int, dict[str, Any]]:
 
 
 def scheduled(desk: Desk, *, age_s: float) -> None:
-    """As if the last check, made by hand, had been the clock's."""
+    """As if the last check, made by hand, had been the timer's, of a server that was verified an hour ago."""
     folder = desk.sandbox / "home/.local/state/sparkwright"
+    good = json.loads((folder / "verified.json").read_text())
+    (folder / "verified.json").write_text(json.dumps({**good, "since": time.time() - 3600}))
     known = json.loads((folder / record.LATEST).read_text())
     known |= {"every_s": 300.0, "time_s": time.time() - age_s}
     (folder / record.LATEST).write_text(json.dumps(known))
@@ -38,7 +40,7 @@ def test_from_nothing_to_a_checked_server(desk: Desk) -> None:
     desk.deployed()
     code, row = asked(desk)
     assert (code, row["state"], row["live"]) == (0, "up", True)
-    assert "does not prove" in row["why"]
+    assert "no token was asked for" in row["why"]
     assert row["drift"] is None
     assert row["digest"].startswith("sha256:")
     assert len(row["commit"]) == 40
@@ -55,6 +57,25 @@ def test_from_nothing_to_a_checked_server(desk: Desk) -> None:
     code, row = asked(desk)
     assert (code, row["state"]) == (4, "unknown")
     assert "overdue" in row["why"]
+
+
+def test_a_check_says_nothing_of_what_came_after_it(desk: Desk) -> None:
+    """A server that died, one that was started again by hand, one that hangs: each time what is there now is told."""
+    desk.deployed()
+    assert desk.run("health", "--host", "sandbox").code == 0
+    assert asked(desk)[1]["state"] == "ok"
+
+    desk.docker().api.stop("qwen35")
+    code, row = asked(desk)
+    assert (code, row["state"], row["tok_per_s"]) == (1, "down", None)
+    assert row["why"].startswith("qwen35 is exited (exit code ")
+
+    desk.docker().api.start("qwen35")
+    states = [asked(desk)[1]["state"] for _ in range(40)]
+    assert states[-1] == "up" and set(states) <= {"starting", "up"}
+    code, row = asked(desk)
+    assert (code, row["live"]) == (0, True)
+    assert row["outdated"] == "no check since the container was started (it said ok)"
 
 
 def test_an_unreachable_host_is_a_line(desk: Desk) -> None:

@@ -64,7 +64,7 @@ def test_an_ordinary_lock_is_written_as_it_always_was(tmp_path: Path) -> None:
         ("path: two", "path: one", "the file 'one' twice"),
         ("path: two", "path: one/x", "'one' as a file and as a folder"),
         ("size_bytes: 1", "size_bytes: -1", "not -1"),
-        ("size_bytes: 1", "size_bytes: 100000000000000000000", "not 100000000000000000000"),
+        ("size_bytes: 1", "size_bytes: 100000000000000000000", "out of range"),
         ("size_bytes: 1", "size_bytes: 1.0", "integer"),
         ("sha256: null", "sha256: ../x", "sha256"),
         (f"blob_id: {'b' * 40}", "blob_id: null", "neither sha256 nor blob_id"),

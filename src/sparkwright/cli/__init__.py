@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 
@@ -17,6 +18,7 @@ with quick.importing():
 from sparkwright import __version__
 from sparkwright.cli import (
     bench,
+    command_line,
     doctor,
     health,
     images,
@@ -35,6 +37,7 @@ from sparkwright.cli import (
     status,
 )
 
+command_line.install()
 namespace = Collection(
     *operate.TASKS,
     *runs.TASKS,
@@ -59,9 +62,18 @@ namespace = Collection(
 
 def main() -> None:
     """The installed command `sparkwright`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal of ASCII only
     try:
         Program(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
         code = 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `sparkwright --help | head`
+        code = 0
+    except OSError as error:  # Invoke reads ~/.invoke.yaml, and HOME can be a file
+        print(f"{error.filename}: {error.strerror}.", file=sys.stderr)
+        code = 1
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     with contextlib.suppress(OSError):

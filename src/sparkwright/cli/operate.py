@@ -13,7 +13,8 @@ from sparkwright.cli.reporting import reporting, worst
 #: option, default, what `--help` says
 OPTIONS: tuple[tuple[str, str | bool | int, str], ...] = (
     ("host", "", "which hosts: spark1, spark1,spark2, a group, all, lab:!spark3, spark*"),
-    ("check", False, "look only: say what would change (exit 2 when something would)"),
+    ("check", False, "dry run: show what would change (exit code 2 if anything would)"),
+    ("dry_run", False, "the same as --check"),
     ("diff", False, "show what differs, field by field"),
     ("tags", "", "only the tasks with one of these tags, comma separated"),
     ("skip_tags", "", "not the tasks with one of these tags"),
@@ -65,6 +66,7 @@ def run_playbook(playbook: str, command: str, **given: Any) -> int:
 
     command: how to give it again, as `restart`.
     """
+    given["check"] = given["check"] or given["dry_run"]
     if given["list_tasks"]:
         from sparkwright.cli import session
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from invoke.exceptions import Exit as InvokeExit
 
-from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.errors import Exit, Inconclusive, SparkwrightError
 from sparkwright.plan.events import event
 
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
@@ -48,16 +48,31 @@ def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read is gone: nothing more to say
             code = 0
+        except KeyboardInterrupt:
+            _say(Inconclusive("interrupted by Ctrl-C."), options)
+            code = int(Exit.INCONCLUSIVE)
         except Exception as error:
             if options.get("debug") or os.environ.get("SPARKWRIGHT_DEBUG"):
                 raise
-            said = f"sparkwright broke: {type(error).__name__}: {error}."
-            _say(SparkwrightError(said, fix="`--debug` shows where; please report it."), options)
+            _say(_of_the_system(error) or _internal(error), options)
             code = int(Exit.FAILED)
         if code:
             raise InvokeExit(code=code)
 
     return run
+
+
+def _of_the_system(error: Exception) -> SparkwrightError | None:
+    """What the operating system refused: a full disk, a read-only folder, a home that is a file."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return None
+    named = f"{error.filename}: " if error.filename else ""
+    return SparkwrightError(f"{named}{error.strerror}.")
+
+
+def _internal(error: Exception) -> SparkwrightError:
+    said = f"internal error: {type(error).__name__}: {error}."
+    return SparkwrightError(said, fix="`--debug` shows the traceback; please report it.")
 
 
 def _say(error: SparkwrightError, options: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ def _ask_stop(hosts: str) -> bool:
     if not sys.stdin.isatty():
         return False
     try:
-        answer = input(f"\n{hosts}: [l]eave it running there, or [s]top it at the next safe point? ")
+        answer = input(f"\n{hosts}: leave it running (l, default) or stop it at the next safe point (s)? ")
     except (EOFError, KeyboardInterrupt):
         return False
     return answer.strip().lower().startswith("s")

@@ -20,8 +20,11 @@ from sparkwright.fleet import Member
 from sparkwright.health.judge import EXITS
 from sparkwright.health.record import checked
 
-#: what a look without a check says beside a check's own states
-UP = "up"
+#: how the command exits for each state: those of a check, and those that only this moment has
+CODES: dict[str, Exit] = {str(state): code for state, code in EXITS.items()} | {
+    "up": Exit.OK,
+    "in progress": Exit.INCONCLUSIVE,
+}
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,9 @@ def _row(member: Member, answer: asking.Answer, wanted: Pinned) -> Row:
 def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:
     """A host's answer as a row. A check that is overdue says nothing of the present. Raises ValueError for what is none."""
     told = event["record"]
-    state, why = told["state"], told["why"]
     record = checked(told)
-    if event["late"]:
+    state, why = told["state"], told["why"] if event["live"] else record.sentence
+    if event["late"] and not event["live"]:
         state, why = "unknown", f"the check is overdue; at the last one it was {state}"
     digest = record.serves.image.partition("@")[2]
     started_s = record.container.started_s if record.container.status == "running" else None
@@ -129,10 +132,12 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
         behind=tuple(behind),
         checked_s=None if event["live"] else max(0.0, now_s - record.time_s),
         live=event["live"],
+        scheduled=record.every_s > 0,
+        outdated=event["outdated"],
         late=event["late"],
         busy=event["busy"],
         sandbox=record.sandbox,
-        exit=int(Exit.OK if state == UP else EXITS.get(state, Exit.INCONCLUSIVE)),
+        exit=int(CODES.get(state, Exit.INCONCLUSIVE)),
     )
 
 

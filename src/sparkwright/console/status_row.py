@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """A host now. state: of health/record.py, `up` or `unreachable`. live: looked at now, no check speaks for it. drift: what
-    differs, field by field; behind: what of the lock is not what runs ("image", "model"). None: not known."""
+    """A host now. None: not known.
+
+    state: of health/record.py, `up`, `in progress` or `unreachable`. live: of this moment alone, no check speaks for it;
+    outdated: why the last one does not. scheduled: the host checks itself. drift: what differs, field by field; behind: what of
+    the lock is not what runs ("image", "model").
+    """
 
     host: str
     state: str
@@ -28,6 +32,8 @@ class Row:
     behind: tuple[str, ...] = ()
     checked_s: float | None = None
     live: bool = False
+    scheduled: bool = False
+    outdated: str = ""
     late: bool = False
     busy: str = ""
     sandbox: bool = False

@@ -23,6 +23,7 @@ STYLES = {
     "ok": "green",
     "up": "green",
     "starting": "cyan",
+    "in progress": "cyan",
     "degraded": "yellow",
     "unknown": "dim",
     "unreachable": "bold red",
@@ -79,7 +80,7 @@ def _cells(row: Row) -> dict[str, str]:
         "UP": "-" if row.up_s is None else age(row.up_s),
         "MEMORY": _memory(row),
         "DRIFT": _drift(row),
-        "CHECKED": "now, no schedule" if row.live else "-" if row.checked_s is None else f"{age(row.checked_s)} ago",
+        "CHECKED": _checked(row),
         "WHY": _why(row),
     }
 
@@ -107,11 +108,15 @@ def _drift(row: Row) -> str:
     return "; ".join(said) or "none"
 
 
+def _checked(row: Row) -> str:
+    if row.live:
+        return "now" if row.scheduled else "now, no schedule"
+    return "-" if row.checked_s is None else f"{age(row.checked_s)} ago"
+
+
 def _why(row: Row) -> str:
-    """Who works there is worth more than why it is not fine."""
-    if row.busy:
-        return row.busy
-    return "" if row.state in FINE else words.short(row.why, 160)
+    """Who works there is worth more than why it is not fine, and that is worth more than why no check speaks for it."""
+    return words.short(row.busy or ("" if row.state in FINE else row.why) or row.outdated, 160)
 
 
 def age(seconds: float) -> str:

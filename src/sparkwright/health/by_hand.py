@@ -47,12 +47,13 @@ def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> I
 
 
 def sentence(record: Record) -> str:
-    """The record in one line."""
-    return f"{record.state}: {record.why}"
+    """What this check saw, in one line, and beside it what the scheduled checks say so far, where that is something else."""
+    so_far = f" (scheduled checks so far: {record.state})" if record.state != record.seen else ""
+    return f"{record.seen}: {record.why}{so_far}"
 
 
 def _told(record: Record, seconds: float) -> Iterator[Event]:
-    code = EXITS[record.state]
+    code = EXITS[record.seen]
     failed = code is not Exit.OK
     rows = [f"{one.level}: {one.check}: {one.said}" for one in record.evidence if one.level != "ok"]
     data = {"evidence": rows, "record": record.to_json()}

@@ -98,7 +98,7 @@ class Check:
             seen=judgement.state,
             since_s=round(since_s, 3),
             before=before or "",
-            why=_why(told, judgement),
+            why=judgement.why,
             cure=judgement.cure,
             flapping=flapping,
             busy=look.busy,
@@ -215,11 +215,6 @@ def _served(look: Look, remembered: Remembered) -> float | None:
         return None
     seconds = look.time_s - float(last["time_s"])
     return round((now - float(last["generated"])) / seconds, 2) if seconds > 0 else None
-
-
-def _why(told: str, judgement: Judgement) -> str:
-    """The sentence of a look; that it is not confirmed yet, or not believed yet, is said."""
-    return judgement.why if told == judgement.state else f"this look alone says {judgement.state}: {judgement.why}"
 
 
 def _who_works(context: Context) -> str:

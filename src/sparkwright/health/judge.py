@@ -35,13 +35,15 @@ POWER = "cut the host's AC power for 60 s (USB-PD); a restart does not heal it"
 class Limits:
     """Where good ends. frozen_s: longer than the longest prefill (128K tokens take a GB10 about 52 s).
 
-    ready_factor: a start may take this times the last measured one. ready_s: how long when none was measured.
+    ready_factor: a start may take this times the last measured one, never less than ready_floor_s. ready_s: how long when none
+    was measured.
     busy_percent, low_w, low_mhz: together the sign of a power supply that negotiated too little.
     """
 
     token_s: float = 30.0
     frozen_s: float = 60.0
     ready_factor: float = 2.0
+    ready_floor_s: float = 30.0
     ready_s: float = 900.0
     available_bytes: int = 2 * GIB
     swap_used: float = 0.9
@@ -153,8 +155,10 @@ def _container(look: Look, limits: Limits) -> Answer:
         return "bad", f"there is no container {box.name}", "down", "deploy"
     if box.status == "paused":
         return "bad", f"{box.name} is paused", "down", "person"
+    if box.status == "restarting" and box.exit_code:
+        return "bad", f"{box.name} exited with code {box.exit_code}; Docker is restarting it", "down"
     if box.status == "restarting":
-        return "warn", f"{box.name} ended with exit code {box.exit_code} and is started again", "starting"
+        return "warn", f"{box.name} is being restarted", "starting"
     if box.status != "running":
         how = "or was stopped by hand" if box.exit_code == 0 else "and nobody started it again"
         return "bad", f"{box.name} has {box.status} with exit code {box.exit_code}, {how}", "down", "person"
@@ -183,19 +187,19 @@ def _health(look: Look, limits: Limits) -> Answer:
         return "ok", "/health answers 200"
     if status:
         return "bad", f"/health answers {status}: the engine is dead", "down", "restart"
-    said = f"nobody answers at {look.server.url}{f' ({look.error})' if look.error else ''}"
+    said = f"nothing answers at {look.server.url}{f' ({look.error})' if look.error else ''}"
     if box.status not in ("running", "restarting"):
         return ("bad" if box.status else "unknown"), said, "down"
     if box.started_s is None:
         return "unknown", f"{said}, and it is not known since when it runs", "unknown"
     age_s = look.time_s - box.started_s
-    allowed_s = limits.ready_factor * look.ready_s if look.ready_s else limits.ready_s
+    allowed_s = max(limits.ready_floor_s, limits.ready_factor * look.ready_s) if look.ready_s else limits.ready_s
     measured = f", the last start took {look.ready_s:.0f} s" if look.ready_s else ""
     if look.answered:
         return "bad", f"{said} any more, though its process runs", "down", "restart"
     if age_s <= allowed_s:
-        return "warn", f"it starts since {age_s:.0f} s (allowed: {allowed_s:.0f} s{measured})", "starting"
-    return "bad", f"{said}; it starts since {age_s:.0f} s, {allowed_s:.0f} s are allowed{measured}", "down", "restart"
+        return "warn", f"starting for {age_s:.0f} s (up to {allowed_s:.0f} s{measured})", "starting"
+    return "bad", f"{said} after {age_s:.0f} s; a start may take {allowed_s:.0f} s{measured}", "down", "restart"
 
 
 def _token(look: Look, limits: Limits) -> Answer:
@@ -241,7 +245,7 @@ def _power(look: Look, limits: Limits) -> Answer:
     if all(starved(one, limits) for one in look.gpus):
         one = look.gpus[-1]
         said = f"the GPU is {one.utilization_percent:.0f} % busy at {one.clock_mhz:.0f} MHz and {one.power_w:.0f} W"
-        return "bad", f"{said}: {POWER}", "wedged", "power"
+        return "bad", f"{said}: {POWER}", "degraded", "power"
     return "ok", _gpu_words(look.gpus[-1])
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC
 from typing import Any
 
 from sparkwright.engine import endpoints, key_file
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judge import Limits, Look, starved
+from sparkwright.health.live import container_of, serves_of
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence, http_probe, server_key
@@ -44,14 +44,7 @@ class Looker:
     @property
     def serves(self) -> Serves:
         """What the last good state says."""
-        model, spec = self.good.get("model") or {}, self.good.get("spec") or {}
-        return Serves(
-            image=spec.get("image", ""),
-            model=model.get("id", ""),
-            commit=model.get("commit", ""),
-            served_name=(self.good.get("serve") or {}).get("served_name", ""),
-            since_s=self.good.get("since"),
-        )
+        return serves_of(self.good)
 
     def look(self, *, busy: str = "") -> Look:
         """Look once. busy: who works on the host; then only what disturbs nobody is looked at."""
@@ -211,22 +204,6 @@ class Looker:
 def start_of(box: Container) -> str:
     """Names one start of one container."""
     return f"{box.id}@{box.started_s}@{box.restarts}" if box.id else ""
-
-
-def container_of(inspected: dict[str, Any], verified_id: str) -> Container:
-    """What a record holds of an inspected container. verified_id: of the last good state's."""
-    state = inspected["State"]
-    started = containers.started_at(inspected).replace(tzinfo=UTC).timestamp()
-    return Container(
-        name=inspected["Name"].lstrip("/"),
-        id=inspected["Id"],
-        status=state["Status"],
-        restarts=int(inspected.get("RestartCount", 0)),
-        policy=inspected["HostConfig"]["RestartPolicy"]["Name"] or "no",
-        exit_code=None if state["Status"] == "running" else state.get("ExitCode"),
-        started_s=started,
-        verified=inspected["Id"] == verified_id,
-    )
 
 
 def _counted(server: Server, counters: Mapping[str, float]) -> Server:

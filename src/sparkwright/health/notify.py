@@ -62,13 +62,13 @@ def tell(
 
 def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
     """The message: short enough for a chat, whole enough for a program."""
-    text = f"{host}: {before} -> {record.state}: {record.why}"
+    text = f"{host}: {before} -> {record.state}: {record.sentence}"
     about = {
         "text": text,
         "host": host,
         "state": record.state,
         "before": before,
-        "why": record.why,
+        "why": record.sentence,
         "cure": record.cure,
     }
     bad = [f"{one.check}: {one.said}" for one in record.evidence if one.level in ("bad", "warn")]

@@ -137,7 +137,7 @@ class Record:
     """One check.
 
     time_s, since_s: seconds since the epoch, of the check and of the last change of state. state: what it is after damping.
-    seen: what this look alone says. before: the state of the check before, "" when there was none. why: one sentence.
+    seen: what this check alone saw, and why: that in one sentence. before: the state of the check before, "" when there was none.
     cure: what helps. flapping: it changed so often that a better state has to hold before it counts. busy: who works on the host
     ("" nobody); then nothing was probed. drift: fields in which the running container differs from the last good state, "image"
     and "model FILE" among them. healed: what was done about it, "" nothing. every_s: how often it is scheduled, 0 by hand.
@@ -170,6 +170,11 @@ class Record:
     def changed(self) -> bool:
         """Whether this check changed the state. The first check of a host changes nothing."""
         return self.before not in ("", self.state)
+
+    @property
+    def sentence(self) -> str:
+        """Why it is in this state; what a single check saw and is not confirmed yet is called that."""
+        return self.why if self.state == self.seen else f"this check: {self.seen} (not yet confirmed): {self.why}"
 
     def late(self, now_s: float) -> bool:
         """Whether a scheduled check is overdue: three were missed, or its time is still to come, by a wrong clock."""

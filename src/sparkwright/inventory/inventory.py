@@ -104,9 +104,11 @@ def _host(path: Path, groups: Mapping[str, GroupFile]) -> Host:
 def _key_variable(recipe: Path) -> str:
     """The environment variable with the key of a recipe's server; empty for none. What is wrong in it its check will say."""
     try:
-        data = document.load(recipe).data if recipe.is_file() else {}
+        if b"server_key" not in recipe.read_bytes():
+            return ""
+        data = document.load(recipe).data
         return str(data["server_key"].get("env") or "")
-    except (Refused, OSError, AttributeError, KeyError, TypeError):
+    except (OSError, ValueError, Refused, AttributeError, KeyError, TypeError):
         return ""
 
 

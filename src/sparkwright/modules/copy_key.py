@@ -22,7 +22,7 @@ from sparkwright.trust.visible import one_line
 LIVES_S = 900
 MARK = b" sparkwright-copy"
 #: one key and nothing else: it comes from another host
-KEY = re.compile(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}")
+KEY = re.compile(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,64} [A-Za-z0-9+/]{1,16384}={0,3}")
 EXPIRY = re.compile(rb'expiry-time="(\d{12})"')
 
 

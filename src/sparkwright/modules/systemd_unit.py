@@ -15,7 +15,7 @@ from sparkwright.trust.visible import one_line
 
 #: systemd.unit(5)
 UNIT = re.compile(
-    r"[A-Za-z0-9:_.\\@-]{1,240}\.(?:service|socket|timer|mount|path|slice|target|swap|automount|device|scope)"
+    r"(?<![A-Za-z0-9:_.\\@-])[A-Za-z0-9:_.\\@-]{1,240}\.(?:service|socket|timer|mount|path|slice|target|swap|automount|device|scope)"
 )
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result")
 STARTED = ("active", "activating", "reloading")

@@ -84,6 +84,7 @@ KINDS: dict[str, dict[str, Shape]] = {
         "live": bool,
         "late": bool,
         "busy": line,
+        "outdated": Usual(line, ""),
         "memory_available_bytes": BYTES,
         "memory_total_bytes": BYTES,
     },

@@ -22,7 +22,7 @@ from sparkwright.remote import wheels
 from sparkwright.trust.names import MACHINE, PYTHON_VERSION, inside, matched
 
 #: of a wheel, what belongs beside its packages (PEP 427); scripts, headers and data are left out
-_BESIDE = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(.+)")
+_BESIDE = re.compile(r"(?<![^/])[^/]{1,255}\.data/(?:purelib|platlib)/(.+)")
 #: what a host never imports
 _LEFT_OUT = {"tests", "test", "bin", "__pycache__"}
 

@@ -126,6 +126,8 @@ class SshLink:
             if first["event"] == "ready":
                 yield from self._conversation(channel, events, header, secrets)
                 return
+            with contextlib.suppress(OSError):
+                channel.shutdown_write()  # nothing will be asked of what answered
             collections.deque(events, maxlen=0)  # to its end: then its last words are there too
             yield from self._bring(transport, first, shipping.no_start(channel), may_ship=may_ship)
         finally:

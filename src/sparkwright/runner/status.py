@@ -1,6 +1,6 @@
-"""What a host says of itself in one short answer: its last scheduled check, or, where nothing is scheduled, a look now.
+"""What a host says of itself in one short answer: its last check where that still speaks for the present, else a look now.
 
-It asks for no token and writes nothing. What the clock's check has found is not looked for again: it costs next to nothing.
+The container and /health are looked at each time; no token is asked for, and nothing is written.
 """
 
 from __future__ import annotations
@@ -9,33 +9,35 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sparkwright.health import record
+from sparkwright.health import live, record
 from sparkwright.health.record import Record
 from sparkwright.host.machine import Machine
+from sparkwright.host.records import good_states
 from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import Event, event
 from sparkwright.runner import lock
-
-#: a check by hand speaks for the present as long as this
-BY_HAND_S = 600.0
 
 
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `status` event: record (as health/record.py has it), live, late, busy, and memory_available_bytes of this moment.
 
-    live: no check speaks for the present, so it was looked now; `record.state` is then `up`, `starting`, `down` or `unknown`.
-    late: the scheduled check is overdue.
+    live: no check speaks for the present; `record.state` is then of this moment: `up`, `starting`, `in progress`, `down`,
+    `crash-looping` or `unknown`. outdated: why the last check does not, with what it said. late: the scheduled check is overdue.
     """
-    now_s = time.time()
+    now_s, good, busy = time.time(), good_states.last(state), _busy(state)
     found = record.latest(state.path)
-    busy = _busy(state)
-    if found is None or not _speaks(found, now_s):
-        from sparkwright.runner import live_status
-
-        told = live_status.look(machine, state, str(request.get("container", "")), now_s, busy)
-        yield event("status", record=told, live=True, late=False, busy=busy, **_now(machine))
+    name = found.container.name if found is not None and found.container.name else str(request.get("container", ""))
+    now = live.look(machine, good, name, now_s)
+    outdated = "" if found is None else live.outdated(found, now, good)
+    late = found is not None and found.late(now_s)
+    if found is not None and not outdated and not busy:
+        yield event("status", record=found.to_json(), live=False, late=late, busy="", outdated="", **_now(machine))
         return
-    yield event("status", record=found.to_json(), live=False, late=found.late(now_s), busy=busy, **_now(machine))
+    shown = live.record_of(now, good, busy=busy, sandbox=machine.sandbox)
+    last = f"{outdated} (it said {found.state})" if found is not None and outdated else ""
+    if found is not None:
+        shown["every_s"] = found.every_s
+    yield event("status", record=shown, live=True, late=late, busy=busy, outdated=last, **_now(machine))
 
 
 def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -58,7 +60,7 @@ def row_of(one: Record) -> list[Any]:
     """A check as a row. tok_per_s: only of a check that measured it, for others repeat the last measurement."""
     fresh = one.speed.measured_s is not None and abs(one.speed.measured_s - one.time_s) < max(one.every_s, 60.0)
     speed = one.speed.tok_per_s if fresh else None
-    why = "" if one.state == "ok" else one.why
+    why = "" if one.state == "ok" else one.sentence
     figures = (
         speed,
         one.speed.baseline_tok_per_s,
@@ -67,11 +69,6 @@ def row_of(one: Record) -> list[Any]:
         one.gpu.power_w,
     )
     return [round(one.time_s), one.state, why, *figures, one.healed]
-
-
-def _speaks(one: Record, now_s: float) -> bool:
-    """Whether a check says something of the present: it comes again by itself, or was just made."""
-    return one.every_s > 0 or 0 <= now_s - one.time_s < BY_HAND_S
 
 
 def _busy(state: StateFolder) -> str:

@@ -91,8 +91,9 @@ def fault(folder: Path, name: str | None) -> None:
         path.unlink(missing_ok=True)
     else:
         path.write_text(name)
+    wanted = f"{name} {path.stat().st_mtime_ns}" if name else ""
     deadline_s = time.monotonic() + APPLY_S
-    while _lives(folder) and _applied(folder) != (name or "") and time.monotonic() < deadline_s:
+    while _lives(folder) and _applied(folder) != wanted and time.monotonic() < deadline_s:
         time.sleep(0.02)
 
 

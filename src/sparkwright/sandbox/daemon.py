@@ -54,6 +54,15 @@ DGX_OTA_VERSION="7.3.1"
 OS_RELEASE = 'PRETTY_NAME="Ubuntu 24.04.3 LTS (sandbox)"\nID=ubuntu\nVERSION_ID="24.04"\n'
 
 
+def order(folder: Path) -> str:
+    """The fault that is asked for and when it was: the same one again breaks again what was cured meanwhile. Empty for none."""
+    path = folder / "fault"
+    try:
+        return f"{path.read_text().strip()} {path.stat().st_mtime_ns}"
+    except FileNotFoundError:
+        return ""
+
+
 class Spark:
     """folder: everything of this pretend Spark."""
 
@@ -115,9 +124,9 @@ class Spark:
         last = ""
         (self.folder / "applied").unlink(missing_ok=True)
         while state.exists():
-            now = self.fault()
+            now = order(self.folder)
             if now != last:
-                self._apply(now)
+                self._apply(self.fault())
                 last = now
                 (self.folder / "applied").write_text(now)
             time.sleep(0.05)

@@ -8,7 +8,9 @@ from sparkwright.trust.visible import one_line
 
 #: as docker reads a size (go-units RAMInBytes): 64gb, 512m, 1.5GiB, 1024
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp]?)i?b?", re.I)
-_PORT = re.compile(r"(?:(?:[0-9.]+|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5}):([0-9]{1,5})(?:/(?:tcp|udp|sctp))?")
+_PORT = re.compile(
+    r"(?<![0-9.])(?:(?:[0-9.]{1,15}|\[[0-9A-Fa-f:.]{1,45}\]):)?([0-9]{1,5}):([0-9]{1,5})(?:/(?:tcp|udp|sctp))?"
+)
 _GPUS = re.compile(r"(?:all|[1-9][0-9]{0,2}|device=[\w.:-]+(?:,[\w.:-]+)*)?", re.ASCII)
 _ULIMIT = re.compile(r"(?:-1|[0-9]{1,19})(?::(?:-1|[0-9]{1,19}))?")
 LARGEST_PORT = 65535

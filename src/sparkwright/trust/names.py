@@ -23,10 +23,10 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 #: an image's repository and tag, as distribution/reference has them: HOST[:PORT]/path/of/it, tag
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_LABEL = r"[A-Za-z0-9](?:-*+[A-Za-z0-9])*+"
 _HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?"
-_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
-REPOSITORY = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*")
+_PART = r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+"
+REPOSITORY = re.compile(rf"(?<![A-Za-z0-9.-])(?:{_HOST}/)?{_PART}(?:/{_PART})*")
 TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 REPOSITORY_BYTES = 255
 #: what an image is made for, as linux/arm64

@@ -135,7 +135,7 @@ def _is_model(kind: Any) -> bool:
 
 def _named(value: Any) -> str:
     """A value as a message repeats it; of what holds others, and of an address with a password in it, only the kind."""
-    if isinstance(value, str) and re.search(r":[^/\s@]+@", value[:SHOWN_CHARS]):
+    if isinstance(value, str) and re.search(r":[^/\s@:]{1,200}@", value[:SHOWN_CHARS]):
         return _kind(value)
     return one_line(repr(value), at_most=SHOWN_CHARS) if isinstance(value, str | int | float) else _kind(value)
 

@@ -159,8 +159,9 @@ class Composer:
             self._no_tag(event)
 
     def _no_tag(self, event: Any) -> NoReturn:
-        """What it is called is not said: a secret may begin with `!`."""
-        self._refuse(event, "tags are not for files of sparkwright. Quote a value that begins with `!`.")
+        shown = str(event.tag).replace("tag:yaml.org,2002:", "!!")
+        known = f"the tag {one_line(shown, at_most=SHOWN_CHARS)}" if shown.startswith("!!") else "a tag"
+        self._refuse(event, f"{known} is not known here. Quote a value that begins with `!`.")  # it may be a password
 
     def _refuse(self, event: Any, sentence: str) -> NoReturn:
         raise Refused(sentence, where=f"{self.where}:{_line(event)}")

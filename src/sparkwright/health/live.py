@@ -1,0 +1,159 @@
+"""What can be seen of a server in a tenth of a second: its container and /health, at this moment.
+
+Neither proves that it generates. But a record of a check speaks for the present only where they are still what they were then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC
+from typing import Any
+
+from sparkwright.engine import endpoints
+from sparkwright.errors import SparkwrightError
+from sparkwright.health.judge import Limits
+from sparkwright.health.record import Container, Record, Server, Serves
+from sparkwright.host import http_probe
+from sparkwright.host.containers import containers, engine_socket
+from sparkwright.host.machine import Machine
+
+ENGINE_S = 3.0
+HEALTH_S = 2.0
+#: a check by hand speaks for the present as long as this
+BY_HAND_S = 600.0
+#: states that are told from this moment alone: a start goes on, an end may be over
+MOMENTARY = ("starting", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What is there at this moment. error: why nothing is known. health_status: of /health, 0 when nothing answered."""
+
+    time_s: float
+    container: Container = field(default_factory=Container)
+    url: str = ""
+    health_status: int | None = None
+    error: str = ""
+
+
+def look(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> Now:
+    """Inspect the container and ask /health. good: the last verified state. name: of the container, when there is none."""
+    name = str((good.get("spec") or {}).get("name", "") or name)
+    if not name:
+        return Now(now_s, error="nothing was deployed here, and the host has no recipe")
+    try:
+        inspected = _inspect(machine, name)
+        if inspected is None:
+            return Now(now_s, Container(name, status="absent"))
+        box, url = container_of(inspected, str(good.get("container_id", ""))), containers.url_of(inspected)
+    except SparkwrightError as error:
+        return Now(now_s, Container(name), error=error.message)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return Now(now_s, Container(name), error=f"the Docker Engine's answer can't be read: {type(error).__name__}")
+    if box.status != "running" or not url:
+        return Now(now_s, box, url)
+    return Now(now_s, box, url, http_probe.ask(url, endpoints.HEALTH, timeout_s=HEALTH_S).status)
+
+
+def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
+    """(state, why) of this moment alone: up, starting, crash-looping, down or unknown."""
+    box = now.container
+    if now.error:
+        return "unknown", now.error
+    if box.status == "absent":
+        return "down", f"there is no container {box.name}"
+    if box.status == "restarting":
+        return "crash-looping", f"{box.name} exited with code {box.exit_code}; restart {box.restarts} is under way"
+    if box.status != "running":
+        return "down", f"{box.name} is {box.status} (exit code {box.exit_code})"
+    if now.health_status is None:
+        return "unknown", f"{box.name} publishes no port"
+    if now.health_status == 200:
+        return "up", "/health answers; no token was asked for"
+    said = f"/health answers {now.health_status}" if now.health_status else f"nothing answers at {now.url}"
+    runs_s = now.time_s - (box.started_s or now.time_s)
+    most_s = allowed_s(good, Limits())
+    if now.health_status or runs_s > most_s:
+        return "down", f"{said}; the container has been running for {runs_s:.0f} s"
+    return "starting", f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)"
+
+
+def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
+    """How long a start may take, seconds."""
+    measured_s = (good.get("measured") or {}).get("ready_s")
+    return max(limits.ready_floor_s, limits.ready_factor * float(measured_s)) if measured_s else limits.ready_s
+
+
+def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:
+    """Why a check says nothing of the present; empty when it does."""
+    was, box = record.container, now.container
+    if not record.every_s and not 0 <= now.time_s - record.time_s < BY_HAND_S:
+        return "no check in the last 10 minutes"
+    if float(good.get("since") or 0) > record.time_s:
+        return "no check since the last deploy"
+    if (was.id, was.started_s) != (box.id, box.started_s):
+        return "no check since the container was started"
+    if was.status != box.status or (record.server.health_status == 200) != (now.health_status == 200):
+        return "no check since that changed"
+    return "no check since" if record.state in MOMENTARY or record.busy else ""
+
+
+def record_of(now: Now, good: Mapping[str, Any], *, busy: str, sandbox: bool) -> dict[str, Any]:
+    """This moment as the JSON of a record, whose state is that of `judged`, or `in progress` while a run changes the server."""
+    state, why = judged(now, good)
+    if busy and state != "up":
+        state, why = "in progress", busy
+    server = Server(now.url, health_status=now.health_status)
+    found = Record(
+        time_s=now.time_s,
+        state="unknown",
+        seen="unknown",
+        since_s=now.time_s,
+        why=why,
+        busy=busy,
+        container=now.container,
+        server=server,
+        serves=serves_of(good),
+        sandbox=sandbox,
+    )
+    return {**found.to_json(), "state": state, "seen": state}
+
+
+def serves_of(good: Mapping[str, Any]) -> Serves:
+    """What the last verified state says."""
+    model, spec = good.get("model") or {}, good.get("spec") or {}
+    return Serves(
+        image=spec.get("image", ""),
+        model=model.get("id", ""),
+        commit=model.get("commit", ""),
+        served_name=(good.get("serve") or {}).get("served_name", ""),
+        since_s=good.get("since"),
+    )
+
+
+def container_of(inspected: Mapping[str, Any], verified_id: str) -> Container:
+    """What a record holds of an inspected container. verified_id: of the last good state's."""
+    state = inspected["State"]
+    started = containers.started_at(dict(inspected)).replace(tzinfo=UTC).timestamp()
+    return Container(
+        name=inspected["Name"].lstrip("/"),
+        id=inspected["Id"],
+        status=state["Status"],
+        restarts=int(inspected.get("RestartCount", 0)),
+        policy=inspected["HostConfig"]["RestartPolicy"]["Name"] or "no",
+        exit_code=None if state["Status"] == "running" else state.get("ExitCode"),
+        started_s=started,
+        verified=inspected["Id"] == verified_id,
+    )
+
+
+def _inspect(machine: Machine, name: str) -> dict[str, Any] | None:
+    if engine_socket.speaks(machine.docker_host):
+        return engine_socket.inspect(machine.docker_host, name, ENGINE_S)
+    from sparkwright.runner.context import Engine
+
+    try:
+        return containers.inspect(Engine(machine, timeout_s=int(ENGINE_S)).client(), name)
+    except OSError as error:
+        raise SparkwrightError(f"the Docker Engine does not answer: {type(error).__name__}") from None

@@ -1,0 +1,53 @@
+"""A Docker socket that knows one container, for what only inspects it."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+
+def container(started_s: float, **state: Any) -> dict[str, Any]:
+    """The inspect of a running container that publishes no port."""
+    started = time.strftime("%Y-%m-%dT%H:%M:%S.000000000Z", time.gmtime(started_s))
+    return {
+        "Id": "c" * 64,
+        "Name": "/qwen35",
+        "State": {"Status": "running", "ExitCode": 0, "StartedAt": started, **state},
+        "HostConfig": {"RestartPolicy": {"Name": "unless-stopped"}, "PortBindings": {}},
+    }
+
+
+@contextmanager
+def engine(inspected: dict[str, Any]) -> Iterator[str]:
+    """The DOCKER_HOST of an engine that answers this to every inspect, until the block ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(inspected).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def address_string(self) -> str:
+            return "socket"
+
+        def log_message(self, *words: Any) -> None:
+            pass
+
+    with tempfile.TemporaryDirectory(prefix="engine-") as folder:  # short: a unix socket's path has a limit
+        path = Path(folder) / "docker.sock"
+        with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            try:
+                yield f"unix://{path}"
+            finally:
+                server.shutdown()
