@@ -28,8 +28,7 @@ def before(state: StateFolder) -> list[dict[str, Any]]:
 
 
 def _usable(good: dict[str, Any] | None) -> dict[str, Any]:
-    spec = (good or {}).get("spec") or {}
-    return good if good and spec.get("name") and spec.get("image") else {}
+    return good if good and (good.get("spec") or {}).get("name") else {}
 
 
 def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = False) -> None:
