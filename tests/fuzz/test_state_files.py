@@ -84,7 +84,8 @@ def of_good(context: RecordingContext) -> None:
     looker = looking.Looker(context, Remembered(), looking.Limits())
     assert isinstance(looker.serves.served_name, str)
     if good:
-        ContainerSpec.from_json(good["spec"])
+        if good["spec"].get("image"):
+            ContainerSpec.from_json(good["spec"])
         heal.plan(good, "run-2", "spark1").to_json()
         good_states.remember(context.state, good)
 

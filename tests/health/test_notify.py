@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import sys
 import threading
 from collections.abc import Iterator
@@ -110,6 +112,39 @@ def test_a_secret_url_stands_in_a_file_that_only_the_user_reads(hook: Hook, tmp_
     file.chmod(0o600)
     assert tell(record("down"), Remembered(told="ok"), settings)[0] == []
     assert len(hook.got) == 1 and "s3cret" not in json.dumps(hook.got)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:s3cret/",
+        "http://[s3cret/",
+        "http://127.0.0.1:1/s3cret\u00e9",
+        "s3cret",
+        "http://h/s3 cret",
+        "http:///s3cret",
+    ],
+)
+def test_what_is_no_url_is_said_without_it(tmp_path: Path, url: str) -> None:
+    file = tmp_path / "hook"
+    file.write_text(url + "\n")
+    file.chmod(0o600)
+    past = Remembered(told="ok")
+    notes, _ = tell(record("down"), past, Settings(webhook_file=str(file)))
+    assert "was not told" in notes[0] and "s3c" not in notes[0] and past.told == "ok"
+
+
+def test_a_file_that_has_no_end_holds_no_url(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "hook", 0o600)
+    notes, _ = tell(record("down"), Remembered(told="ok"), Settings(webhook_file=str(tmp_path / "hook")))
+    assert "is not a regular file" in notes[0]
+
+
+def test_a_command_that_prints_without_end_is_not_kept() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    program = "import os\nfor _ in range(256): os.write(1, bytes(2**20)); os.write(2, bytes(2**20))"
+    assert tell(record("down"), Remembered(told="ok"), Settings(command=(sys.executable, "-c", program)))[0] == []
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 2**10
 
 
 def test_a_command_gets_the_change_without_a_shell(tmp_path: Path) -> None:

@@ -157,6 +157,17 @@ def test_what_was_unloaded_comes_back_as_it_was_when_it_fits(play: Play, context
     assert again.changed is False
 
 
+def test_a_model_of_unknown_size_is_said_to_be_and_stays_out(play: Play, context: RecordingContext) -> None:
+    play.put("odd", size=2**60)
+    assert "odd, size unknown (" in OllamaPs().run(OllamaPs.Args(), context).msg
+    done = OllamaUnload().run(OllamaUnload.Args(), context)
+    assert done.msg == "odd: size unknown" and done.diff[0].before == "loaded, size unknown"
+    play.asked.clear()
+    back = OllamaReload().run(OllamaReload.Args(models=done.data["models"], reserve_gib=0), context)
+    assert (back.data["loaded"], back.data["left_out"], play.asked) == ([], ["odd"], [])
+    assert "odd stays out: Ollama did not say how large it is" in "".join(one.get("text", "") for one in context.said)
+
+
 def test_a_model_that_is_not_installed_any_more_is_left_out(play: Play, context: RecordingContext) -> None:
     assert Ollama(play.url).load(Loaded("unknown", 1)) is False
 

@@ -76,6 +76,36 @@ def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
     one.close()
 
 
+def test_a_registry_that_repeats_the_login_is_not_quoted_with_it(liar: Liar, tmp_path: Path) -> None:
+    login = base64.b64encode(b"ops:Tr0ub4dor-3").decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {f"127.0.0.1:{liar.port}": {"auth": login}}}))
+
+    def denies(given: str | None) -> tuple[int, dict[str, str], bytes]:
+        said = {"errors": [{"code": "NO", "message": f"not for {given}, Tr0ub4dor-3"}]}
+        challenge = {"WWW-Authenticate": 'Basic realm="x"'}
+        return (418, {}, json.dumps(said).encode()) if given else (401, challenge, b"{}")
+
+    liar.answers["/v2/a/b"] = denies
+    http = Http(Name.parse(f"127.0.0.1:{liar.port}/a/b:c"), insecure=True)
+    with pytest.raises(Failed, match="not for Basic ••••, ••••") as caught:
+        http.get("manifests/c", accept="*/*", at_most=100)
+    assert "Tr0ub4dor" not in str(caught.value) and login not in str(caught.value)
+
+
+def test_a_credential_helper_that_asks_somebody_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = tmp_path / "docker-credential-asks"
+    helper.write_text("#!/bin/sh\nexec sleep 20\n")
+    helper.chmod(0o755)
+    (tmp_path / "config.json").write_text('{"credsStore": "asks"}')
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(registry_http, "HELPER_S", 0.3)
+    with pytest.raises(Failed, match="does not answer within 0.3 s"):
+        registry_http.credentials("ghcr.io")
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liar]:
     """Another host, with a certificate that is believed here: https://localhost:PORT."""

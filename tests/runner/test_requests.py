@@ -71,6 +71,20 @@ def test_a_malformed_request_is_refused_with_a_sentence(tmp_path: Path, what: st
     assert "\x1b" not in said[0]["msg"]
 
 
+def test_a_proxy_with_a_password_is_a_secret_that_programs_of_the_run_have_and_nothing_shows(tmp_path: Path) -> None:
+    words = ["sh", "-c", 'echo "$HTTPS_PROXY $NOT_PASSED" >proxy; cat proxy; cut -d: -f3 proxy | cut -d@ -f1']
+    words[2] = words[2].replace("proxy;", f"{tmp_path}/proxy;").replace(" proxy |", f" {tmp_path}/proxy |")
+    plan = Plan("r1", "spark1", "Test", (Task("t1", "Say", "command", {"argv": words}),), exclusive=False).to_json()
+    secrets = {"HTTPS_PROXY": "http://ops:Tr0ub4dor-3@proxy:3128", "NOT_PASSED": "x" * 20}
+    said, _ = ask(tmp_path, json.dumps({"verb": "run", "plan": plan, "secrets": secrets}).encode())
+    assert (tmp_path / "proxy").read_text() == "http://ops:Tr0ub4dor-3@proxy:3128 \n"
+    assert said[-1]["exit"] == 0
+    (done,) = (one for one in said if one["event"] == "task_finished")
+    assert done["data"]["out"] == "•••• \n••••"
+    kept = b"".join(path.read_bytes() for path in (tmp_path / ".local").rglob("*") if path.is_file())
+    assert b"Tr0ub4dor" not in kept
+
+
 def begun(state: StateFolder, name: str, ago_s: float) -> Journal:
     book = Journal.begin(state, name, {"host": "spark1"}, ())
     at = time.time() - ago_s

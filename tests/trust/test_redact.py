@@ -72,3 +72,10 @@ def test_a_secret_that_is_a_common_word_leaves_every_event_readable(secret: str)
 def test_without_secrets_nothing_changes() -> None:
     one = event("note", task="", text="a • b")
     assert encode(one, Redactor()) == encode(one) == encode(one, Redactor([""]))
+
+
+def test_the_password_of_a_url_is_hidden_by_itself() -> None:
+    hidden = Redactor(["http://ops:Tr0ub%40dor-3@proxy:3128"])
+    login = base64.b64encode(b"ops:Tr0ub@dor-3").decode()
+    said = hidden.text(f"a Tr0ub%40dor-3 b Tr0ub@dor-3 c {login} d http://ops:Tr0ub%40dor-3@proxy:3128 e ops proxy")
+    assert "dor-3" not in said and login not in said and said.endswith("d •••• e ops proxy")

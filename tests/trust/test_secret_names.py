@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwright.trust.secret_names import is_secret, names_a_secret
+from sparkwright.trust.secret_names import is_secret, names_a_secret, password_of
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,29 @@ def test_these_do_not(name: str) -> None:
 )
 def test_a_setting_or_a_reference_is_no_secret_whatever_its_name(value: object) -> None:
     assert not is_secret("MY_TOKEN", value)
+
+
+def test_a_secret_between_two_references_is_one() -> None:
+    assert is_secret("MY_TOKEN", "{{ a }}hunter2{{ b }}")
+    assert not is_secret("MY_TOKEN", "{{ a }}{{ b }}")
+
+
+@pytest.mark.parametrize(
+    ("url", "password"),
+    [
+        ("http://ops:Tr0ub4dor-3@proxy:3128", "Tr0ub4dor-3"),
+        ("HTTPS://:p%40ss@proxy", "p%40ss"),
+        ("http://ops@proxy:3128", ""),
+        ("http://ops:@proxy", ""),
+        ("http://ops:{{ word }}@proxy", ""),
+        ("http://ops:${WORD}@proxy", ""),
+        ("http://proxy:3128/a:b@c", ""),
+        ("10.0.0.1:3128", ""),
+    ],
+)
+def test_a_password_in_a_url_is_found(url: str, password: str) -> None:
+    assert password_of(url) == password
+    assert is_secret("ANY_NAME", url) == bool(password)
 
 
 @pytest.mark.parametrize("value", ["hf_" + "a" * 34, "sk-" + "b" * 48, "github_pat_" + "c" * 40])

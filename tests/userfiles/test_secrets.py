@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright import recipe
+from sparkwright import playbook, recipe
 from sparkwright.errors import Refused
 from sparkwright.inventory.inventory import Inventory
 
@@ -29,6 +29,17 @@ GROUPS = {
     "no mapping of the environment": ("  env: SECRET\n", 2, "`all.env`"),
     "a variable": ("  vars:\n    hub_password: SECRET\n", 3, "`vars.hub_password` looks like a secret"),
     "a variable inside another": ("  vars:\n    hub: {token: SECRET}\n", 3, "`vars.hub.token` looks like a secret"),
+    "a variable in a list": ("  vars:\n    hubs: [{token: SECRET}]\n", 3, "`vars.hubs.0.token` looks like a secret"),
+    "a proxy with a password": (
+        "  env:\n    HTTPS_PROXY: http://ops:SECRET@proxy.lan:3128\n",
+        3,
+        "under `secrets:` of the host, as HTTPS_PROXY: {env: HTTPS_PROXY}",
+    ),
+    "a hub with a password": (
+        "  env: {HF_ENDPOINT: 'https://ops:SECRET@hub.lan'}\n",
+        2,
+        "Leave user and password out of the URL",
+    ),
     "an address with a password": ("  registry_mirror: user:SECRET@mirror.lan\n", 2, "`all.registry_mirror`"),
     "the engine's key": (
         "  secrets:\n    VLLM_API_KEY: {env: KEY}\n",
@@ -58,6 +69,10 @@ RECIPES = {
     "the key among the flags, spelled otherwise": ("vllm: {--api_key: [SECRET]}\n", "`server_key: {env: SPARK_KEY}`"),
     "the key in the environment": ("env: {VLLM_API_KEY: SECRET}\n", "`server_key: {env: SPARK_KEY}`"),
     "a token in the environment": ("env: {HF_TOKEN: SECRET}\n", "belongs under `secrets:` of the host"),
+    "a token among the flags": ("vllm: {hf-token: SECRET}\n", "`vllm.hf-token` looks like a secret"),
+    "a token inside a flag": ("vllm: {kv-config: {hub: {token: SECRET}}}\n", "`vllm.kv-config.hub.token`"),
+    "a password in a label": ("labels: {db_password: SECRET}\n", "`container.labels.db_password`"),
+    "a password in a URL": ("env: {HTTPS_PROXY: 'http://u:SECRET@p'}\n", "`container.env.HTTPS_PROXY`"),
     "two configuration files": (
         "server_key: {env: K}\nvllm: {config: /etc/vllm.yaml}\n",
         "reads one configuration file",
@@ -80,13 +95,48 @@ def test_in_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str)
     text, said = RECIPES[name]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").mkdir()
-    indent = "  " if text.startswith("env") else ""
+    indent = "  " if text.startswith(("env", "labels")) else ""
     (tmp_path / "recipes/r.yml").write_text(RECIPE + indent + text.replace("SECRET", SECRET))
     with pytest.raises(Refused, match=r"^recipes/r\.yml:\d+: ") as caught:
         recipe.load(tmp_path, "r")
     assert said in str(caught.value)
     assert SECRET not in str(caught.value)
     assert caught.value.exit == 5
+
+
+PLAYS = {
+    "a play": ("  vars: {hub_password: SECRET}\n  tasks: []\n", 2, "`vars.hub_password` looks like a secret"),
+    "a task": ("  tasks:\n    - facts:\n      vars:\n        hub: {token: SECRET}\n", 5, "`vars.hub.token`"),
+    "a task of a block": (
+        "  tasks:\n    - block:\n        - {facts: , vars: {a_token: SECRET}}\n",
+        4,
+        "as a_token: {env: a_token}",
+    ),
+    "an included task": ("  tasks:\n    - include: part.yml\n", 2, "`vars.a_token` looks like a secret"),
+    "a handler": ("  handlers:\n    - {name: x, facts: , vars: {a_token: SECRET}}\n", 3, "`vars.a_token`"),
+    "an argument": ("  tasks:\n    - command: {cmd: 'https://u:SECRET@x/'}\n", 3, "into a file on the host"),
+}
+
+
+@pytest.mark.parametrize("name", PLAYS)
+def test_in_a_playbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    text, line, said = PLAYS[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "part.yml").write_text(f"- facts:\n  vars: {{a_token: {SECRET}}}\n")
+    (tmp_path / "book.yml").write_text("- hosts: all\n" + text.replace("SECRET", SECRET))
+    with pytest.raises(Refused) as caught:
+        playbook.load(tmp_path / "book.yml")
+    where = "part.yml" if "include" in text else "book.yml"
+    assert str(caught.value).startswith(f"{where}:{line}: ")
+    assert said in str(caught.value) and SECRET not in str(caught.value)
+
+
+def test_what_only_names_a_secret_is_taken_in_a_playbook(tmp_path: Path) -> None:
+    task = (
+        "    - {bench_cells: {key: a-b-c, series: HF_TOKEN}, vars: {token: '{{ found }}', proxy: http://u@proxy:1}}\n"
+    )
+    (tmp_path / "book.yml").write_text(f"- hosts: all\n  tasks:\n{task}")
+    assert playbook.load(tmp_path / "book.yml").plays
 
 
 def test_what_only_sounds_like_a_secret_is_taken(tmp_path: Path) -> None:
@@ -105,6 +155,7 @@ def test_what_only_sounds_like_a_secret_is_taken(tmp_path: Path) -> None:
         ("file: missing", "`server_key`: the file missing holds no key."),
         ("file: binary", "not a UTF-8 text file"),
         ("file: short", "16 to 512"),
+        ("file: /dev/zero", "has more than 64 KiB"),
         ("file: spaced", "16 to 512"),
         ("command: [no-such-program]", "can't be run: No such file or directory."),
     ],

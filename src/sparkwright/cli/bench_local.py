@@ -29,9 +29,7 @@ def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = Fals
     """Do an order at a base_url. model: the served name; empty for the first that the server names."""
     if order.has_arms:
         raise Refused("arms are started on a host: --host NAME instead of --url.")
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise Refused(f"{url} is no base_url.", fix="As http://127.0.0.1:8000, without /v1.")
-    url, key = url.rstrip("/").removesuffix("/v1"), os.environ.get(KEY, "")
+    url, key = _base(url), _key()
     served, length = _served(url, model, key)
     loads = planned(order, Room(length=length), Path.cwd())
     made = turns([SERVER] * order.repeat, loads.loads, {SERVER: [url, served]})
@@ -50,6 +48,28 @@ def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = Fals
     found.write()
     place.mark(finished=found.complete)
     return found.results(), int(Exit.OK if found.complete else Exit.INCONCLUSIVE), place.folder
+
+
+def _base(url: str) -> str:
+    """The URL without /v1. Raises Refused for one that is none, or holds more than an address: results name it."""
+    try:
+        at = urlsplit(url)
+        well = at.scheme in ("http", "https") and bool(at.hostname) and at.port != 0
+    except ValueError:
+        well = False
+    if not well:
+        raise Refused("--url is no base_url.", fix="As http://127.0.0.1:8000, without /v1.")
+    if "@" in at.netloc or at.query or at.fragment:
+        raise Refused("--url holds more than an address, and the results name it.", fix=f"A key is taken from {KEY}.")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _key() -> str:
+    """The server's key, empty for none. Raises Refused for one that no header can carry."""
+    key = os.environ.get(KEY, "").strip()
+    if not key.isascii() or not key.isprintable():
+        raise Refused(f"{KEY} holds no key: it has letters that no header can carry.")
+    return key
 
 
 def _served(url: str, model: str, key: str) -> tuple[str, int | None]:

@@ -124,19 +124,24 @@ def _public(option: str, url: str) -> str:
     """A URL that may stand in a file and in a plan: no user, no password, nothing after a question mark."""
     from urllib.parse import urlsplit
 
-    at = urlsplit(url)
     if not url:
         return ""
-    if at.scheme not in ("http", "https") or not at.hostname:
+    try:
+        at = urlsplit(url)
+        well = at.scheme in ("http", "https") and at.hostname and at.port != 0 and url.isascii() and url.isprintable()
+    except ValueError:
+        well = False
+    if not well:
         raise Refused(f"{option} is no http(s) URL.")
-    if at.username or at.password or at.query or at.hostname in KNOWN_SECRET:
+    known = any(f".{at.hostname}".endswith(f".{one}") for one in KNOWN_SECRET)
+    if at.username or at.password or at.query or known:
         fix = f"Write it into a file on the host, mode 0600, and say `{option}-file PATH`."
         raise Refused(f"the URL of {option} holds a secret, which would stand in a file.", fix=fix)
     return url
 
 
 #: services whose webhook URLs are themselves the secret
-KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "outlook.office.com", "chat.googleapis.com")
+KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com", "chat.googleapis.com")
 
 
 def _task(args: dict[str, Any], **more: Any) -> Any:

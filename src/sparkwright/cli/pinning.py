@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,8 @@ class Pins:
             self.lock = self.lock.with_model(wanted.file.model.id, wanted.file.model.revision, found["model"])
         if self._save:
             self._write()
-            fleet.tell(
-                member, f"spark.lock: pinned {', '.join(found)}; commit it, so that the next host gets the same."
-            )
+            for text in _told(wanted, found):
+                fleet.tell(member, f"spark.lock: {text}; commit it, so that the next host gets the same.")
 
     def _write(self) -> None:
         if not self._save:
@@ -85,6 +85,15 @@ class Pins:
             self.lock.save(self._folder)
         except OSError as error:
             raise Failed(f"spark.lock can't be written: {error}.") from None
+
+
+def _told(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """What every other host will get because this one said it."""
+    if "image" in found:
+        yield f"{wanted.image} pinned to {found['image']['digest'][:19]}"
+    if "model" in found:
+        model = found["model"]
+        yield f"{wanted.file.model.id} pinned to commit {model['commit'][:12]}, {len(model['files'])} files"
 
 
 def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = True) -> Task:

@@ -139,7 +139,9 @@ def ollama_in_memory(seen: Seen) -> Iterator[Cause]:
     if seen.ollama is None:
         yield Cause(name, "unknown", "Ollama does not answer", weight=20)
     elif seen.ollama:
-        models = ", ".join(f"{model} ({size / GIB:.1f} GiB)" for model, size in seen.ollama)
+        models = ", ".join(
+            f"{model} ({f'{size / GIB:.1f} GiB' if size else 'size unknown'})" for model, size in seen.ollama
+        )
         yield Cause(name, "found", models, f"ollama stop {seen.ollama[0][0]}, or `invoke restart`", weight=60)
     else:
         yield Cause(name, "excluded", "Ollama holds none")

@@ -79,6 +79,8 @@ class Looker:
         return inspected, replace(found, container=box, loop=loop, broken=why, drift=drift, answered=answered)
 
     def _drift(self, inspected: dict[str, Any]) -> tuple[str, ...]:
+        if not self.good["spec"].get("image"):
+            return ("image",)  # what was verified is damaged: no server is as it says
         spec = ContainerSpec.from_json(self.good["spec"])
         image = containers.image_of(self.context.docker(), inspected)
         fields = [one.field for one in container_options.differences(spec, inspected, image)]

@@ -15,16 +15,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
+from sparkwright.trust import bounds
 
 TRIES = 3
 FOR_S = 45.0
 COMMAND_S = 30.0
 ANSWER_S = 10.0
+URL_BYTES = 64 * 2**10
 
 
 class NotTold(Exception):
@@ -80,12 +82,13 @@ def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
         done = subprocess.run(
             list(words),
             input=json.dumps(message).encode(),
-            capture_output=True,
+            stdout=subprocess.DEVNULL,  # nobody reads it, and it may have no end
+            stderr=subprocess.DEVNULL,
             timeout=COMMAND_S,
             env=env,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise NotTold(f"{words[0]}: {type(error).__name__}") from None
     if done.returncode:
         raise NotTold(f"{words[0]} ended with {done.returncode}")
@@ -116,20 +119,17 @@ def post(url: str, message: dict[str, Any], *, pause: Callable[[float], None] = 
 
 
 def _once(url: str, message: dict[str, Any]) -> None:
-    at = urlsplit(url)
-    secure = at.scheme == "https"
-    if at.scheme not in ("http", "https") or not at.hostname:
-        raise NotTold("the webhook is no http(s) URL")
-    if secure:
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            at.hostname, at.port, timeout=ANSWER_S, context=ssl.create_default_context()
-        )
-    else:
-        connection = http.client.HTTPConnection(at.hostname, at.port, timeout=ANSWER_S)
-    path = (at.path or "/") + (f"?{at.query}" if at.query else "")
+    try:
+        at = urlsplit(url)
+        path = ((at.path or "/") + (f"?{at.query}" if at.query else "")).encode("ascii").decode()
+    except ValueError:
+        raise NotTold("the webhook is no http(s) URL") from None
+    connection = _connection(at)
     try:
         connection.request("POST", path, json.dumps(message), {"Content-Type": "application/json"})
         status = connection.getresponse().status
+    except http.client.InvalidURL:
+        raise NotTold("the webhook is no http(s) URL") from None
     except http.client.HTTPException as error:
         raise ConnectionError(type(error).__name__) from None
     finally:
@@ -138,6 +138,19 @@ def _once(url: str, message: dict[str, Any]) -> None:
         raise ConnectionError(f"it answers {status}")
     if status >= 300:
         raise NotTold(f"the webhook at {at.hostname} answers {status}")
+
+
+def _connection(at: SplitResult) -> http.client.HTTPConnection:
+    """For a URL, not opened yet. Raises NotTold for one that is none."""
+    try:
+        port = at.port
+    except ValueError:
+        raise NotTold("the port in the webhook's URL is none") from None
+    if at.scheme == "https" and at.hostname:
+        return http.client.HTTPSConnection(at.hostname, port, timeout=ANSWER_S, context=ssl.create_default_context())
+    if at.scheme == "http" and at.hostname:
+        return http.client.HTTPConnection(at.hostname, port, timeout=ANSWER_S)
+    raise NotTold("the webhook is no http(s) URL")
 
 
 def _kind(error: BaseException | None) -> str:
@@ -157,6 +170,10 @@ def _from_file(path: str) -> str:
     try:
         if file.stat().st_mode & 0o077:
             raise NotTold(f"{path} can be read by others (`chmod 600 {path}`)")
-        return (file.read_text().splitlines() or [""])[0].strip()
+        return (bounds.bytes_of(file, URL_BYTES).decode().splitlines() or [""])[0].strip()
     except OSError as error:
         raise NotTold(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise NotTold(f"{path} is not a UTF-8 text file") from None
+    except bounds.TooMuch as error:
+        raise NotTold(f"{path} {error}") from None

@@ -54,9 +54,9 @@ def log(context: Context, container: str) -> logs.EngineState | None:
 
 
 def ollama(context: Context) -> list[tuple[str, int]] | None:
-    """(model, bytes) that Ollama holds; None when it does not answer. No Ollama holds none."""
+    """(model, bytes) that Ollama holds, 0 for a size that is not known; None when it does not answer. No Ollama holds none."""
     try:
-        return [(one.name, one.size_bytes) for one in Ollama(context.machine.ollama_url, timeout_s=2).loaded()]
+        return [(one.name, one.size_bytes or 0) for one in Ollama(context.machine.ollama_url, timeout_s=2).loaded()]
     except Absent:
         return []
     except Busy:

@@ -59,6 +59,8 @@ def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeou
         return Answer(0, error=f"its answer {error}")
     except TimeoutError:
         return Answer(0, error="timeout")
+    except ValueError:  # what http.client says of it repeats the header, with the key
+        return Answer(0, error="no header can carry the key")
     except (OSError, http.client.HTTPException) as error:
         return Answer(0, error=f"reset ({type(error).__name__})")
     finally:

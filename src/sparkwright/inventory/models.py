@@ -46,7 +46,8 @@ class Shared(Strict):
         None, description="the host to copy the model from, instead of the hub; for that host itself it means the hub"
     )
     env: dict[str, str] = Field(
-        default_factory=dict, description="environment of the host's side: HF_ENDPOINT, HTTPS_PROXY"
+        default_factory=dict,
+        description="environment of the host's side: HF_ENDPOINT; HTTPS_PROXY (with a password under `secrets`)",
     )
     secrets: dict[str, SecretSource] = Field(default_factory=dict, description="by name, as HF_TOKEN: {env: HF_TOKEN}")
     vars: dict[str, Any] = Field(default_factory=dict, description="variables for playbooks and templates")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sparkwright.inventory.models import SecretSource
 
 COMMAND_S = 60
+LARGEST_BYTES = 64 * 2**10
 
 
 def read(name: str, source: SecretSource) -> Secret | None:
@@ -51,7 +52,11 @@ def named(source: SecretSource) -> str:
 
 def _file(name: str, path: Path) -> Secret | None:
     try:
-        return Secret(path.read_text(encoding="utf-8").rstrip("\n"))
+        with path.open("rb") as file:  # it may be a pipe, or have no end
+            raw = file.read(LARGEST_BYTES + 1)
+        if len(raw) > LARGEST_BYTES:
+            raise Failed(f"the file of the secret {name} has more than {LARGEST_BYTES >> 10} KiB.", where=str(path))
+        return Secret(raw.decode().replace("\r\n", "\n").rstrip("\n"))
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

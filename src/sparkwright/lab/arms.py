@@ -12,6 +12,7 @@ from sparkwright.errors import Refused
 from sparkwright.modules.clear_arm import LABEL
 from sparkwright.recipe import Recipe
 from sparkwright.recipe.serving import Serving, serving
+from sparkwright.trust.secret_names import is_secret
 
 CHUNKED, PREFIX, BUDGET = flags.CHUNKED_PREFILL, flags.PREFIX_CACHING, flags.BATCHED_TOKENS
 #: with chunked prefill off a step takes a whole prompt: more than this is a start that takes memory and minutes for nothing
@@ -69,6 +70,8 @@ def flag(base: Recipe, said: str, pinned: Mapping[str, Any]) -> list[Arm]:
     if name in SPOKEN and not equals:
         return _chunked_prefill(base, pinned)
     name = SPOKEN.get(name, name)
+    if equals and is_secret(name, value):
+        raise Refused(f"--flag {name}: its value looks like a secret, which results and `docker inspect` would show.")
     change = {name.removeprefix("no-"): _value(value) if equals else not name.startswith("no-")}
     shown = flags.argv(change)
     return [_arm("a", f"{base.name}", base, {}), _arm("b", f"{base.name} {' '.join(shown)}", base, change)]
@@ -145,6 +148,8 @@ def _plain(written: str) -> str:
 
 def _value(text: str) -> Any:
     """A flag's value as YAML would read it."""
-    import yaml
+    from pathlib import Path
 
-    return yaml.safe_load(text)
+    from sparkwright.userfiles import document
+
+    return document.parse(text, Path("--flag")).data

@@ -41,13 +41,17 @@ class Fits(Module["Fits.Args"]):
             return Result(msg=f"{available / GIB:.1f} GiB are available, {need.bytes / GIB:.1f} needed", data=data)
         if server is None:
             return Result(msg="what the running server holds is not known; seen once it has stopped", data=data)
-        models = 0 if args.ollama == "leave" else sum(one.model.size_bytes for one in ollama_models.look(context).held)
+        sizes = [] if args.ollama == "leave" else [one.model.size_bytes for one in ollama_models.look(context).held]
+        models = sum(size or 0 for size in sizes)
         server = min(server, max(0, need.total_bytes - available - models))  # a dead one holds less than was recorded
         freed = server + models
         data["freed_bytes"] = freed
         will = f"{(available + freed) / GIB:.1f} GiB will be available"
         if available + freed >= need.bytes:
             return Result(msg=f"{will}, {need.bytes / GIB:.1f} needed", data=data)
+        if None in sizes:
+            data["freed_bytes"] = None
+            return Result(msg="what Ollama's models hold is not known; seen once they are unloaded", data=data)
         parts = (
             f" ({available / GIB:.1f} now, {server / GIB:.1f} of the server, {models / GIB:.1f} of Ollama)"
             if freed

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from sparkwright.host.ollama import ollama_models
 from sparkwright.modules.base import Context, Module, Result, arg
 
-GIB = 2**30
-
 
 class OllamaPs(Module["OllamaPs.Args"]):
     """What the Ollamas of the host hold in memory, and what each runs as. Nothing is changed; no Ollama at all is fine.
 
-    Returns: models (name, size_bytes, url, kind, place), present, hanging (what does not answer: it loads a model, or hangs).
+    Returns: models (name, size_bytes or null, url, kind, place), present, hanging (what does not answer: it loads a model, or
+    hangs).
     """
 
     @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class OllamaPs(Module["OllamaPs.Args"]):
             }
             for one in seen.held
         ]
-        said = [f"{one.model.name}, {one.model.size_bytes / GIB:.1f} GiB ({one.place})" for one in seen.held]
+        said = [f"{one.model.name}, {one.model.size_text} ({one.place})" for one in seen.held]
         said += [f"{place} does not answer: it loads a model, or hangs" for place in seen.hanging]
         idle = f"no model in memory ({', '.join(map(str, seen.present))})" if seen.present else "no Ollama runs here"
         data = {"models": rows, "present": list(map(str, seen.present)), "hanging": list(map(str, seen.hanging))}

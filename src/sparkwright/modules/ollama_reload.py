@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama
+from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama, in_gib
 from sparkwright.host.ollama.ollama_places import SERVICE
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
@@ -19,9 +19,10 @@ COMES_S = 20.0
 class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
     """The models that were unloaded for a deploy are in memory again, each one that still fits beside the engine.
 
-    Call it when the engine is verified: it has taken its memory by then, so MemAvailable tells the truth. An Ollama that was
-    stopped is started again (service and container; a user's process is his to start). A model comes back with its context
-    length, and pinned when it was. What does not fit, or does not come, is said; it is no failure: the engine serves.
+    Call it when the engine is verified: it has taken its memory by then, so MemAvailable tells the truth. An Ollama that
+    was stopped is started again (service and container; a user's process is his to start). A model comes back with its
+    context length, and pinned when it was. What does not fit, is of unknown size, or does not come, is said; it is no
+    failure: the engine serves.
 
     Returns: loaded, left_out (names).
     """
@@ -38,7 +39,7 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
 
     def differences(self, args: Args, found: list[dict[str, Any]]) -> list[Change]:
         again = [Change(one["name"], "stopped", "running") for one in args.stopped]
-        return again + [Change(one["name"], None, f"loaded, {one['size_bytes'] / GIB:.1f} GiB") for one in found]
+        return again + [Change(one["name"], None, f"loaded, {in_gib(one['size_bytes'])}") for one in found]
 
     def act(self, args: Args, found: list[dict[str, Any]], changes: list[Change], context: Context) -> dict[str, Any]:
         for place in args.stopped:
@@ -46,7 +47,12 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
         loaded, left_out = [], []
         for one in found:
             free = context.machine.meminfo()["MemAvailable"] - args.reserve_gib * GIB
-            if one["size_bytes"] > free:
+            if not one["size_bytes"]:
+                context.note(
+                    f"{one['name']} stays out: Ollama did not say how large it is, and {free / GIB:.1f} GiB are free."
+                )
+                left_out.append(one["name"])
+            elif one["size_bytes"] > free:
                 context.note(
                     f"{one['name']} stays out: {one['size_bytes'] / GIB:.1f} GiB, and {free / GIB:.1f} are free."
                 )

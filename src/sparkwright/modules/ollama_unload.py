@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from sparkwright.errors import Failed
 from sparkwright.host.ollama import ollama_models
+from sparkwright.host.ollama.ollama_client import in_gib
 from sparkwright.host.ollama.ollama_models import Held, Seen
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
@@ -51,15 +52,14 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
 
     def differences(self, args: Args, found: Seen) -> list[Change]:
         return [
-            Change(one.model.name, f"loaded, {one.model.size_bytes / 2**30:.1f} GiB", None, "it holds shared memory")
+            Change(one.model.name, f"loaded, {one.model.size_text}", None, "it holds shared memory")
             for one in found.held
         ]
 
     def describe(self, args: Args, found: Seen) -> dict[str, Any]:
         names = [one.model.name for one in found.held]
-        total = sum(one.model.size_bytes for one in found.held) / 2**30
         models = [{"url": one.place.url, **dataclasses.asdict(one.model)} for one in found.held]
-        msg = f"{', '.join(names)}: {total:.1f} GiB" if names else "nothing loaded"
+        msg = f"{', '.join(names)}: {_in_all(found)}" if names else "nothing loaded"
         return {"unloaded": names, "models": models, "msg": msg}
 
     def act(self, args: Args, found: Seen, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -69,8 +69,17 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
             raise kept(left.held)
         if left.hanging:
             raise stuck(left)
-        _wait_for_memory(before, sum(one.model.size_bytes for one in found.held), args.memory_s, context)
+        _wait_for_memory(before, sum(one.model.size_bytes or 0 for one in found.held), args.memory_s, context)
         return {}
+
+
+def _in_all(found: Seen) -> str:
+    """What they hold together, as far as it is known."""
+    sizes = [one.model.size_bytes for one in found.held]
+    known = sum(size or 0 for size in sizes)
+    if not known:
+        return in_gib(None)
+    return in_gib(known) if all(sizes) else f"more than {in_gib(known)}, one of unknown size"
 
 
 def _wait_for_memory(before: int, held: int, timeout_s: float, context: Context) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
@@ -15,11 +16,16 @@ from sparkwright.errors import Failed, Unreachable
 from sparkwright.host.images import image_stream
 from sparkwright.modules.base import Context, Module, Result, arg
 from sparkwright.secret import Secret
+from sparkwright.trust.visible import one_line
 
 CONNECT_S = 3
 SAVE_S = 3600  # an engine with overlay2 lays the whole image out before its first byte
 CHUNK_BYTES = 2**20
 SSH_FAILED = 255
+SILENCE_S = 600.0  # the other engine takes nothing: it may unpack a layer
+ENDED_S = 1800.0  # from the last byte until it has the image
+LAST_BYTES, LAST_CHARACTERS = 64 * 2**10, 400
+PIPE_S = 5.0  # a child of ssh's may keep its pipe
 ALIAS = "sparkwright-copy"
 
 
@@ -110,23 +116,26 @@ def _ssh(args: SendImage.Args, host: str, port: str, key: str) -> list[str]:
 
 def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, str]:
     """Bytes sent, and why ssh itself failed; empty when it did not. Raises Failed when the other side refused the stream."""
-    pipe = subprocess.PIPE
+    pipe, together = subprocess.PIPE, subprocess.STDOUT
     pack = list(image_stream.PACKERS[args.packer][0])
     try:
         packing = subprocess.Popen(pack, stdin=pipe, stdout=pipe)
-        sending = subprocess.Popen(ssh, stdin=packing.stdout, stdout=pipe, stderr=pipe)
+        sending = subprocess.Popen(ssh, stdin=packing.stdout, stdout=pipe, stderr=together)
     except FileNotFoundError as error:
         return 0, f"{error.filename} is not on this host"
     assert packing.stdin is not None and packing.stdout is not None
     packing.stdout.close()  # ssh alone holds it: when ssh ends, packing gets to know
-    sent = 0
+    sent, listener = 0, _Listener(sending)
     try:
         with closing(_saved(args, context)) as pieces:
             for chunk in pieces:
-                packing.stdin.write(chunk)
+                with listener.patience():
+                    packing.stdin.write(chunk)
                 sent += len(chunk)
                 context.progress(sent, max(args.size_bytes, sent), unit="bytes", text="copying")
-        packing.stdin.close()
+        with listener.patience():
+            packing.stdin.close()
+            packing.wait()
     except BrokenPipeError:
         pass  # the other side went away: its exit code says why
     except BaseException:
@@ -134,14 +143,56 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
         raise
     finally:
         packing.kill() if sending.poll() is not None else None
-    out, err = sending.communicate()
+    said = listener.end()
     packing.wait()
-    said = (err or out).decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
     if sending.returncode == SSH_FAILED:
-        return sent, said[0]
+        return sent, said
     if sending.returncode:
-        raise Failed(f"the copy ended after {sent} bytes: {said[0]}", fix="Give the command again.")
+        raise Failed(f"the copy ended after {sent} bytes: {said}", fix="Give the command again.")
     return sent, ""
+
+
+class _Listener:
+    """Hears what ssh and the other side say, of which the end is kept, and ends ssh when the other side stops taking."""
+
+    def __init__(self, sending: subprocess.Popen[bytes]) -> None:
+        self._sending = sending
+        self._said = bytearray()
+        self._gave_up = ""
+        self._hearing = threading.Thread(target=self._hear, daemon=True)
+        self._hearing.start()
+
+    @contextmanager
+    def patience(self) -> Iterator[None]:
+        """For as long as something is being sent."""
+        timer = threading.Timer(SILENCE_S, self._give_up, (f"it took nothing for {SILENCE_S:g} s",))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def end(self) -> str:
+        """Wait for the end; returns the last line."""
+        try:
+            self._sending.wait(ENDED_S)
+        except subprocess.TimeoutExpired:
+            self._give_up(f"it did not end within {ENDED_S:g} s of the last byte")
+            self._sending.wait()
+        self._hearing.join(PIPE_S)
+        lines = self._said.decode(errors="replace").strip().splitlines()
+        return self._gave_up or (one_line(lines[-1], at_most=LAST_CHARACTERS) if lines else "it said nothing")
+
+    def _hear(self) -> None:
+        assert self._sending.stdout is not None
+        with self._sending.stdout as pipe:
+            while piece := os.read(pipe.fileno(), LAST_BYTES):
+                self._said = (self._said + piece)[-LAST_BYTES:]
+
+    def _give_up(self, why: str) -> None:
+        self._gave_up = why
+        self._sending.kill()
 
 
 def _saved(args: SendImage.Args, context: Context) -> Generator[bytes]:

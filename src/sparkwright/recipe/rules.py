@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparkwright.engine import flags, key_file
 from sparkwright.errors import Refused
 from sparkwright.recipe.models import RecipeFile
-from sparkwright.trust.secret_names import is_secret
+from sparkwright.trust.secret_names import plain_secrets
 from sparkwright.userfiles.document import Document
 
 SHOWN = "`docker inspect`, the history and incident bundles show it"
@@ -17,7 +17,7 @@ LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 def refuse(file: RecipeFile, source: Document) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
-    for rule in (_model, _ascend, _key_in_flags, _key_in_env, _secrets_in_env, _two_config_files, _published_twice):
+    for rule in (_model, _ascend, _key_in_flags, _key_in_env, _secrets, _two_config_files, _published_twice):
         for refused in rule(file, source):
             raise refused
 
@@ -60,15 +60,16 @@ def _key_in_env(file: RecipeFile, source: Document) -> Iterator[Refused]:
         yield Refused(said, where=where, fix=USE_SERVER_KEY)
 
 
-def _secrets_in_env(file: RecipeFile, source: Document) -> Iterator[Refused]:
-    for name, value in file.container.env.items():
-        if is_secret(name, value):
-            fix = (
-                "A token of the hub belongs under `secrets:` of the host, which downloads the model: the container needs none. "
-                "For any other, mount a file (`container.volumes`)."
-            )
-            where = source.where("container", "env", name)
-            yield Refused(f"`container.env.{name}` looks like a secret: {SHOWN}.", where=where, fix=fix)
+def _secrets(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    box = file.container
+    said = {"vllm": file.vllm, "container": {"env": box.env, "labels": box.labels, "entrypoint": box.entrypoint}}
+    for place in plain_secrets(said):
+        fix = (
+            "A token of the hub belongs under `secrets:` of the host, which downloads the model: the container needs none. "
+            "For any other, mount a file (`container.volumes`)."
+        )
+        dotted = ".".join(map(str, place))
+        yield Refused(f"`{dotted}` looks like a secret: {SHOWN}.", where=source.where(*place), fix=fix)
 
 
 def _two_config_files(file: RecipeFile, source: Document) -> Iterator[Refused]:

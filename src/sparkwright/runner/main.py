@@ -35,6 +35,7 @@ from sparkwright.runner.journal import Journal
 from sparkwright.secret import Secret
 from sparkwright.trust import private
 from sparkwright.trust.redact import Redactor
+from sparkwright.trust.secret_names import PROXIES
 from sparkwright.trust.visible import one_line
 
 
@@ -58,6 +59,7 @@ def answer(request: dict[str, Any]) -> int:
     hidden = Redactor(request.get("secrets", {}).values())
     os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what a run makes
     os.environ.update(request.get("env", {}))
+    os.environ.update({name: value for name, value in request.get("secrets", {}).items() if name in PROXIES})
     os.environ["LC_ALL"] = "C"
     machine = Machine.here()
     state = StateFolder.of(machine.home)

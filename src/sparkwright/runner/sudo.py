@@ -25,6 +25,8 @@ from sparkwright.trust.visible import one_line
 PASSWORD = "BECOME_PASSWORD"
 #: PAM waits 2 s after a wrong password, a directory server longer
 ANSWER_S = 60.0
+#: of what it and its modules wrote; the reason stands there
+SAID_BYTES = 64 * 2**10
 #: what sudo says of a password it did not take (sudo 1.8 to 1.9, sudo-rs)
 _WRONG = ("incorrect password", "incorrect authentication", "sorry, try again", "no password was provided")
 _WANTED = ("a password is required", "interactive authentication is required")
@@ -99,7 +101,7 @@ class Sudo:
         _close(process)
         with said:
             said.seek(0)
-            words = said.read().decode(errors="replace")
+            words = said.read(SAID_BYTES).decode(errors="replace")
         if process.poll() == 0 and not ready:
             return process
         raise _Said(words)

@@ -56,13 +56,16 @@ class Redactor:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """A secret as it is, and as JSON, Python, a shell, a URL and base64 write it. Of several lines each counts by itself too."""
+    """A secret as it is, and as JSON, Python, a shell, a URL and base64 write it. Of several lines each
+    counts by itself too, of a URL its password."""
     from shlex import quote
     from urllib.parse import quote as percent
-    from urllib.parse import quote_plus
+    from urllib.parse import quote_plus, unquote
 
-    lines = [line for line in map(str.strip, secret.splitlines()) if len(line) >= SHORTEST]
-    for one in {secret, secret.strip(), *lines} - {""}:
+    from sparkwright.trust.secret_names import password_of
+
+    parts = [*map(str.strip, secret.splitlines()), password_of(secret), unquote(password_of(secret))]
+    for one in {secret, secret.strip(), *(part for part in parts if len(part) >= SHORTEST)} - {""}:
         escaped = json.dumps(one)[1:-1]
         yield from (one, escaped, json.dumps(escaped)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1])
         yield from (repr(one)[1:-1], repr(one.encode(errors="replace"))[2:-1], quote(one).strip("'"))

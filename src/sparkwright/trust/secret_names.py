@@ -6,6 +6,8 @@ What refuses a secret in the wrong place asks here, and hidden.py, which shows n
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 #: the last word, or the last two, of a name that holds a secret itself
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|PAT)$|PASSWORD|SECRET")
@@ -20,8 +22,12 @@ _OPEN = re.compile(
 _SETTING = re.compile(r"[+-]?[0-9]{0,7}([.][0-9]*)?|true|false|yes|no|on|off|none|null|auto", re.I)
 #: tokens that say by themselves what they are: Hugging Face, OpenAI and its kin, GitHub, GitLab, Slack, NVIDIA, AWS
 _TOKEN = re.compile(r"(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abp]-|nvapi-|AKIA)[A-Za-z0-9_-]{16,}")
+#: a URL with a user's password in it, as a proxy's
+_WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")
 #: an expression or a shell's variable names a secret, and holds none
-_VARIABLE = re.compile(r"\$\{?\w+\}?")
+_REFERENCE = re.compile(r"\A(?:(?:\{\{[^{}]*\}\})+|\$\{?\w+\}?)\Z")
+#: how the network is reached; with a password in it such a URL is a secret, and becomes the environment of the host's side
+PROXIES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
 
 
 def names_a_secret(name: str) -> bool:
@@ -35,14 +41,34 @@ def is_secret(name: str, value: object) -> bool:
     if not isinstance(value, str):
         return False
     text = value.strip()
+    if not _REFERENCE.fullmatch(text) and holds_a_password(text):
+        return True
     if not names_a_secret(name):
         return bool(_TOKEN.fullmatch(text))
-    return not (_SETTING.fullmatch(text) or _is_reference(text) or _is_variable(text))
+    return not (_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_variable(text))
 
 
-def _is_reference(text: str) -> bool:
-    """An expression, or a variable that something else fills in."""
-    return bool((text.startswith("{{") and text.endswith("}}")) or _VARIABLE.fullmatch(text))
+def holds_a_password(url: str) -> bool:
+    """Whether a URL carries a password itself, and not an expression for one: http://user:PASSWORD@proxy:3128."""
+    return bool(password_of(url))
+
+
+def password_of(url: str) -> str:
+    """The password in a URL, as it is written; empty when there is none, or an expression for one."""
+    found = _WITH_PASSWORD.match(url.strip())
+    return found[1] if found and not _REFERENCE.fullmatch(found[1]) else ""
+
+
+def plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where a secret stands in a value as YAML has it, by names and indexes; a text in a list goes by the list's name."""
+    if isinstance(values, dict):
+        for name, value in values.items():
+            yield from plain_secrets(value, (*at, name))
+    elif isinstance(values, list | tuple):
+        for n, value in enumerate(values):
+            yield from plain_secrets(value, (*at, n))
+    elif is_secret(next((str(name) for name in reversed(at) if isinstance(name, str)), ""), values):
+        yield at
 
 
 def _is_variable(text: str) -> bool:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_errors
 from sparkwright.host.images.image_names import DOCKER_HUB, Name
+from sparkwright.host.within import within
 from sparkwright.trust import bounds
+from sparkwright.trust.redact import Redactor
 from sparkwright.trust.shapes import checked, optional
 from sparkwright.trust.visible import one_line
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 20  # for the next bytes
 WHOLE_ANSWER_S = 60
+HELPER_S = 30.0  # a program of the user's, which may ask for a PIN that nobody gives
 REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
 HUB_LOGIN = "https://index.docker.io/v1/"
@@ -42,6 +45,7 @@ class Http:
     _session: requests.Session | None = None
     _token: str = ""
     _base: str = ""
+    _given: list[str] = field(default_factory=list)
 
     def get(self, path: str, *, accept: str, at_most: int) -> bytes:
         """The body at a path below the image's repository. Raises RegistryDown, NotThere or Failed; at_most: bytes."""
@@ -125,7 +129,8 @@ class Http:
     def _refusal(self, answer: requests.Response) -> Exception:
         said = f"{answer.status_code} {one_line(str(answer.reason), at_most=80)}"
         words = errors_of(self._body(answer, LARGEST_ERROR_BYTES))
-        return registry_errors.explain(self.name.asked, f"{said} {words}".strip())
+        hidden = Redactor(self._given)  # whoever is given a login can repeat it
+        return registry_errors.explain(self.name.asked, hidden.text(f"{said} {words}".strip()))
 
     # -- login ---------------------------------------------------------------------------------------------------
 
@@ -134,12 +139,16 @@ class Http:
         import requests
 
         login = credentials(self.name.registry)
+        self._given += login[1:] if login else ()
         kind, given = challenge_of(challenge)
         if kind == "basic" and login:
             request = requests.Request("GET", self._base, auth=login).prepare()
             self._token = str(request.headers["Authorization"])
+            self._given.append(self._token.partition(" ")[2])
         elif kind == "bearer" and given.get("realm"):
-            self._token = f"Bearer {self._asked_token(given, login)}"
+            token = self._asked_token(given, login)
+            self._token = f"Bearer {token}"
+            self._given.append(token)
 
     def _asked_token(self, given: dict[str, str], login: tuple[str, str] | None) -> str:
         """A token from the realm that the registry names. The login goes there only where the realm is the registry's own."""
@@ -200,16 +209,25 @@ def errors_of(raw: bytes) -> str:
 
 def credentials(registry: str) -> tuple[str, str] | None:
     """What docker itself would log in with; None for nobody. Raises Failed when its credential helper refuses."""
-    from docker import auth
     from docker.errors import DockerException
 
+    fix = "On the host: look at credsStore and credHelpers in ~/.docker/config.json."
     try:
-        found = auth.load_config().resolve_authconfig(HUB_LOGIN if registry == DOCKER_HUB else registry) or {}
+        found = within(HELPER_S, lambda: _configured(HUB_LOGIN if registry == DOCKER_HUB else registry))
     except DockerException as error:
-        fix = "On the host: look at credsStore and credHelpers in ~/.docker/config.json."
-        raise Failed(f"docker's credential helper for {registry} fails: {error}", fix=fix) from None
+        said = one_line(str(error), at_most=200)
+        raise Failed(f"docker's credential helper for {registry} fails: {said}", fix=fix) from None
+    except TimeoutError:
+        said = f"docker's credential helper for {registry} does not answer within {HELPER_S:g} s: it may ask somebody."
+        raise Failed(said, fix=fix) from None
     user, word = found.get("username") or found.get("Username"), found.get("password") or found.get("Password")
     return (str(user), str(word)) if user and word else None
+
+
+def _configured(registry: str) -> dict[str, Any]:
+    from docker import auth
+
+    return auth.load_config().resolve_authconfig(registry) or {}
 
 
 def _origin(url: str) -> tuple[str, str]:

@@ -109,9 +109,13 @@ def _gpu_bytes(context: Context) -> dict[int, int]:
 
 def _ollama(context: Context) -> list[dict[str, Any]]:
     return [
-        _row("ollama", f"Ollama model {one.model.name}", one.model.size_bytes, _stop(one))
+        _row("ollama", _called(one), one.model.size_bytes or 0, _stop(one))
         for one in ollama_models.look(context, timeout_s=2).held
     ]
+
+
+def _called(one: ollama_models.Held) -> str:
+    return f"Ollama model {one.model.name}{'' if one.model.size_bytes else ', size unknown'}"
 
 
 def _stop(one: ollama_models.Held) -> str:

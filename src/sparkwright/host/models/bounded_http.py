@@ -6,17 +6,15 @@ A token goes to the host it is for: requests takes it off on the way to another 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from sparkwright.errors import Failed
-
-T = TypeVar("T")
+from sparkwright.host.within import within
 
 #: of an answer that is read into memory: metadata, an error, a redirect. A model of 20,000 files is described in 8 MB
 ANSWER_BYTES = 16 * 2**20
@@ -52,7 +50,10 @@ def get(url: str, headers: Mapping[str, str]) -> requests.Response:
         with session(_AGAIN) as one:
             return one.get(url, headers=headers, timeout=SILENCE_S)
 
-    return _within(ANSWER_S, ask)
+    try:
+        return within(ANSWER_S, ask)  # a byte now and then keeps each read alive: only the clock ends that
+    except TimeoutError as error:
+        raise requests.Timeout(str(error)) from None
 
 
 class _Bounded(HTTPAdapter):
@@ -82,24 +83,3 @@ class _AtMost:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
-
-
-def _within(seconds: float, work: Callable[[], T]) -> T:
-    """What a piece of work returns or raises. A byte now and then keeps each read alive: only the clock ends that."""
-    done: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except BaseException as error:
-            failed.append(error)
-
-    worker = threading.Thread(target=run, daemon=True)
-    worker.start()
-    worker.join(seconds)
-    if failed:
-        raise failed[0]
-    if not done:
-        raise requests.Timeout(f"no answer within {seconds:g} s")
-    return done[0]

@@ -14,6 +14,7 @@ import ipaddress
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -78,10 +79,13 @@ def hand_out(
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write(json.dumps({**request, "token": token.reveal()}).encode() + b"\n")
     child.stdin.close()
-    answer = child.stdout.readline()
+    ready, _, _ = select.select([child.stdout], [], [], START_S)
+    answer = child.stdout.readline() if ready else b""
     child.stdout.close()
     if not answer.strip().isdigit():
-        raise Failed("the model can't be handed out: its process ended at once.")
+        child.kill()
+        child.wait()
+        raise Failed("the model can't be handed out: its process ended at once, or did not start.")
     return int(answer)
 
 

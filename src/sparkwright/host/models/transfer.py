@@ -7,6 +7,7 @@ whole in staging is not fetched again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -278,7 +279,8 @@ def _listen(child: subprocess.Popen[bytes], lines: queue.Queue[dict[str, Any] | 
     assert child.stdout is not None
     with child.stdout:
         for line in child.stdout:
-            lines.put(json.loads(line))
+            with contextlib.suppress(ValueError):  # a library may print a word of its own
+                lines.put(json.loads(line))
     lines.put(None)
 
 

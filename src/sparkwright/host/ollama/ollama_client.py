@@ -18,6 +18,8 @@ from sparkwright.trust import bounds
 
 #: a name with its registry, namespace and tag
 NAME_CHARS = 500
+#: looked at in one list; Ollama keeps three a GPU
+MODELS = 256
 
 
 class Absent(Exception):
@@ -28,12 +30,20 @@ class Busy(Exception):
     """It is there, and does not answer in time."""
 
 
+def in_gib(size_bytes: int | None) -> str:
+    """A size that Ollama told, in words; an unknown one is said as unknown."""
+    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes else "size unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model in memory. size_bytes: what it holds. context_length: tokens. Both 0 when not said. pinned: it never expires."""
+    """A model in memory. size_bytes: what it holds; None when that is not known. context_length: tokens; 0 when not said.
+
+    pinned: it never expires.
+    """
 
     name: str
-    size_bytes: int
+    size_bytes: int | None
     context_length: int = 0
     pinned: bool = False
 
@@ -43,7 +53,12 @@ class Loaded:
         year = str(row.get("expires_at", ""))[:4]
         pinned = year.isdigit() and int(year) > time.gmtime().tm_year + 10
         size, length = bounds.count_of(row.get("size")), bounds.count_of(row.get("context_length"))
-        return cls(str(row["name"]), size or 0, length or 0, pinned)
+        return cls(str(row["name"]), size or None, length or 0, pinned)
+
+    @property
+    def size_text(self) -> str:
+        """The size in words."""
+        return in_gib(self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +75,7 @@ class Ollama:
     def loaded(self) -> list[Loaded]:
         """The models in memory now. Raises Absent or Busy."""
         rows = self._ask("/api/ps").get("models")
-        return [Loaded.of(row) for row in rows if _is_model(row)] if isinstance(rows, list) else []
+        return [Loaded.of(row) for row in rows[:MODELS] if _is_model(row)] if isinstance(rows, list) else []
 
     def unload(self, name: str) -> None:
         """Ask for a model to go; it goes later. Raises Absent or Busy."""

@@ -2,7 +2,8 @@
 
 ~/.local/state/sparkwright/incidents/ID/    about.json  container.log  inspect.json  meminfo  holders.txt  dmesg.txt
                                             docker-ps.txt  nvidia-smi.txt  plan.json  events.jsonl
-Secrets become dots: the run's own, the servers' keys, and in the container's environment and command whatever is named like one.
+Secrets become dots: the run's own, the servers' keys, and in the container's environment, labels, log options and command
+whatever is named like one.
 """
 
 from __future__ import annotations
@@ -105,11 +106,20 @@ def _containers(context: Context) -> str:
 
 
 def redacted(inspected: dict[str, Any]) -> dict[str, Any]:
-    """An inspect without what is named like a secret, in the environment and in the command."""
-    config = inspected.get("Config") or {}
-    plain = {"Env": hidden.pairs(config.get("Env") or []), "Cmd": hidden.words(config.get("Cmd") or [])}
-    return (
-        {**inspected, "Config": {**config, **plain}, "Args": hidden.words(inspected.get("Args") or [])}
-        if inspected
-        else {}
-    )
+    """An inspect without what is named like a secret: environment, labels, command, options of the log's driver."""
+    if not inspected:
+        return {}
+    config, host = inspected.get("Config") or {}, inspected.get("HostConfig") or {}
+    log = host.get("LogConfig") or {}
+    plain = {
+        "Env": hidden.pairs(config.get("Env") or []),
+        "Labels": hidden.variables(config.get("Labels") or {}),
+        **{name: hidden.words(config.get(name) or []) for name in ("Entrypoint", "Cmd")},
+    }
+    plain_log = {**log, "Config": hidden.variables(log.get("Config") or {})}
+    return {
+        **inspected,
+        "Config": {**config, **plain},
+        "HostConfig": {**host, "LogConfig": plain_log},
+        "Args": hidden.words(inspected.get("Args") or []),
+    }
