@@ -47,11 +47,18 @@ def engine(container: dict[str, Any] | None) -> Iterator[str]:
 
 def look(home: Path, url: str, *, running: bool = True, named: str = "", verified: str = "abc") -> dict[str, Any]:
     bindings = {"8000/tcp": [{"HostIp": "", "HostPort": url.rpartition(":")[2]}]} if url else {}
-    container = {"Id": "abc", "State": {"Running": running}, "HostConfig": {"PortBindings": bindings}}
+    container = {
+        "Id": "abc",
+        "Name": "/qwen35",
+        "Image": "sha256:0",
+        "Config": {},
+        "State": {"Running": running, "Status": "running" if running else "exited", "StartedAt": ""},
+        "HostConfig": {"PortBindings": bindings, "RestartPolicy": {"Name": "no"}},
+    }
     with engine(container) as docker_host:
         context = RecordingContext(home, docker_host=docker_host)
         if verified:
-            context.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": verified})
+            context.state.write("verified", {"spec": {"name": "qwen35", "image": "a"}, "container_id": verified})
         result = Serving().run(Serving.Args(name=named, timeout_s=1), context)
     assert not result.failed
     return result.data

@@ -275,7 +275,7 @@ def test_checks_that_are_none_are_that_hosts_alone(
     rows = [[time.time() - 60, "<script>", 41.0], [time.time(), "ok", "fast"]]
     hostile.says({"event": "checks", "fields": ["time_s", "state", "tok_per_s"], "rows": rows})
     assert code_of(status.report, host="spark1,spark2", to="page.html") == 1
-    assert "spark2: its answer can't be used: a check.tok_per_s is not a number." in capsys.readouterr().out
+    assert "spark2: its answer can't be used: a check[1].tok_per_s is not a number." in capsys.readouterr().out
     rows[1][2] = 42.0
     hostile.lab.sshd.stop()
     hostile.says({"event": "checks", "fields": ["time_s", "state", "tok_per_s"], "rows": rows})

@@ -16,7 +16,7 @@ from sparkwright import host_side
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.plan.events import Event
 from sparkwright.plan.model import Plan, Task
-from sparkwright.remote import ssh, ssh_config
+from sparkwright.remote import connecting, ssh, ssh_config
 from sparkwright.remote.ssh import SshLink
 from sparkwright.secret import Secret
 from tests.remote.conftest import Lab, packed
@@ -58,8 +58,9 @@ def refusal(lab: Lab, **host: Any) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def short_waits() -> Any:
     patch = pytest.MonkeyPatch()
-    for name in ("CONNECT_S", "CHANNEL_S", "SILENCE_S"):
-        patch.setattr(ssh, name, 4.0)
+    for module in (ssh, connecting):
+        for name in ("CONNECT_S", "CHANNEL_S", "SILENCE_S"):
+            patch.setattr(module, name, 4.0, raising=hasattr(module, name))
     yield
     patch.undo()
 

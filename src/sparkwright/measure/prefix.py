@@ -41,8 +41,8 @@ def sight(
         body = endpoints.measured_stream(model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
         got = stream.run(base_url, body, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s)
         after = counters()
-        risen = [risen(before, after, name) for name in (endpoints.PREFIX_QUERIES, endpoints.PREFIX_HITS)]
-        found.append(Sighting(got.ttft_s or 0.0, got.prompt_tokens, *risen))
+        counted = [risen(before, after, name) for name in (endpoints.PREFIX_QUERIES, endpoints.PREFIX_HITS)]
+        found.append(Sighting(got.ttft_s or 0.0, got.prompt_tokens, *counted))
         before = after
         progress(n + 1, SIGHTINGS)
     return found

@@ -78,5 +78,5 @@ def _sent(channel: Channel, data: bytes) -> Iterator[Event]:
         channel.shutdown_write()
     except TimeoutError:
         raise
-    except OSError:
+    except (OSError, EOFError):
         return
