@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engine import logs
-from sparkwright.engine.block_size import block_size
+from sparkwright.engine.block_size import block_size, checkpoint_kv_dtype
 from tests.engine.configs import config
 
 LOGS = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
@@ -112,3 +112,10 @@ def test_a_drafts_tokens_and_the_states_dtype_change_it() -> None:
     held = config("qwen3.5-35b-a3b")
     assert block_size(held, "fp8", speculative_tokens=1) == 2112
     assert block_size(held, "fp8", ssm_dtype="bfloat16") == 1072
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(8, "fp8"), (4, "nvfp4"), (16, ""), ({"8": 1}, ""), ([8], ""), (None, "")])
+def test_the_scheme_of_a_quantized_checkpoint_is_read_whatever_stands_in_it(bits: Any, dtype: str) -> None:
+    scheme = {"type": "float", "dynamic": False, "num_bits": bits}
+    found = {"quantization_config": {"quant_method": "modelopt", "kv_cache_scheme": scheme}}
+    assert checkpoint_kv_dtype(found) == dtype

@@ -14,6 +14,7 @@ from typing import Any
 from sparkwright.engine import architecture_tables as tables
 from sparkwright.engine.architecture import classify
 from sparkwright.engine.config_parts import Part, text
+from sparkwright.trust.bounds import count_of
 
 #: bytes of one number. Where the config says float32 the engine serves in bfloat16 all the same, so "auto" is 2.
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -77,7 +78,7 @@ def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
         scheme = one.mapping("kv_cache_scheme")
         if scheme:
             plain = scheme.get("type") == "float" and scheme.get("dynamic") is False
-            return {8: "fp8", 4: "nvfp4"}.get(scheme.get("num_bits", 0), "") if plain else "bfloat16"
+            return {8: "fp8", 4: "nvfp4"}.get(count_of(scheme.get("num_bits")) or 0, "") if plain else "bfloat16"
         said = one.word("kv_cache_quant_algo").lower()
         if said:
             return said
