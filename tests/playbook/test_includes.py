@@ -71,3 +71,9 @@ def test_what_it_registers_is_known_after_it(tmp_path: Path) -> None:
     parts = {"inner.yml": "- facts:\n  register: seen\n"}
     plan = compiled(tmp_path, "    - include: parts/inner.yml\n    - {facts: , when: seen.changed}\n", parts)
     assert tasks_of(plan.steps)[1].when == ("seen.changed",)
+
+
+def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no file 'xxx") as refused:
+        compiled(tmp_path, f"    - include: {'x' * 5000}.yml\n", {})
+    assert refused.value.where.endswith("book.yml:4") and len(str(refused.value)) < 500

@@ -268,7 +268,7 @@ class _Compiler:
             said = f"the template '{one_line(name, at_most=80)}' {reason}."
             raise Refused(said, where=self.where((*place, "template", "src")), fix="Name a file of templates/.")
         path = self.project / "templates" / name
-        if not path.is_file():
+        if not document.is_file(path):
             known = [one.name for one in (self.project / "templates").glob("*")]
             at = self.where((*place, "template", "src"))
             raise Refused(f"no template {src!r}.", where=at, fix=nearest(path.name, known))

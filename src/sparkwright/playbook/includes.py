@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.playbook.models import IncludeFile
+from sparkwright.trust.visible import one_line
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest
 from sparkwright.userfiles.document import Document, Place
@@ -62,9 +63,13 @@ class _Splicer:
         given = check(IncludeFile, self.read, item, at=place)
         path = self.read.path.parent / given.include
         at = self.read.where(*place, "include")
-        if not path.is_file():
+        if not document.is_file(path):
             known = [str(one.relative_to(self.read.path.parent)) for one in self.read.path.parent.rglob("*.yml")]
-            raise Refused(f"no file {given.include!r} beside it.", where=at, fix=nearest(given.include, known))
+            raise Refused(
+                f"no file '{one_line(given.include, at_most=80)}' beside it.",
+                where=at,
+                fix=nearest(given.include, known),
+            )
         if path.resolve() in self.opened:
             raise Refused(f"{given.include} includes itself.", where=at)
         self.included.append(path)

@@ -21,8 +21,6 @@ from sparkwright.userfiles.checked import check, nearest
 
 #: what a client's setup calls a key that comes from no variable
 KEY_VARIABLE = "SPARK_KEY"
-#: a file's name has 255 bytes
-LONGEST_NAME = 200
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def names(project: Path) -> list[str]:
 def load(project: Path, name: str) -> Recipe:
     """Read recipes/NAME.yml. Raises Refused with file and line, or naming the nearest recipe."""
     path = project / "recipes" / f"{name}.yml"
-    if len(name) > LONGEST_NAME or not path.is_file():
+    if not document.is_file(path):
         raise Refused(f"no recipe '{one_line(name, at_most=80)}'.", fix=nearest(name, names(project)))
     read = document.load(path)
     file = check(RecipeFile, read, read.data if read.data is not None else {}, at=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from sparkwright.trust import bounds
 from sparkwright.trust.visible import one_line
 from sparkwright.userfiles.compose import Composer, Place, Spelled
 
-__all__ = ["Document", "Place", "Spelled", "load", "parse", "shown", "text_of"]
+__all__ = ["Document", "Place", "Spelled", "is_file", "load", "parse", "shown", "text_of"]
 
 #: the largest recipe has 5 kB
 MOST_BYTES = bounds.MIB
@@ -83,6 +84,11 @@ def parse(text: str, path: Path) -> Document:
     except (yaml.YAMLError, ValueError) as error:
         raise Refused(f"not YAML: {one_line(str(error), at_most=SENTENCE_CHARS)}.", where=shown(path)) from None
     return Document(path, data, composer.lines)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; not for a name that no file can have, which Path.is_file raises for."""
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def shown(path: Path) -> str:
