@@ -90,7 +90,7 @@ def test_each_host_is_asked_over_one_connection_and_an_absent_one_is_a_row(lab: 
     assert code == 3  # unreachable is worse than degraded
     assert connections(lab) == [1, 1]
     assert rows[0]["tok_per_s"] == 51.0
-    assert 7000 < rows[0]["up_s"] < 8000
+    assert abs(rows[0]["up_s"] - (time.time() - STARTED_S)) < 60
     assert "refuses connections" in rows[2]["why"]
 
     code, rows = run(project, "report", "--since", "3h", "--json")
