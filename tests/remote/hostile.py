@@ -17,8 +17,9 @@ class Hostile:
         self.folder = lab.folder / "hostile"
         self.folder.mkdir()
         script = self.folder / "answer.sh"
-        # exec'd anew for each command; what is sent to the n-th one lands in sent.PID
-        script.write_text(f'#!/bin/sh\ncat "{self.folder}/answer"\nexec cat > "{self.folder}/sent.$$"\n')
+        # exec'd anew for each command; what is sent to it lands in sent.PID, which is there before it answers:
+        # who hangs up on the answer ends this script
+        script.write_text(f'#!/bin/sh\nexec 3> "{self.folder}/sent.$$"\ncat "{self.folder}/answer"\nexec cat >&3\n')
         script.chmod(0o755)
         lab.sshd.stop()
         lab.sshd.forced = str(script)
