@@ -15,8 +15,8 @@ from typing import Any
 import sparkwright
 from sparkwright.engine.log_lines import Line
 
-#: the small one first: a cubic search of the large one would not end
-SIZES = (1 << 12, 1 << 16)
+#: the small ones first: a quadratic search of the largest takes a minute, a cubic one does not end
+SIZES = (1 << 12, 1 << 14, 1 << 16)
 #: one of each kind of character that patterns tell apart
 LETTERS = "a1 .,:/-_'\"[](){}=`|A\t\\"
 #: classes with a letter of them, and their spelling
