@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from sparkwright.trust.visible import one_line, visible
+from sparkwright.trust.visible import in_json, one_line, visible
 
 
 @pytest.mark.parametrize(
@@ -17,6 +19,8 @@ from sparkwright.trust.visible import one_line, visible
         ("a\tb\nc", "a\tb\nc"),
         ("safe\u202etxt.exe", "safe\\u202etxt.exe"),
         ("\ud800", "\\ud800"),
+        ("py\xadtorch\u3164", "py\\xadtorch\\u3164"),
+        ("yes\U000e0069\U000e0066", "yes\\U000e0069\\U000e0066"),
     ],
 )
 def test_a_control_character_is_shown_and_not_sent(text: str, shown: str) -> None:
@@ -25,6 +29,13 @@ def test_a_control_character_is_shown_and_not_sent(text: str, shown: str) -> Non
 
 def test_one_line_stays_one_line() -> None:
     assert one_line("a\nb\tc") == "a\\nb\\tc"
+
+
+@pytest.mark.parametrize("text", ["a\u202eb", "\U000e0069", "\x7f", "\xad"])
+def test_json_means_the_same_with_its_unseen_characters_escaped(text: str) -> None:
+    shown = in_json(json.dumps(text, ensure_ascii=False))
+    assert shown == visible(shown)
+    assert json.loads(shown) == text
 
 
 def test_what_is_cut_is_counted() -> None:

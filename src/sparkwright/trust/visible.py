@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 
-#: C0 without tab and newline, DEL, C1, and the marks that reorder a line (Trojan Source, CVE-2021-42574)
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+#: C0 without tab and newline, DEL, C1, the marks that reorder a line (Trojan Source, CVE-2021-42574), and what takes no room:
+#: letters of the tags block (U+E0000) make a text that people don't see and language models read
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
 
 
 def visible(text: str, *, at_most: int = 0) -> str:
@@ -25,7 +30,7 @@ def one_line(text: str, *, at_most: int = 0) -> str:
 
 def in_json(text: str) -> str:
     """A JSON text that means the same, with each unseen character of its strings as JSON's own escape."""
-    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def in_cell(text: str) -> str:
@@ -35,4 +40,4 @@ def in_cell(text: str) -> str:
 
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
