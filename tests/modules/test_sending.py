@@ -52,14 +52,16 @@ def test_the_last_line_of_a_refusal_is_kept_and_visible(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
-    [("exec sleep 60", "it took nothing for 0.5 s"), ("cat >/dev/null; exec sleep 60", "it did not end within 0.5 s")],
+    ("script", "limit", "said"),
+    [
+        ("exec sleep 60", "SILENCE_S", "it took nothing for 0.5 s"),
+        ("cat >/dev/null; exec sleep 60", "ENDED_S", "it did not end within 0.5 s"),
+    ],
     ids=["takes-nothing", "never-ends"],
 )
 def test_a_host_that_does_nothing_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, limit: str, said: str
 ) -> None:
-    monkeypatch.setattr(send_image, "SILENCE_S", 0.5)
-    monkeypatch.setattr(send_image, "ENDED_S", 0.5)
+    monkeypatch.setattr(send_image, limit, 0.5)
     error = sent(monkeypatch, tmp_path, script)
     assert isinstance(error, Failed) and said in error.message
