@@ -73,14 +73,16 @@ class Recipe:
 
 def names(project: Path) -> list[str]:
     """The recipes of a project."""
-    return sorted(path.stem for path in (project / "recipes").glob("*.yml"))
+    return sorted(path.stem for path in document.files(project / "recipes"))
 
 
-def load(project: Path, name: str) -> Recipe:
-    """Read recipes/NAME.yml. Raises Refused with file and line, or naming the nearest recipe."""
+def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
+    """Read recipes/NAME.yml. named_at: "file:line" of who asks. Raises Refused with file and line, or naming the nearest."""
     path = project / "recipes" / f"{name}.yml"
     if not document.is_file(path):
-        raise Refused(f"no recipe '{one_line(name, at_most=80)}'.", fix=nearest(name, names(project)))
+        document.refuse_other_ending(path)
+        fix = nearest(name, names(project))
+        raise Refused(f"no recipe '{one_line(name, at_most=80)}'.", where=named_at, fix=fix)
     read = document.load(path)
     file = check(RecipeFile, read, read.data if read.data is not None else {}, at=())
     rules.refuse(file, read)
