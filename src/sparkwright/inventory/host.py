@@ -15,7 +15,8 @@ class Host:
     """One host. port: sshd's. serve_port: where the server is published, if not where the recipe says.
 
     where: its file, for messages. vars: all < groups < host. set_at: "file:line" of what a mistake is blamed on later, by
-    `recipe`, `model_from` or `vars.NAME`. key_variable: of the laptop's environment, that holds the key of its recipe's server.
+    `recipe`, `model_from`, `serve_port` or `vars.NAME`. key_variable: of the laptop's environment, that holds the key of its
+    recipe's server.
     """
 
     name: str

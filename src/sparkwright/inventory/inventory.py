@@ -21,8 +21,8 @@ from sparkwright.userfiles.document import Document, Place
 
 MERGED = ("env", "secrets", "vars")
 INHERITED = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")
-#: names of other files and hosts, which can be wrong
-BLAMED = ("recipe", "model_from")
+#: what is found wrong only beside another file
+BLAMED = ("recipe", "model_from", "serve_port")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from sparkwright.plan.container import GIVEN, ContainerSpec, locked_ids
 from sparkwright.recipe import rules
 from sparkwright.recipe.models import RecipeFile
 from sparkwright.secret import Secret
+from sparkwright.trust import container_words
 from sparkwright.trust.visible import one_line
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest
@@ -117,7 +118,7 @@ def container_spec(
         gpus=box.gpus,
         ipc=box.ipc,
         shm_size=box.shm_size,
-        ports=tuple(_published(file, host.serve_port)),
+        ports=tuple(_published(file, host)),
         volumes=tuple(_at_home(volume, home) for volume in volumes),
         env=dict(box.env),
         ulimits=dict(box.ulimits),
@@ -129,13 +130,19 @@ def container_spec(
     )
 
 
-def _published(file: RecipeFile, serve_port: int | None) -> list[str]:
-    """The recipe's ports at their addresses, the first published where the host wants it."""
+def _published(file: RecipeFile, host: Host) -> list[str]:
+    """The recipe's ports at their addresses, the first published where the host wants it.
+
+    Raises Refused when another of them is published there.
+    """
     found = []
     for n, (port, address) in enumerate(zip(file.container.ports, rules.addresses(file), strict=True)):
         outside, inside = port.rsplit(":", 2)[-2:]
-        outside = str(serve_port) if serve_port and not n else outside
+        outside = str(host.serve_port) if host.serve_port and not n else outside
         found.append(":".join([*([address] if address else []), outside, inside]))
+    if container_words.published_twice(found):
+        said = f"`serve_port: {host.serve_port}` is published by `container.ports` of the recipe too."
+        raise Refused(said, where=host.set_at.get("serve_port", host.where), fix="Take another port.")
     return found
 
 
