@@ -20,6 +20,7 @@ from sparkwright.remote import FORKS, Link, Need, open_link
 from sparkwright.rolling.pace import Pace
 from sparkwright.rolling.roll import Roll
 from sparkwright.secret import Secret
+from sparkwright.trust import system_errors
 from sparkwright.trust.bounds import clean
 from sparkwright.trust.names import VERSION
 from sparkwright.trust.visible import visible
@@ -323,6 +324,8 @@ def broke(error: Exception) -> SparkwrightError:
     """An error as a sentence; one that nobody foresaw says where it happened."""
     if isinstance(error, SparkwrightError):
         return error
+    if sentence := system_errors.sentence(error):
+        return SparkwrightError(sentence)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return SparkwrightError(f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno}).")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
-from sparkwright.errors import Refused
+from sparkwright.errors import Failed, Refused
 
 FOLDERS = ("hosts", "recipes", "playbooks", "templates")
 #: what commands leave in a project's folder and nobody commits; spark.lock is committed
@@ -38,11 +39,17 @@ def lay(folder: Path) -> list[Path]:
     there = [path for path in targets if path.exists()]
     if there:
         raise Refused(f"{there[0]} is there already.", fix="`init` only fills an empty folder.")
-    for path, target in zip(files, targets, strict=True):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(path.read_bytes())
+    texts = {target: path.read_bytes() for path, target in zip(files, targets, strict=True)}
     ignore = folder / ".gitignore"
     if not ignore.exists():
-        ignore.write_text(GITIGNORE)
-        targets.append(ignore)
-    return targets
+        texts[ignore] = GITIGNORE.encode()
+    for target, text in texts.items():
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(text)
+        except OSError as error:
+            for one in texts:  # so that it can be given again
+                with contextlib.suppress(OSError):
+                    one.unlink(missing_ok=True)
+            raise Failed(f"{target}: {error.strerror}.", fix="Nothing was laid down.") from None
+    return list(texts)

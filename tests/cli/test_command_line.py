@@ -49,6 +49,58 @@ def test_a_mistake_is_a_sentence_and_refused(folder: Path, program: str, line: s
     assert not done.stdout and not (folder / ".sandbox").exists()
 
 
+#: every number and every choice that a command takes, with what it is told
+VALUES = [
+    ("logs --host sandbox --tail -5", "--tail must be at least 1, got -5."),
+    ("logs --host sandbox --tail 99999999999", "--tail must be a number up to 1,000,000,000, got 99999999999."),
+    ("status --host sandbox --watch --every 0", "--every must be at least 0.1, got 0.0."),
+    ("status --host sandbox --watch --every nan", "--every must be a number up to 1,000,000,000, got nan."),
+    ("status --host sandbox --watch --every inf", "--every must be a number up to 1,000,000,000, got inf."),
+    ("status --host sandbox --watch --every x", "--every must be a number, got 'x'."),
+    ("health --host sandbox --token-s -1", "--token-s must be at least 0, got -1.0."),
+    ("health.check --host sandbox --token-s nan", "--token-s must be a number up to 1,000,000,000, got nan."),
+    ("history --host sandbox --last 0", "--last must be at least 1, got 0."),
+    ("history --host sandbox --last x", "--last must be a number, got 'x'."),
+    ("ollama.unload --host sandbox --timeout-s -1", "--timeout-s must be at least 0.1, got -1.0."),
+    ("deploy --host sandbox --canary -1", "--canary must be at least 0, got -1."),
+    ("deploy --host sandbox --canary 1.5", "--canary must be a number, got '1.5'."),
+    ("restart --host sandbox --serial 0", "--serial 0 is no batch size."),
+    ("provision --host sandbox --serial x", "--serial x is no batch size."),
+    ("rollback --host sandbox --max-fail-percentage nan", "--max-fail-percentage nan is no percentage."),
+    ("report --host sandbox --since x", "--since takes a time like 90m, 12h, 7d or 2w, not 'x'."),
+    ("health.install --host sandbox --every x", "--every 'x' is no time."),
+    ("health.install --host sandbox --every 1s", "--every 1s is too short."),
+    ("health.install --host sandbox --heal-every nan", "--heal-every nan is too short."),
+    ("health.install --host sandbox --smoke-every x", "--smoke-every 'x' is no time."),
+    ("health.install --host sandbox --heal x", "--heal 'x' is not known. There are: none, restart."),
+    ("health.install --host sandbox --command 'x", '--command: no closing quotation in "\'x".'),
+    ("runtime.fetch --machine x", "--machine must be one of aarch64, x86_64, got 'x'."),
+    ("runtime.fetch --python x", "--python must be one of 3.11,"),
+    ("lint --engine-version x", "'x' is no version of vLLM."),
+    ("schema x", "no kind of file is called 'x'."),
+    ("sandbox.fault x", "the sandbox knows no fault 'x'."),
+    ("unlock --host sandbox --stop --kill", "give one of --stop and --kill."),
+    ("logs --host sandbox --file x", "say whose log: --host NAME or --file PATH."),
+    ("bench.serve --host sandbox --concurrency 0", "--concurrency must be above 0, got 0."),
+    ("bench.serve --host sandbox --concurrency 1,x", "--concurrency 1,x: numbers, separated by commas."),
+    ("bench.serve --host sandbox --rate nan", "--rate must be above 0, got nan."),
+    ("bench.serve --host sandbox --rate inf", "--rate must be above 0, got inf."),
+    ("bench.serve --host sandbox --requests -1", "--requests must be at least 0, got -1."),
+    ("bench.serve --host sandbox --repeat 0", "--repeat must be at least 1, got 0."),
+    ("bench.hol --host sandbox --long-tokens -1", "--long-tokens must be at least 0, got -1."),
+    ("bench.sweep --host sandbox --max-num-batched-tokens 0", "--max-num-batched-tokens must be above 0, got 0."),
+    ("bench.ab --host sandbox", "say what to compare: -a RECIPE -b RECIPE, or --flag chunked-prefill."),
+]
+
+
+@pytest.mark.parametrize(("line", "sentence"), VALUES, ids=[row[0] for row in VALUES])
+def test_a_value_that_means_nothing_is_a_sentence_and_refused(folder: Path, line: str, sentence: str) -> None:
+    done = call(folder, line)
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert done.stderr.startswith(sentence)
+    assert not done.stdout and not (folder / ".sandbox").exists()
+
+
 @pytest.mark.parametrize("line", ["play --help", "model.inspect --help", "explain -h", "deploy --help"])
 def test_help_is_help_where_a_word_is_expected_too(folder: Path, line: str) -> None:
     done = call(folder, line)

@@ -86,6 +86,20 @@ def test_the_sandbox_always_says_that_it_is_one() -> None:
     assert shown == ["sandbox is the sandbox: a pretend Spark, no GPU and no real model."]
 
 
+def test_a_failure_is_told_once() -> None:
+    why, fix = "the tag is not there.", "Check the recipe's `image`."
+    failed = finished(status="failed", msg=why, fix=fix)
+    shown = screen(failed, event("recap", host="spark1", seconds=1, msg=f"{why} {fix}", **COUNTS))
+    assert sum(why in line for line in shown) == sum(fix in line for line in shown) == 1
+    ended = finished(status="failed", name="Say how it ended", msg=f"{why} {fix} The previous server is restored.")
+    shown = screen(failed, ended, event("recap", host="spark1", seconds=1, msg=ended["msg"], **COUNTS))
+    assert "failed   Say how it ended  The previous server is restored." in shown
+    assert sum(why in line for line in shown) == 1
+    elsewhere = event("recap", host="spark2", seconds=1, msg=why, **COUNTS)
+    assert f"  {why}" in screen(failed, elsewhere, hosts=("spark1", "spark2"))
+    assert f"  {why}" in screen(elsewhere), "a refusal before any task has its line at the end"
+
+
 def test_json_holds_one_object_a_line_and_ends_with_the_recap() -> None:
     out = io.StringIO()
     lines = JsonLines(out)

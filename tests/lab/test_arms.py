@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from sparkwright import recipe
@@ -49,10 +47,10 @@ def test_a_step_smaller_than_a_block_is_foretold_to_be_refused_where_it_is(base:
     assert [arms.refusal(arm, pinned("0.32.0")) for arm in found] == [None, None, None]
 
 
-def test_two_recipes_of_different_images_are_two_changes_at_once(base: Recipe, tmp_path: Path) -> None:
-    other = recipe.load(TOP, "qwen3.5-35b-unchunked")
+def test_two_recipes_of_different_images_are_two_changes_at_once() -> None:
+    frozen, other = (recipe.load(TOP, name) for name in ("examples/qwen3.5-35b-frozen", "qwen3.5-35b-unchunked"))
     with pytest.raises(Refused, match="two things would change at once"):
-        arms.pair(base, other)
+        arms.pair(frozen, other)
 
 
 def test_an_arm_is_marked_as_the_labs_and_has_the_servers_name(base: Recipe) -> None:

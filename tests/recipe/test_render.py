@@ -17,16 +17,16 @@ from sparkwright.plan import expressions
 TOP = Path(__file__).parent.parent.parent
 DIGEST = "sha256:" + "ab" * 32
 
-QWEN = f"""docker run -d --name qwen35 --restart unless-stopped --gpus all --ipc host --shm-size 64gb -p 8000:8000
-  -v /home/ops/models/qwen35-35b-hf:/models/qwen35 vllm/vllm-openai:cu130-nightly@{DIGEST}
+QWEN = f"""docker run -d --name qwen35 --restart unless-stopped --gpus all --ipc host --shm-size 64gb -p 127.0.0.1:8000:8000
+  -v /home/ops/models/qwen35-35b-hf:/models/qwen35 vllm/vllm-openai:v0.32.0@{DIGEST}
   --model /models/qwen35 --served-model-name qwen3.5-35b --max-model-len 131072 --gpu-memory-utilization 0.85
   --enable-prefix-caching --reasoning-parser qwen3 --enable-auto-tool-choice --tool-call-parser qwen3_coder
   --kv-cache-dtype fp8 --max-num-seqs 8 --max-num-batched-tokens 4096"""
 
-QWEN_200K = f"""docker run -d --name qwen35 --restart unless-stopped --gpus all --ipc host --shm-size 64gb -p 8000:8000
-  -v /home/ops/models/qwen35-35b-hf:/models/qwen35 vllm/vllm-openai:cu130-nightly@{DIGEST}
+QWEN_200K = f"""docker run -d --name qwen35 --restart unless-stopped --gpus all --ipc host --shm-size 64gb -p 127.0.0.1:8000:8000
+  -v /home/ops/models/qwen35-35b-hf:/models/qwen35 vllm/vllm-openai:v0.32.0@{DIGEST}
   --model /models/qwen35 --served-model-name qwen3.5-35b --max-model-len 200000 --gpu-memory-utilization 0.90
-  --kv-cache-dtype fp8 --calculate-kv-scales --max-num-batched-tokens 4096 --enable-prefix-caching
+  --kv-cache-dtype fp8 --max-num-batched-tokens 4096 --enable-prefix-caching
   --reasoning-parser qwen3 --enable-auto-tool-choice --tool-call-parser qwen3_coder"""
 
 
@@ -52,14 +52,14 @@ def test_every_shipped_recipe_renders_and_names_its_share_of_memory(name: str) -
 
 def test_a_host_may_publish_elsewhere_and_live_elsewhere() -> None:
     found = words(script("qwen3.5-35b", Host("spark1", "spark1", serve_port=8001, home="/srv/ops")))
-    assert found[found.index("-p") + 1] == "8001:8000"
+    assert found[found.index("-p") + 1] == "127.0.0.1:8001:8000"
     assert found[found.index("-v") + 1].startswith("/srv/ops/models/")
 
 
 def changed(tmp_path: Path, text: str) -> recipe.Recipe:
-    """The shipped recipe with a line more."""
+    """The shipped recipe with a line in place of its `publish`."""
     (tmp_path / "recipes").mkdir()
-    shipped = (TOP / "recipes/qwen3.5-35b.yml").read_text()
+    shipped = (TOP / "recipes/qwen3.5-35b.yml").read_text().replace("publish: loopback\n", "")
     (tmp_path / "recipes/r.yml").write_text(shipped.replace("vllm:  ", f"{text}\nvllm:  "))
     return recipe.load(tmp_path, "r")
 
@@ -122,7 +122,7 @@ def test_switches_lists_and_nothing_become_what_the_engine_reads() -> None:
     ("before", "after", "said"),
     [
         ("  shm_size: 64gb", "  shmsize: 64gb", "unknown key `shmsize`. Did you mean `shm_size`?"),
-        ("image: vllm/vllm-openai:cu130-nightly", "imagee: x", "unknown key `imagee`"),
+        ("image: vllm/vllm-openai:v0.32.0", "imagee: x", "unknown key `imagee`"),
         ("  name: qwen35\n", "  name: qwen 35\n", "`container.name`"),
         ("vllm:  ", "vllm:\n  model: /elsewhere\n  #", "`vllm.model` is given by `model.mount`"),
         (

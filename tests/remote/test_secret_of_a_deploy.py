@@ -68,7 +68,7 @@ def deploy(project: Path, source: dict[str, object], env: dict[str, str]) -> sub
 def test_the_key_of_a_server_goes_over_ssh_and_is_in_no_process_event_or_log(lab: Lab, project: Path) -> None:
     key = "spk-" + secrets.token_hex(20)
     name = project / "recipes/qwen3.5-35b.yml"
-    name.write_text(name.read_text().replace("vllm:  ", f"server_key: {{command: [cat, {project}.key]}}\nvllm:  "))
+    name.write_text(name.read_text().replace("publish: loopback", f"server_key: {{command: [cat, {project}.key]}}"))
     host = project / "hosts/spark1.yml"
     host.write_text(host.read_text().replace("llama-3.1-8b", "qwen3.5-35b"))
     file = Path(f"{project}.key")

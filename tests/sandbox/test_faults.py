@@ -8,7 +8,7 @@ from sparkwright.sandbox import control
 from tests.sandbox.conftest import Desk
 
 CHANGE = ("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
-NEW_IMAGE = ("recipes/qwen3.5-35b.yml", "cu130-nightly$(?m)", "v0.32.0")
+NEW_IMAGE = ("recipes/qwen3.5-35b.yml", r"(?m)v0\.32\.0$", "latest")
 
 #: fault, what the user changed, exit code, what the screen says
 FAULTS = [
@@ -18,10 +18,10 @@ FAULTS = [
     ("engine-dies", CHANGE, 1, "it died on its first request"),
     ("crash-loop", CHANGE, 1, "the engine died (exit code 1)"),
     ("half-model", CHANGE, 1, "broke off"),
-    ("no-space", ("recipes/qwen3.5-35b.yml", "nightly\n", "nightly\n"), 1, "full"),
+    ("no-space", ("recipes/qwen3.5-35b.yml", "latest\n", "latest\n"), 1, "full"),
     (
         "wrong-arch",
-        ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:v0.32.0"),
+        ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:latest"),
         5,
         "has no linux/arm64, only linux/amd64",
     ),
@@ -37,7 +37,7 @@ def test_a_fault_is_a_clear_failure_with_the_old_server_back(
     assert before
     desk.run("sandbox.fault", fault)
     if fault == "no-space":
-        change = ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:v0.32.0")
+        change = ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:latest")
     desk.edit(*change)
     done = desk.run("deploy", "--host", "sandbox")
     assert done.code == code, done.out + done.err

@@ -36,7 +36,7 @@ def test_the_engines_version_is_written_into_the_lock_and_read_from_there(desk: 
     desk.deployed()
     lock = yaml.safe_load((desk.root / ".sandbox/spark.lock").read_text())
     (image,) = lock["images"].values()
-    assert image["engine_version"].startswith("0.19.2rc1.dev134")
+    assert image["engine_version"].startswith("0.32.0")
     (model,) = lock["models"].values()
     assert model["config"]["architectures"] == ["Qwen3_5MoeForConditionalGeneration"]
     again = desk.run("deploy", "--host", "sandbox")

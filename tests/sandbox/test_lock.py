@@ -9,7 +9,7 @@ import yaml
 
 from tests.sandbox.conftest import Desk, Said
 
-IMAGE = "vllm/vllm-openai:cu130-nightly"
+IMAGE = "vllm/vllm-openai:v0.32.0"
 
 
 def entries(said: Said) -> dict[str, dict[str, Any]]:

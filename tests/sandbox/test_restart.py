@@ -228,7 +228,7 @@ DRIFTS = [
     ("a limit", RECIPE, r"  gpus: '1'", "  gpus: '1'\n  ulimits: {memlock: '-1'}", "ulimits"),
     ("a label", RECIPE, r"  gpus: '1'", "  gpus: '1'\n  labels: {team: lab}", "labels"),
     ("the port", "hosts/sandbox.yml", r"serve_port: \d+", "serve_port: ANOTHER", "ports"),
-    ("the image", RECIPE, r"image: .*", "image: vllm/vllm-openai:v0.32.0", "image"),
+    ("the image", RECIPE, r"image: .*", "image: vllm/vllm-openai:latest", "image"),
 ]
 
 

@@ -32,7 +32,7 @@ RECIPE = "recipes/qwen3.5-35b.yml"
 def keyed_desk() -> Iterator[Desk]:
     """A desk whose recipe asks for a key that the environment holds."""
     with fresh_desk() as desk:
-        desk.edit(RECIPE, r"(?m)^vllm:", "server_key: {env: SPARK_KEY}\n\nvllm:")
+        desk.edit(RECIPE, "(?m)^publish: loopback", "server_key: {env: SPARK_KEY}")
         yield desk
 
 
@@ -151,16 +151,17 @@ def test_a_server_that_anyone_can_use_is_warned_of(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     sentence = "anyone on the network can use this server; set `server_key` or `publish: loopback`"
     with fresh_desk() as desk:
+        desk.edit(RECIPE, "(?m)^publish: loopback", "publish: lan")
         assert sentence in desk.run("plan", "--host", "sandbox").out
         assert "open-to-network" in desk.run("lint", "--recipe", "qwen3.5-35b").out
         done = desk.run("deploy", "--host", "sandbox")
         assert done.proved and sentence in done.out, done.out
         assert 'apiKey: "none"' in done.out
-        desk.edit(RECIPE, r"(?m)^vllm:", "publish: loopback\n\nvllm:")
+        desk.edit(RECIPE, "publish: lan", "publish: loopback")
         planned = desk.run("plan", "--host", "sandbox")
         assert sentence not in planned.out and "127.0.0.1" in planned.out
         assert "open-to-network" not in desk.run("lint", "--recipe", "qwen3.5-35b").out
-        desk.edit(RECIPE, "publish: loopback", "server_key: {env: SPARK_KEY}")
+        desk.edit(RECIPE, "(?m)^publish: loopback", "server_key: {env: SPARK_KEY}")
         new_key(monkeypatch)
         done = desk.run("deploy", "--host", "sandbox")
         assert done.proved and sentence not in done.out

@@ -9,7 +9,7 @@ import sys
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of every installed package
 
-from sparkwright.cli import quick
+from sparkwright.cli import ctrl_c, quick  # the former before all that takes time to import
 
 with quick.importing():
     from invoke.collection import Collection
@@ -71,6 +71,9 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `sparkwright --help | head`
         code = 0
+    except KeyboardInterrupt:  # before a command began, or after it ended
+        print(ctrl_c.SENTENCE, file=sys.stderr)
+        code = ctrl_c.CODE
     except OSError as error:  # Invoke reads ~/.invoke.yaml, and HOME can be a file
         print(f"{error.filename}: {error.strerror}.", file=sys.stderr)
         code = 1

@@ -18,6 +18,24 @@ from sparkwright.errors import Exit
 #: options of Invoke's own that look like ours and would be taken without effect, with what is meant
 MISTAKEN = {"dry": "--dry-run (the same as --check)"}
 
+#: the smallest value of an option that is a number, where not every number means something
+LEAST: dict[str, float] = {
+    "canary": 0,
+    "every": 0.1,
+    "last": 1,
+    "long-tokens": 0,
+    "output-tokens": 0,
+    "prompt-tokens": 0,
+    "repeat": 1,
+    "requests": 0,
+    "tail": 1,
+    "timeout-s": 0.1,
+    "token-s": 0,
+}
+#: of any of them: what waits or counts can't take more. A seed is no amount
+MOST = 1e9
+ANY = ("seed",)
+
 _parse = Program.parse_tasks
 
 
@@ -40,6 +58,25 @@ def _parse_tasks(program: Program) -> None:
     for name, meant in MISTAKEN.items():
         if program.args[name].value:
             raise _refusal(f"unknown option --{name}. Did you mean {meant}?")
+    for context in program.tasks:
+        _refuse_out_of_range(context)
+
+
+def _refuse_out_of_range(context: Any) -> None:
+    """Refuse a number that means nothing for its option, for our commands: a user's own tasks know their own."""
+    given = [one for one in context.args.values() if one.kind in (int, float) and one.got_value and one.name not in ANY]
+    if not given:
+        return
+    from sparkwright.cli import namespace
+
+    if context.name not in namespace.task_names and context.name not in sum(namespace.task_names.values(), ()):
+        return
+    for one in given:
+        option = one.name.replace("_", "-")
+        least = LEAST.get(option, -MOST)
+        if not least <= one.value <= MOST:  # nor is a NaN
+            said = f"at least {least:g}" if one.value < least else f"a number up to {MOST:,.0f}"
+            raise _refusal(f"--{option} must be {said}, got {one.value}.")
 
 
 def _help_first(program: Program, words: Sequence[str]) -> None:

@@ -68,14 +68,12 @@ def install(
     debug: bool = False,
 ) -> int:
     """Have each host check its server by its own clock; no laptop is needed for it."""
-    import shlex
-
     args = {
         "every_s": seconds("--every", every, least=30),
         "heal": _one_of("--heal", heal, ("none", "restart")),
         "heal_every_s": seconds("--heal-every", heal_every, least=600),
         "smoke_every_s": seconds("--smoke-every", smoke_every),
-        "command": shlex.split(command),
+        "command": _words("--command", command),
         "webhook": _public("--webhook", webhook),
         "webhook_file": webhook_file,
         "textfile": textfile,
@@ -112,6 +110,15 @@ def seconds(option: str, text: str, least: float = 0) -> float:
 
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _words(option: str, text: str) -> list[str]:
+    import shlex
+
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise Refused(f"{option}: {str(error).lower()} in {text!r}.", fix="Quote it as for a shell.") from None
 
 
 def _one_of(option: str, text: str, known: tuple[str, ...]) -> str:

@@ -141,6 +141,7 @@ def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
     from sparkwright import lock_diff, lockfile
     from sparkwright.cli import planning
     from sparkwright.cli.pinning import ask, image_task, model_task
+    from sparkwright.fleet import broke
 
     def one_host(member: Any) -> None:
         for one in (one for one in entries if one.member is member):
@@ -154,8 +155,8 @@ def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
                 said = ask(chosen.fleet, member, [about], planning.new_run_id() + f"-{entries.index(one)}")[one.kind]
                 entry = lockfile.image_entry if one.kind == "image" else lockfile.model_entry
                 one.new = {**entry(one.key, said), "gone": said.get("gone")}
-            except SparkwrightError as error:
-                one.error = error
+            except Exception as error:  # a full disk, a folder that is read-only
+                one.error = broke(error)
                 continue
             if one.old is not None and one.new is not None:
                 one.rows = getattr(lock_diff, one.kind)(one.old, one.new)

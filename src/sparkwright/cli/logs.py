@@ -37,8 +37,6 @@ def logs(
     """
     if bool(host) == bool(file):
         raise Refused("say whose log: --host NAME or --file PATH.")
-    if tail < 1:
-        raise Refused(f"--tail takes a number of lines, not {tail}.")
     from sparkwright.cli import log_answers
 
     found = log_answers.of_file(file, tail) if file else log_answers.of_hosts(host, tail)

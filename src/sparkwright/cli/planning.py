@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkwright import lockfile, playbook, recipe
+from sparkwright.cli import templates
 from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
@@ -20,11 +21,9 @@ from sparkwright.engine.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.errors import Refused
 from sparkwright.fleet import Member
 from sparkwright.inventory.host import Host
-from sparkwright.plan import expressions
 from sparkwright.plan.model import Plan
 from sparkwright.recipe.rules import is_loopback
 from sparkwright.secret import Secret
-from sparkwright.userfiles import document
 
 if TYPE_CHECKING:
     from sparkwright.recipe.serving import Serving
@@ -126,14 +125,14 @@ def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> st
     wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
     lock = lockfile.load(lock_folder(project, host))
     names = recipe.scope(host, user_of(host), wanted, entries(lock, wanted))
-    return str(expressions.render(document.text_of(project.root / "templates/docker-run.sh.j2"), names))
+    return templates.rendered(project.root, "docker-run.sh.j2", names)
 
 
 def recipe_of(project: Project, host: Host) -> recipe.Recipe:
-    """The recipe that a host serves. Raises Refused when it has none."""
+    """The recipe that a host serves. Raises Refused when it has none, or names one that is not there."""
     if not host.recipe:
         raise Refused(f"{host.name} has no recipe.", where=str(host.where), fix="Add `recipe: NAME` (see recipes/).")
-    return recipe.load(project.root, host.recipe)
+    return recipe.load(project.root, host.recipe, named_at=host.set_at.get("recipe", ""))
 
 
 def entries(lock: lockfile.Lock, wanted: recipe.Recipe) -> dict[str, Any]:

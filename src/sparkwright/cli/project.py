@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwright.errors import Refused
+from sparkwright.userfiles import document
 
 MARK = "hosts"
 
@@ -40,5 +41,8 @@ class Project:
         for path in (self.root / "playbooks" / f"{name}.yml", Path(name)):
             if path.is_file():
                 return path
-        known = ", ".join(sorted(path.stem for path in (self.root / "playbooks").glob("*.yml")))
-        raise Refused(f"no playbook {name!r}.", fix=f"There are: {known}.")
+        from sparkwright.userfiles.checked import nearest  # and with it Pydantic
+
+        document.refuse_other_ending(self.root / "playbooks" / f"{name}.yml")
+        known = [path.stem for path in (self.root / "playbooks").glob("*.yml")]
+        raise Refused(f"no playbook {name!r}.", fix=nearest(name, known))

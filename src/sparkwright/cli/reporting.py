@@ -54,7 +54,7 @@ def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
         except Exception as error:
             if options.get("debug") or os.environ.get("SPARKWRIGHT_DEBUG"):
                 raise
-            _say(_of_the_system(error) or _internal(error), options)
+            _say(_as_told(error), options)
             code = int(Exit.FAILED)
         if code:
             raise InvokeExit(code=code)
@@ -62,15 +62,12 @@ def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
     return run
 
 
-def _of_the_system(error: Exception) -> SparkwrightError | None:
-    """What the operating system refused: a full disk, a read-only folder, a home that is a file."""
-    if not isinstance(error, OSError) or not error.strerror:
-        return None
-    named = f"{error.filename}: " if error.filename else ""
-    return SparkwrightError(f"{named}{error.strerror}.")
+def _as_told(error: Exception) -> SparkwrightError:
+    """What nobody foresaw; what the operating system refused says where."""
+    from sparkwright.trust import system_errors
 
-
-def _internal(error: Exception) -> SparkwrightError:
+    if sentence := system_errors.sentence(error):
+        return SparkwrightError(sentence)
     said = f"internal error: {type(error).__name__}: {error}."
     return SparkwrightError(said, fix="`--debug` shows the traceback; please report it.")
 

@@ -199,7 +199,7 @@ class Trip:
         files = sorted((project.root / "templates").glob("*.j2"))
         plays = json.dumps(self._book.plays[0].document.data, default=str)  # with what it includes
         found = {_shown(self._book.path, project.root): _digest(plays)}
-        found |= {f"hosts/{name}.yml": _digest(repr(sorted(asdict(replace(host, where="")).items())))}
+        found |= {f"hosts/{name}.yml": _digest(repr(sorted(asdict(replace(host, where="", set_at={})).items())))}
         if host.recipe:
             wanted = recipe.load(project.root, host.recipe)
             files.append(project.root / "recipes" / f"{host.recipe}.yml")

@@ -6,11 +6,10 @@ import sys
 from typing import Any
 
 from sparkwright.cli.hosts import Chosen
+from sparkwright.cli.templates import rendered
 from sparkwright.console.lines import Lines
 from sparkwright.console.summary import Served, Summary
 from sparkwright.console.tables import Tables
-from sparkwright.plan import expressions
-from sparkwright.userfiles import document
 
 
 class Shown:
@@ -47,7 +46,7 @@ class Shown:
             "max_model_len": one.max_model_len,
             "key": one.key_variable,
         }
-        return str(expressions.render(document.text_of(self._project.root / "templates/client.j2"), names))
+        return rendered(self._project.root, "client.j2", names)
 
 
 def _lines(diff: bool, *, many: bool) -> Any:

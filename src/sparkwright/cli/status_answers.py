@@ -15,7 +15,7 @@ from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
-from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
+from sparkwright.errors import Exit, Failed, SparkwrightError
 from sparkwright.fleet import Member
 from sparkwright.health.judge import EXITS
 from sparkwright.health.record import checked
@@ -54,8 +54,6 @@ def once(chosen: Chosen, *, json: bool) -> list[int]:
 
 def watch(chosen: Chosen, *, every_s: float, json: bool) -> int:
     """Ask again and again over the same connections, until Ctrl-C."""
-    if every_s <= 0:
-        raise Refused(f"--every takes seconds, not {every_s:g}.")
     from sparkwright.console import status_table
 
     wanted = pinned(chosen)

@@ -30,6 +30,7 @@ class Lines:
         self._names: dict[tuple[str, str], str] = {}
         self._told: set[str] = set()
         self._skipped: dict[str, list[str]] = {}
+        self._failures: dict[str, set[str]] = {}
         self._width = 0
         self._many = False
         self._recaps: list[Event] = []
@@ -110,14 +111,22 @@ class Lines:
             self._skipped.setdefault(event["host"], []).append(event["name"])
             return
         took = f"  ({words.duration(event['seconds'])})" if event["seconds"] >= 2 else ""
-        said = f"  {event['msg']}" if event["msg"] and event["status"] != "skipped" else ""
+        said = f"  {self._not_told(event)}" if event["msg"] and event["status"] != "skipped" else ""
         word = "later" if event["status"] == "skipped" else event["status"]
         self.write(word, self._line(word, event["host"], f"{event['name']}{took}{said}"))
         if event["status"] in ("failed", "ignored"):
             for style, text in explained(event, " " * (WIDTH_STATUS + 1)):
                 self.write(style, text)
+            told = {event["msg"], f"{event['msg']} {event.get('fix') or ''}".strip()}
+            self._failures.setdefault(event["host"], set()).update(told)
         if self.diff:
             self._differences(event)
+
+    def _not_told(self, event: Event) -> str:
+        """What a task says, without a failure that was told before: a rescue begins with what it is for."""
+        told = [one for one in self._failures.get(event["host"], ()) if one and event["msg"].startswith(f"{one} ")]
+        rest: str = event["msg"]
+        return rest[max(map(len, told), default=0) :].strip()
 
     def _on_recap(self, event: Event) -> None:
         self._recaps.append(event)
@@ -150,7 +159,7 @@ class Lines:
         more = "".join(f" {name}={recap[name]}" for name in ("rescued", "ignored") if recap.get(name))
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
         self.write(style, f"{recap['host']:<{self._width}} : {counts}{more}  in {words.duration(recap['seconds'])}")
-        if recap.get("msg"):
+        if recap.get("msg") and recap["msg"] not in self._failures.get(recap["host"], ()):  # told where it failed
             self.write("fix", "  " + recap["msg"].replace("\n", "\n  "))
 
 

@@ -106,6 +106,13 @@ def write_atomically(
 
     owner: ids of user and group, -1 for as it is. Nobody who may write to the folder can have another file written in its place.
     """
+    try:
+        _replace(path, content, mode, owner)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # not that of the file beside it
+
+
+def _replace(path: Path, content: bytes, mode: int, owner: tuple[int, int] | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     new = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode & private.FILE)

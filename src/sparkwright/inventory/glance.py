@@ -23,17 +23,21 @@ def hosts(project: Path, pattern: str) -> list[Host]:
     folder = project / "hosts"
     try:
         groups = _read(folder / GROUPS_FILE)
-        paths = [path for path in sorted(folder.glob("*.yml")) if path.name != GROUPS_FILE]
-        found = {path.stem: _host(path, groups) for path in paths}
+        found = {path.stem: _host(path, groups) for path in files(folder)}
         names = patterns.match(pattern, list(found), patterns.members(found, groups)) if pattern else []
     except (Refused, AttributeError, TypeError):
         return []  # the check will say what is wrong
     return [found[name] for name in names if found[name].connection == "ssh" and _plain(found[name])]
 
 
+def files(folder: Path) -> list[Path]:
+    """The files of hosts/ that are a host's. Raises Refused as `document.files` does."""
+    return [path for path in document.files(folder) if path.name != GROUPS_FILE]
+
+
 def _host(path: Path, groups: Mapping[str, Any]) -> Host:
     own = _read(path)
-    named = own.get("groups") or []
+    named = [name for name in own.get("groups") or [] if name != "all"]
     mine = [*named, *(name for name, group in groups.items() if path.stem in _members(group) and name not in named)]
     layers = [own, *(groups.get(name) or {} for name in reversed(mine)), groups.get("all") or {}]
 

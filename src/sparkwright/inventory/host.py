@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class Host:
     """One host. port: sshd's. serve_port: where the server is published, if not where the recipe says.
 
-    where: its file, for messages. vars: all < groups < host. key_variable: of the laptop's environment, that holds the key of
-    its recipe's server.
+    where: its file, for messages. vars: all < groups < host. set_at: "file:line" of what a mistake is blamed on later, by
+    `recipe`, `model_from`, `serve_port` or `vars.NAME`. key_variable: of the laptop's environment, that holds the key of its
+    recipe's server.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Host:
     secret_sources: Mapping[str, SecretSource] = field(default_factory=dict)
     key_variable: str = ""
     where: str = ""
+    set_at: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def way(self) -> tuple[str, str, str | None, int | None]:

@@ -8,16 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.inventory import patterns, rules, secret_source
+from sparkwright.inventory import glance, naming, patterns, rules, secret_source, variables
 from sparkwright.inventory.glance import GROUPS_FILE
 from sparkwright.inventory.host import Host
 from sparkwright.inventory.models import GroupFile, HostFile, Shared
+from sparkwright.inventory.naming import EVERYONE, Groups, Own
 from sparkwright.secret import Secret
+from sparkwright.trust.visible import one_line
 from sparkwright.userfiles import document
-from sparkwright.userfiles.checked import check
+from sparkwright.userfiles.checked import check, kind_of
+from sparkwright.userfiles.document import Document, Place
 
 MERGED = ("env", "secrets", "vars")
 INHERITED = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")
+#: what is found wrong only beside another file
+BLAMED = ("recipe", "model_from", "serve_port")
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What one file, or one group of groups.yml, gives to a host. at: where it stands in its document."""
+
+    file: Shared
+    source: Document
+    at: Place = ()
+
+    def set_at(self) -> dict[str, str]:
+        """See `Host.set_at`."""
+        found = {key: self.source.where(*self.at, key) for key in BLAMED if getattr(self.file, key) is not None}
+        return found | {f"vars.{name}": self.source.where(*self.at, "vars", name) for name in self.file.vars}
 
 
 @dataclass(frozen=True)
@@ -32,12 +51,16 @@ class Inventory:
     def load(cls, project: Path) -> Inventory:
         """Read hosts/ of a project. Raises Refused with file and line."""
         folder = project / "hosts"
-        groups = _groups(folder / GROUPS_FILE)
-        hosts = {path.stem: _host(path, groups) for path in sorted(folder.glob("*.yml")) if path.name != GROUPS_FILE}
-        if not hosts:
+        groups = _groups(project, folder / GROUPS_FILE)
+        read = {path.stem: _read(path) for path in glance.files(folder)}
+        naming.refuse(read, groups)
+        if not read:
             raise Refused(f"no host in {document.shown(folder)}.", fix="Write hosts/spark1.yml (docs/files/host.md).")
-        floors = {name: group.min_serving for name, group in groups.items() if group.min_serving is not None}
-        return cls(hosts, patterns.members(hosts, groups), floors)
+        hosts = {name: _host(project, name, own, groups) for name, own in read.items()}
+        for host in hosts.values():
+            naming.refuse_source(host, hosts)
+        floors = {name: group.min_serving for name, group in groups.checked.items() if group.min_serving is not None}
+        return cls(hosts, patterns.members(hosts, groups.checked), floors)
 
     def names(self) -> list[str]:
         """Every host's name."""
@@ -58,43 +81,58 @@ class Inventory:
         return {name: secret for name, secret in found.items() if secret is not None}
 
 
-def _groups(path: Path) -> dict[str, GroupFile]:
+def _groups(project: Path, path: Path) -> Groups:
     if not path.exists():
-        return {}
+        return Groups({}, Document(path, {}))
     read = document.load(path)
     if not isinstance(read.data, dict | None):
-        raise Refused("groups.yml is a mapping of groups by name.", where=read.where())
+        fix = "Write `lab: {hosts: [spark1]}`."
+        raise Refused(
+            f"groups.yml must be a mapping of groups by name, got {kind_of(read.data)}.", where=read.where(), fix=fix
+        )
     groups = {name: data if data is not None else {} for name, data in (read.data or {}).items()}
+    for name, data in groups.items():
+        if isinstance(data, list):
+            said = f"the group `{one_line(name)}` must be a mapping, got a list."
+            raise Refused(said, where=read.where(name), fix="Write its members as `hosts: [spark1]` below it.")
     checked = {name: check(GroupFile, read, data, at=(name,)) for name, data in groups.items()}
     for name, group in checked.items():
         rules.refuse(group, read, (name,))
-    return checked
+        variables.refuse(group.vars, read, (name,), project)
+    return Groups(checked, read)
 
 
-def _host(path: Path, groups: Mapping[str, GroupFile]) -> Host:
-    read = document.load(path)
-    own = check(HostFile, read, read.data if read.data is not None else {}, at=())
-    rules.refuse(own, read)
-    mine = [
-        *own.groups,
-        *(name for name, group in groups.items() if path.stem in group.hosts and name not in own.groups),
-    ]
-    layers: list[Shared] = [*(groups[name] for name in ("all", *mine) if name in groups), own]
+def _read(path: Path) -> Own:
+    source = document.load(path)
+    own = check(HostFile, source, source.data if source.data is not None else {}, at=())
+    rules.refuse(own, source)
+    return Own(own, source)
+
+
+def _host(project: Path, name: str, read: Own, groups: Groups) -> Host:
+    own = read.file
+    variables.refuse(own.vars, read.source, (), project)
+    named = [group for group in own.groups if group != EVERYONE]
+    given = [group for group, file in groups.checked.items() if name in file.hosts]
+    mine = list(dict.fromkeys([*named, *given]))
+    layers = [_Layer(groups.checked[one], groups.source, (one,)) for one in (EVERYONE, *mine) if one in groups.checked]
+    layers.append(_Layer(own, read.source))
     inherited = {key: _last(layers, key) for key in INHERITED}
     merged: dict[str, dict[str, Any]] = {key: {} for key in MERGED}
     for layer in layers:
         for key in MERGED:
-            merged[key].update(getattr(layer, key))
+            merged[key].update(getattr(layer.file, key))
     return Host(
-        name=path.stem,
-        address=own.address or path.stem,
+        name=name,
+        address=own.address or name,
         connection=own.connection,
         groups=tuple(mine),
         env=merged["env"],
         vars=merged["vars"],
         secret_sources=merged["secrets"],
-        where=document.shown(path),
-        key_variable=_key_variable(path.parent.parent / "recipes" / f"{inherited['recipe']}.yml")
+        where=document.shown(read.source.path),
+        set_at={key: place for layer in layers for key, place in layer.set_at().items()},
+        key_variable=_key_variable(project / "recipes" / f"{inherited['recipe']}.yml")
         if own.connection != "ssh"
         else "",
         **inherited,
@@ -112,9 +150,9 @@ def _key_variable(recipe: Path) -> str:
         return ""
 
 
-def _last(layers: Iterable[Shared], key: str) -> Any:
+def _last(layers: Iterable[_Layer], key: str) -> Any:
     found = None
     for layer in layers:
-        value = getattr(layer, key)
+        value = getattr(layer.file, key)
         found = found if value is None else value
     return found

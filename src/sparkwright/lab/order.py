@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -78,11 +79,11 @@ class Order:
     def checked(self) -> Order:
         """The order itself. Raises Refused for one that can't be meant."""
         if bool(self.a) != bool(self.b):
-            raise Refused("two arms take two recipes: --a and --b.", fix="Or one recipe and --flag chunked-prefill.")
+            raise Refused("two arms take two recipes: -a and -b.", fix="Or one recipe and --flag chunked-prefill.")
         if self.a and self.flag:
-            raise Refused("--a and --b name two recipes, --flag changes one: say one of them.")
+            raise Refused("-a and -b name two recipes, --flag changes one: say one of them.")
         if self.command == "ab" and not (self.a or self.flag):
-            raise Refused("say what to compare: --a RECIPE --b RECIPE, or --flag chunked-prefill.")
+            raise Refused("say what to compare: -a RECIPE -b RECIPE, or --flag chunked-prefill.")
         if self.command == "sweep" and not self.sizes:
             raise Refused("say the sizes: --max-num-batched-tokens 256,512,1024,2048,4096.")
         if self.rates and self.concurrency:
@@ -92,10 +93,21 @@ class Order:
         for kind in self.loads:
             if kind not in KINDS:
                 raise Refused(f"no load {kind!r}.", fix=f"There are: {', '.join(KINDS)}.")
-        numbers = (*self.concurrency, *self.rates, *self.sizes, self.repeat)
-        given = (self.requests, self.prompt_tokens, self.output_tokens, self.long_tokens)
-        if any(number <= 0 for number in numbers) or any(number < 0 for number in given):
-            raise Refused("counts, rates and sizes are above 0.")
+        lists = {"concurrency": self.concurrency, "rate": self.rates, "max-num-batched-tokens": self.sizes}
+        counts = (
+            ("requests", self.requests, 0),
+            ("prompt-tokens", self.prompt_tokens, 0),
+            ("output-tokens", self.output_tokens, 0),
+            ("long-tokens", self.long_tokens, 0),
+            ("repeat", self.repeat, 1),
+        )
+        for option, numbers in lists.items():
+            wrong = next((number for number in numbers if not 0 < number < math.inf), None)
+            if wrong is not None:
+                raise Refused(f"--{option} must be above 0, got {wrong}.")
+        for option, count, least in counts:
+            if count < least:
+                raise Refused(f"--{option} must be at least {least}, got {count}.")
         return self
 
 

@@ -23,7 +23,9 @@ SHOWN = 200
 
 
 class ExpressionError(Exception):
-    """An expression that can't be parsed or evaluated; the message is a sentence."""
+    """An expression that can't be parsed or evaluated; the message is a sentence. line: of the text, from 1; 0 when not known."""
+
+    line: int = 0
 
 
 class UnknownName(ExpressionError):
@@ -53,7 +55,17 @@ def names_in(text: str) -> frozenset[str]:
     try:
         return jinja.names_in(text)
     except Exception as error:  # its parser and Python's have their own for what is nested too deeply
-        raise ExpressionError(f"bad expression in {_shown(text)}: {_reason(error)}") from None
+        line = jinja.line_of(error)
+        refused = ExpressionError(f"bad expression in {_shown(text, line)}: {_reason(error)}")
+        refused.line = line
+        raise refused from None
+
+
+def line_of_name(text: str, name: str) -> int:
+    """The line, from 1, of a text in which a name is first asked for; 0 when it can't be told."""
+    from sparkwright.plan import jinja
+
+    return jinja.line_of_name(text, name)
 
 
 def names_in_condition(expression: str) -> frozenset[str]:
@@ -130,7 +142,10 @@ def _sentences(text: str) -> Iterator[None]:
         from sparkwright.plan import jinja
 
         kind = UnknownName if isinstance(error, jinja.UndefinedError) else ExpressionError
-        raise kind(f"{_reason(error)} in {_shown(text)}") from None
+        line = jinja.line_of(error)
+        refused = kind(f"{_reason(error)} in {_shown(text, line)}")
+        refused.line = line
+        raise refused from None
 
 
 def _reason(error: Exception) -> str:
@@ -138,8 +153,12 @@ def _reason(error: Exception) -> str:
         return "nested too deeply"
     if isinstance(error, MemoryError):
         return f"needs more than {expression_cost.GROWTH_BYTES // 2**20} MiB of memory"
-    return str(error) or type(error).__name__
+    return str(error).rstrip(".") or type(error).__name__
 
 
-def _shown(text: str) -> str:
+def _shown(text: str, line: int) -> str:
+    """A text as a sentence repeats it: of several lines the one where it went wrong."""
+    lines = text.split("\n")
+    if len(lines) > 1 and 0 < line <= len(lines):
+        text = lines[line - 1].strip()
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")

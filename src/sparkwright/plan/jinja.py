@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import posixpath
+import traceback
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
 from jinja2 import StrictUndefined, meta, nodes
-from jinja2.exceptions import UndefinedError
+from jinja2.exceptions import TemplateSyntaxError, UndefinedError
 
 from sparkwright import shell
 from sparkwright.plan import expression_cost
@@ -16,7 +17,10 @@ from sparkwright.plan.expressions import truth
 from sparkwright.plan.jinja_limits import Limited, begin
 from sparkwright.trust.visible import one_line
 
-__all__ = ["UndefinedError", "evaluated", "lone_expression", "names_in", "rendered"]
+__all__ = ["UndefinedError", "evaluated", "line_of", "line_of_name", "lone_expression", "names_in", "rendered"]
+
+#: in the frames that Jinja2 lays into a traceback, whose lines are those of the text
+RAISED = "__jinja_exception__"
 
 
 def _environment() -> Limited:
@@ -49,6 +53,19 @@ def names_in(text: str) -> frozenset[str]:
     if all(isinstance(node, nodes.Output) for node in parsed.body):  # nothing in it can give a name a value of its own
         return frozenset(name.name for name in parsed.find_all(nodes.Name))
     return frozenset(meta.find_undeclared_variables(parsed))
+
+
+def line_of_name(text: str, name: str) -> int:
+    """See `expressions.line_of_name`."""
+    return min((one.lineno for one in _ENV.parse(text).find_all(nodes.Name) if one.name == name), default=0)
+
+
+def line_of(error: BaseException) -> int:
+    """The line of a template on which an error was met; 0 when that is not known."""
+    if isinstance(error, TemplateSyntaxError):
+        return error.lineno
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if RAISED in frame.f_globals]
+    return lines[-1] if lines else 0
 
 
 @functools.lru_cache(maxsize=1024)

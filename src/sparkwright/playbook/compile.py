@@ -11,9 +11,10 @@ from sparkwright.errors import Refused
 from sparkwright.inventory.host import Host
 from sparkwright.modules import arguments, registry
 from sparkwright.plan import expressions
-from sparkwright.plan.expressions import ExpressionError, UnknownName
+from sparkwright.plan.expressions import ExpressionError
 from sparkwright.plan.model import Block, Plan, Step, Task
 from sparkwright.playbook import cycles, selection, signatures
+from sparkwright.playbook.blame import Blame, Where
 from sparkwright.playbook.models import BlockFile, Condition, TaskFile
 from sparkwright.playbook.playbook import Options, Play
 from sparkwright.trust.names import why_not_a_file
@@ -43,9 +44,7 @@ def compile(
 
     registered: results of earlier plays. Raises Refused with file and line for anything that can't be right.
     """
-    compiler = _Compiler(
-        play, {**names, **options.extra}, project, earlier=dict(registered or {}), inventory=host.where
-    )
+    compiler = _Compiler(play, {**names, **options.extra}, project, earlier=dict(registered or {}), host=host)
     steps = compiler.steps(
         play.file.tasks, (*play.place, "tasks"), _Inherited(become=play.file.become, tags=_list(play.file.tags))
     )
@@ -83,10 +82,10 @@ class _Inherited:
 
 class _Compiler:
     def __init__(
-        self, play: Play, names: Mapping[str, Any], project: Path, earlier: dict[str, Any], inventory: str = ""
+        self, play: Play, names: Mapping[str, Any], project: Path, earlier: dict[str, Any], host: Host
     ) -> None:
         self.play = play
-        self.inventory = inventory
+        self.blame = Blame(play, host)
         self.project = project
         self.registers = _registers(play.file.tasks) | _registers(play.file.handlers) | set(earlier)
         self.notified: dict[str, str] = {}
@@ -104,16 +103,14 @@ class _Compiler:
         waiting |= self.play.file.vars
         open_vars: dict[str, Any] = {}
         while waiting:
-            ready = [k for k, v in waiting.items() if self._needs(v, f"vars.{k}") <= known.keys()]
+            ready = [k for k, v in waiting.items() if self._needs(v, k) <= known.keys()]
             for name in ready:
-                known[name] = self._render(waiting.pop(name), known, ("vars", name))
+                known[name] = self._render(waiting.pop(name), known, self.blame.variable(name))
             if not ready:
                 self._refuse_cycle(waiting)
                 known_later = known.keys() | waiting.keys() | HOST_SIDE | self.registers
                 for name, value in waiting.items():
-                    self._refuse_unknown(
-                        self._needs(value, name) - known_later, (*self.play.place, "vars", name), known_later
-                    )
+                    self._refuse_unknown(self._needs(value, name) - known_later, self.blame.variable(name), known_later)
                 open_vars = waiting
                 break
         return known, open_vars
@@ -124,23 +121,20 @@ class _Compiler:
         needs = {name: self._needs(value, name) - ({name} if name in own else set()) for name, value in waiting.items()}
         cycle = cycles.find(needs)
         if cycle:
-            in_play = cycle[0] in self.play.file.vars
-            where = self.where((*self.play.place, "vars", cycle[0])) if in_play else self.inventory
-            raise Refused(f"variables refer to each other: {' -> '.join(cycle)}.", where=where)
+            said = f"variables refer to each other: {' -> '.join(cycle)}."
+            raise Refused(said, where=self.blame.variable(cycle[0])())
 
-    def _needs(self, value: Any, what: str) -> frozenset[str]:
+    def _needs(self, value: Any, name: str) -> frozenset[str]:
         try:
             return expressions.names_in_value(value)
         except ExpressionError as error:
-            raise Refused(f"{what}: {error}.", where=self.play.document.where(*self.play.place)) from None
+            raise Refused(f"vars.{name}: {error}.", where=self.blame.variable(name)()) from None
 
-    def _render(self, value: Any, names: Mapping[str, Any], place: Place) -> Any:
+    def _render(self, value: Any, names: Mapping[str, Any], at: Where) -> Any:
         try:
             return expressions.render(value, names)
-        except UnknownName as error:
-            raise Refused(f"{error}.", where=self.where(place)) from None
         except ExpressionError as error:
-            raise Refused(f"{error}.", where=self.where(place)) from None
+            raise Refused(f"{error}.", where=at(error.line)) from None
 
     def shipped(self) -> dict[str, Any]:
         """The laptop's values that open expressions ask for, and no others."""
@@ -190,7 +184,9 @@ class _Compiler:
         self._count += 1
         return Task(
             id=f"t{self._count}",
-            name=str(self._render(file.name, self._with(local), (*place, "name"))) if file.name else module,
+            name=str(self._render(file.name, self._with(local), self.blame.place(*place, "name")))
+            if file.name
+            else module,
             module=module,
             args=args,
             open=open_names,
@@ -233,13 +229,17 @@ class _Compiler:
     def _arguments(
         self, module: str, values: dict[str, Any], place: Place, local: Mapping[str, Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        template = None
         if module == "template" and "src" in values:
-            content = self._template(values["src"], place, local)
+            template = self._template(values["src"], place, local)
+            content = document.text_of(template)
             values = {**{key: value for key, value in values.items() if key != "src"}, "content": content}
         names = self._with(local)
         args, open_names = {}, []
         for key, value in values.items():
-            at = (*place, module, key)
+            at = self.blame.place(*place, module, key)
+            if template is not None and key == "content":
+                at = Blame.text(template)
             needed = self._known(value, at, names)
             if needed <= names.keys():
                 args[key] = self._render(value, names, at)
@@ -250,19 +250,11 @@ class _Compiler:
         try:
             arguments.check(signatures.takes(module), args, module=module, open_names=frozenset(open_names))
         except Refused as refused:
-            raise Refused(
-                refused.message, where=self._argument_line(refused, place, module, values), fix=refused.fix
-            ) from None
+            raise self.blame.argument(refused, (*place, module), values, own=local) from None
         return args, tuple(open_names)
 
-    def _argument_line(self, refused: Refused, place: Place, module: str, values: Mapping[str, Any]) -> str:
-        at = next(
-            (key for key in values if f"`{key}`" in refused.message or f"{module}.{key}" in refused.message), None
-        )
-        return self.where((*place, module, at) if at else (*place, module))
-
-    def _template(self, src: Any, place: Place, local: Mapping[str, Any]) -> str:
-        name = str(self._render(src, self._with(local), (*place, "template", "src")))
+    def _template(self, src: Any, place: Place, local: Mapping[str, Any]) -> Path:
+        name = str(self._render(src, self._with(local), self.blame.place(*place, "template", "src")))
         reason = why_not_a_file(name)
         if reason:
             said = f"the template '{one_line(name, at_most=80)}' {reason}."
@@ -272,7 +264,7 @@ class _Compiler:
             known = [one.name for one in (self.project / "templates").glob("*")]
             at = self.where((*place, "template", "src"))
             raise Refused(f"no template {src!r}.", where=at, fix=nearest(path.name, known))
-        return document.text_of(path)
+        return path
 
     def _conditions(self, given: Condition | None, place: Place, local: Mapping[str, Any]) -> tuple[str, ...]:
         """What is left to ask: a condition that files decide is decided here."""
@@ -280,7 +272,7 @@ class _Compiler:
         names = self._with(local)
         for one in [] if given is None else given if isinstance(given, list) else [given]:
             text = str(one)
-            needed = self._known("{{ " + text + " }}", place, names)
+            needed = self._known("{{ " + text + " }}", self.blame.place(*place), names)
             if not needed <= names.keys():
                 self._shipped |= needed
                 left.append(text)
@@ -300,24 +292,27 @@ class _Compiler:
             raise Refused(f"{error}.", where=self.where(place)) from None
 
     def _with(self, local: Mapping[str, Any]) -> dict[str, Any]:
-        return {**self.names, **{name: self._render(value, self.names, ()) for name, value in local.items()}}
+        return {
+            **self.names,
+            **{name: self._render(value, self.names, self.blame.place()) for name, value in local.items()},
+        }
 
-    def _known(self, value: Any, place: Place, names: Mapping[str, Any]) -> frozenset[str]:
+    def _known(self, value: Any, at: Where, names: Mapping[str, Any]) -> frozenset[str]:
         """The names a value asks for. Raises Refused when nobody will ever know one of them."""
         try:
             needed = expressions.names_in_value(value)
         except ExpressionError as error:
-            raise Refused(f"{error}.", where=self.where(place)) from None
+            raise Refused(f"{error}.", where=at(error.line)) from None
         known = names.keys() | self.open_vars.keys() | HOST_SIDE | self.registers
-        self._refuse_unknown(needed - known, place, known)
+        self._refuse_unknown(needed - known, at, known, value)
         return needed
 
-    def _refuse_unknown(self, unknown: frozenset[str], place: Place, known: Any) -> None:
+    def _refuse_unknown(self, unknown: frozenset[str], at: Where, known: Any, value: Any = None) -> None:
         if unknown:
             name = sorted(unknown)[0]
-            raise Refused(
-                f"unknown variable `{name}`.", where=self.where(place), fix=nearest(name, known, many="Known here")
-            )
+            line = expressions.line_of_name(value, name) if isinstance(value, str) else 0
+            fix = nearest(name, known, many="Known here")
+            raise Refused(f"unknown variable `{name}`.", where=at(line), fix=fix)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 

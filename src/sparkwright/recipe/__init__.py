@@ -3,8 +3,9 @@
 `recipe.serving`, which asks all that is known of the engine, is imported where it is used: many a play needs nothing of it.
 """
 
+from sparkwright.inventory.variables import DEFAULTS
 from sparkwright.recipe.recipe import Recipe, container_spec, load, names, serve_port
-from sparkwright.recipe.scope import DEFAULTS, PINNED_NAMES, RECIPE_NAMES, home_of, scope
+from sparkwright.recipe.scope import PINNED_NAMES, RECIPE_NAMES, home_of, scope
 
 __all__ = [
     "DEFAULTS",

@@ -32,8 +32,8 @@ class Model(Strict):
     revision: Annotated[str, rule(model_files.why_not_a_revision)] = Field(
         "main", description="branch, tag or commit; spark.lock pins the commit"
     )
-    dir: str = Field(description="its folder on the host; ~ is the user's home")
-    mount: str = Field(description="the same folder as the container sees it")
+    dir: words.Source = Field(description="its folder on the host; ~ is the user's home")
+    mount: words.Target = Field(description="the same folder as the container sees it")
     transfer: Literal["auto", "hf_transfer", "plain", "xet"] = Field("auto", description="how it is downloaded")
     allow: list[str] = Field(default_factory=list, description="only files that match one of these patterns")
     ignore: list[str] = Field(default_factory=list, description="no files that match one of these patterns")
@@ -47,16 +47,18 @@ class Container(Strict):
         "unless-stopped", description="the restart policy it earns once it is verified"
     )
     gpus: words.Gpus = Field("all", description='"all", "device=0" or "" for none')
-    ipc: str = Field("host", description="docker's --ipc; empty: as the engine does it")
+    ipc: words.Ipc = Field(
+        "host", description="docker's --ipc: host, private, shareable or none; empty: as the engine does it"
+    )
     shm_size: words.Size = Field("", description='docker\'s --shm-size, as "64gb"')
     ports: list[words.Port] = Field(
         default_factory=lambda: ["8000:8000"], description='"8000:8000", "127.0.0.1:8000:8000"'
     )
-    volumes: list[str] = Field(
+    volumes: list[words.Volume] = Field(
         default_factory=list, description='more of "/host:/container[:ro]"; the model is there already'
     )
     env: words.Environment = Field(default_factory=dict, description="environment variables")
-    ulimits: dict[str, words.Ulimit] = Field(default_factory=dict, description='as memlock: "-1"')
+    ulimits: words.Ulimits = Field(default_factory=dict, description='as memlock: "-1"')
     labels: words.Labels = Field(
         default_factory=dict, description="labels; those that begin with sparkwright. are its own"
     )

@@ -15,6 +15,7 @@ from sparkwright.plan.container import GIVEN, ContainerSpec, locked_ids
 from sparkwright.recipe import rules
 from sparkwright.recipe.models import RecipeFile
 from sparkwright.secret import Secret
+from sparkwright.trust import container_words
 from sparkwright.trust.visible import one_line
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest
@@ -73,14 +74,16 @@ class Recipe:
 
 def names(project: Path) -> list[str]:
     """The recipes of a project."""
-    return sorted(path.stem for path in (project / "recipes").glob("*.yml"))
+    return sorted(path.stem for path in document.files(project / "recipes"))
 
 
-def load(project: Path, name: str) -> Recipe:
-    """Read recipes/NAME.yml. Raises Refused with file and line, or naming the nearest recipe."""
+def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
+    """Read recipes/NAME.yml. named_at: "file:line" of who asks. Raises Refused with file and line, or naming the nearest."""
     path = project / "recipes" / f"{name}.yml"
     if not document.is_file(path):
-        raise Refused(f"no recipe '{one_line(name, at_most=80)}'.", fix=nearest(name, names(project)))
+        document.refuse_other_ending(path)
+        fix = nearest(name, names(project))
+        raise Refused(f"no recipe '{one_line(name, at_most=80)}'.", where=named_at, fix=fix)
     read = document.load(path)
     file = check(RecipeFile, read, read.data if read.data is not None else {}, at=())
     rules.refuse(file, read)
@@ -115,7 +118,7 @@ def container_spec(
         gpus=box.gpus,
         ipc=box.ipc,
         shm_size=box.shm_size,
-        ports=tuple(_published(file, host.serve_port)),
+        ports=tuple(_published(file, host)),
         volumes=tuple(_at_home(volume, home) for volume in volumes),
         env=dict(box.env),
         ulimits=dict(box.ulimits),
@@ -127,13 +130,19 @@ def container_spec(
     )
 
 
-def _published(file: RecipeFile, serve_port: int | None) -> list[str]:
-    """The recipe's ports at their addresses, the first published where the host wants it."""
+def _published(file: RecipeFile, host: Host) -> list[str]:
+    """The recipe's ports at their addresses, the first published where the host wants it.
+
+    Raises Refused when another of them is published there.
+    """
     found = []
     for n, (port, address) in enumerate(zip(file.container.ports, rules.addresses(file), strict=True)):
         outside, inside = port.rsplit(":", 2)[-2:]
-        outside = str(serve_port) if serve_port and not n else outside
+        outside = str(host.serve_port) if host.serve_port and not n else outside
         found.append(":".join([*([address] if address else []), outside, inside]))
+    if container_words.published_twice(found):
+        said = f"`serve_port: {host.serve_port}` is published by `container.ports` of the recipe too."
+        raise Refused(said, where=host.set_at.get("serve_port", host.where), fix="Take another port.")
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sparkwright.engine import flags, key_file
 from sparkwright.errors import Refused
 from sparkwright.recipe.models import RecipeFile
+from sparkwright.trust import container_words
 from sparkwright.trust.secret_names import plain_secrets
 from sparkwright.userfiles.document import Document
 
@@ -17,7 +18,17 @@ LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 def refuse(file: RecipeFile, source: Document) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
-    for rule in (_model, _ascend, _key_in_flags, _key_in_env, _secrets, _two_config_files, _published_twice):
+    for rule in (
+        _model,
+        _ascend,
+        _key_in_flags,
+        _key_in_env,
+        _secrets,
+        _two_config_files,
+        _published_twice,
+        _port_twice,
+        _mounted_twice,
+    ):
         for refused in rule(file, source):
             raise refused
 
@@ -78,6 +89,27 @@ def _two_config_files(file: RecipeFile, source: Document) -> Iterator[Refused]:
             said = f"`vllm.{name}` beside `server_key`: vLLM reads one configuration file, and the key comes in it."
             where = source.where("vllm", name)
             yield Refused(said, where=where, fix="Write its settings under `vllm:`.")
+
+
+def _port_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    """Two published ports that can't both be opened: docker creates such a container and can't start it."""
+    for end in range(1, len(file.container.ports) + 1):
+        twice = container_words.published_twice(file.container.ports[:end])
+        if twice:
+            said = f"`container.ports` publishes the host's port of '{twice}' twice."
+            yield Refused(said, where=source.where("container", "ports", end - 1), fix="Take another port of the host.")
+
+
+def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    points = {container_words.mount_point(file.model.mount): "the model"}
+    if file.server_key is not None:
+        points[key_file.MOUNT] = "the server's key"
+    for n, volume in enumerate(file.container.volumes):
+        at = container_words.mount_point(volume.split(":")[1])
+        if at in points:
+            said = f"`container.volumes`: {points[at]} is mounted at {at} already."
+            yield Refused(said, where=source.where("container", "volumes", n), fix="Mount it elsewhere.")
+        points[at] = f"'{volume}'"
 
 
 def _published_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.engine import flags
 from sparkwright.inventory.host import Host
+from sparkwright.inventory.variables import DEFAULTS
 from sparkwright.recipe.recipe import Recipe, container_spec, serve_port
 
 if TYPE_CHECKING:
     from sparkwright.recipe.serving import Serving
 
-#: what a host may set under `vars:`, with what is meant when it does not
-DEFAULTS: dict[str, Any] = {
-    "ollama": "unload",  # unload, stop or leave
-    "reload_after": False,  # what was unloaded comes back once the engine is verified, if it fits
-    "reserve_gib": 4,  # memory that must stay free beside the engine
-    "drain_s": 30,  # how long requests may take to end before the server is stopped
-    "rollback": True,  # a deploy that fails puts the old server back; `--no-rollback`
-}
 #: what a recipe adds
 RECIPE_NAMES = ("recipe", "engine", "base_url", "served_name", "port", "memory_utilization")
 #: what the recipe and the lock give together

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from sparkwright.plan.container import OWN_LABELS
 from sparkwright.trust import container_words
@@ -44,15 +44,35 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
         raise ValueError(
             f"'{one_line(own, at_most=80)}': labels that begin with `{OWN_LABELS}` are sparkwright's own. Rename it."
         )
-    if "" in labels:
-        raise ValueError("a label needs a name.")
+    reason = next((reason for name in labels if (reason := container_words.label(name))), "")
+    if reason:
+        raise ValueError(reason)
     return labels
+
+
+def _limits(limits: dict[str, str]) -> dict[str, str]:
+    reason = next((reason for name in limits if (reason := container_words.limit_name(name))), "")
+    if reason:
+        raise ValueError(reason)
+    return limits
+
+
+def _text(value: object) -> object:
+    """Without quotes YAML reads 22:22 as a number, to the base of 60."""
+    if isinstance(value, int | float):
+        raise ValueError('write it in quotes, as "8000:8000".')
+    return value
 
 
 ImageName = Annotated[str, _by(_not_an_image)]
 Size = Annotated[str, _by(container_words.size)]
-Port = Annotated[str, _by(container_words.port)]
+Port = Annotated[str, BeforeValidator(_text), _by(container_words.port)]
 Gpus = Annotated[str, _by(container_words.gpus)]
+Ipc = Annotated[str, _by(container_words.ipc)]
 Ulimit = Annotated[str, _by(container_words.ulimit)]
+Ulimits = Annotated[dict[str, Ulimit], AfterValidator(_limits)]
+Volume = Annotated[str, _by(container_words.volume)]
+Source = Annotated[str, _by(container_words.source)]
+Target = Annotated[str, _by(container_words.target)]
 Environment = Annotated[dict[str, str], AfterValidator(_environment)]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]

@@ -33,7 +33,7 @@ from sparkwright.runner import cut_off, journal, lock, records
 from sparkwright.runner import request as requests
 from sparkwright.runner.journal import Journal
 from sparkwright.secret import Secret
-from sparkwright.trust import private
+from sparkwright.trust import private, system_errors
 from sparkwright.trust.redact import Redactor
 from sparkwright.trust.secret_names import PROXIES
 from sparkwright.trust.visible import one_line
@@ -174,7 +174,8 @@ def play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Se
         recap = _recap(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
         traceback.print_exc()
-        sentence = f"the runner broke: {type(error).__name__}: {error} (see {book.folder}/runner.log)"
+        system = system_errors.sentence(error)
+        sentence = system or f"the runner broke: {type(error).__name__}: {error} (see {book.folder}/runner.log)"
         recap = _recap(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
     book.write(recap)
 

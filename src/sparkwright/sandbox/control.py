@@ -16,7 +16,7 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.sandbox.faults import FAULTS
-from sparkwright.trust import private
+from sparkwright.trust import private, system_errors
 
 __all__ = ["FAULTS", "default_folder", "down", "fault", "status", "up"]
 
@@ -64,6 +64,8 @@ def _start(folder: Path) -> dict[str, str]:
         if state is not None and state["pid"] == process.pid:
             return dict(state["env"])
         time.sleep(0.02)
+    if system_errors.full([folder]) is not None:
+        raise Failed(f"the sandbox does not come up: the disk of {folder} is full.", fix="Free some space.")
     raise Failed("the sandbox does not come up.", fix=f"See {folder / 'daemon.log'}.")
 
 

@@ -1,32 +1,87 @@
-"""What a recipe writes in docker's words: which spellings mean something, checked before they reach an engine."""
+"""What a recipe writes in docker's words: which spellings mean something, checked before they reach an engine.
+
+What docker refuses is refused here, while the old server still serves. A few spellings that docker takes are refused too, where
+they would leave a port to chance or would be read back otherwise than they were written; tests/recipe/docker_words.py has all.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 from sparkwright.trust.visible import one_line
 
 #: as docker reads a size (go-units RAMInBytes): 64gb, 512m, 1.5GiB, 1024
-SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([kmgtp]?)i?b?", re.I)
-_PORT = re.compile(
-    r"(?<![0-9.])(?:(?:[0-9.]{1,15}|\[[0-9A-Fa-f:.]{1,45}\]):)?([0-9]{1,5}):([0-9]{1,5})(?:/(?:tcp|udp|sctp))?"
-)
-_GPUS = re.compile(r"(?:all|[1-9][0-9]{0,2}|device=[\w.:-]+(?:,[\w.:-]+)*)?", re.ASCII)
-_ULIMIT = re.compile(r"(?:-1|[0-9]{1,19})(?::(?:-1|[0-9]{1,19}))?")
+SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}) ?(?:([kmgtp])(?:i?b)?|b)?", re.I)
+LARGEST = 2**63 - 1
+_NUMBER = re.compile(r"[1-9][0-9]{0,4}")
+_GPUS = re.compile(r"(?:all|[1-9][0-9]{0,2}|device=[\w.:/=-]+(?:,[\w.:/=-]+)*)?", re.ASCII)
+_LIMIT = re.compile(r"-1|[0-9]{1,19}")
+IPC = ("", "host", "private", "shareable", "none")
+#: the limits that an engine knows (go-units); an address space (`as`) is none of them
+LIMITS = (
+    "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime",
+    "sigpending", "stack",
+)  # fmt: skip
+VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]+")
+#: of a mount's options at most one of each row, the last two rows for folders of the host and for named volumes only
+MODES = (("ro", "rw"), ("z", "Z"), ("cached", "consistent", "delegated"))
+PROPAGATION = ("shared", "rshared", "slave", "rslave", "private", "rprivate")
+COPY = ("nocopy",)
 LARGEST_PORT = 65535
+PROTOCOLS = ("tcp", "udp", "sctp")
 
 
 def size(text: str) -> str:
     """Why this is not a size; empty when it is, or when nothing is asked for."""
-    return "" if not text or SIZE.fullmatch(text) else f"{_quoted(text)} is not a size: write 64gb, 512m or 1024."
+    if not text:
+        return ""
+    match = SIZE.fullmatch(text)
+    if match is None:
+        return f"{_quoted(text)} is not a size: write 64gb, 512m or 1024."
+    return "" if size_bytes(match) <= LARGEST else f"{_quoted(text)} is more than any machine has."
+
+
+def size_bytes(match: re.Match[str]) -> int:
+    """What SIZE matched, in bytes; its units are binary."""
+    return int(float(match[1]) * 2 ** (10 * " kmgtp".index((match[2] or " ").lower())))
 
 
 def port(text: str) -> str:
     """Why this is not a published port; empty when it is."""
-    match = _PORT.fullmatch(text)
-    if match and all(0 < int(number) <= LARGEST_PORT for number in match.groups()):
-        return ""
-    return f"{_quoted(text)} is not a published port: write HOST:CONTAINER or ADDRESS:HOST:CONTAINER, as 127.0.0.1:8000:8000."
+    plain, _, protocol = text.partition("/")
+    *address, outside, inside = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))[-2:]
+    if "/" in text and protocol not in PROTOCOLS:
+        return f"{_quoted(text)}: the protocol must be {', '.join(PROTOCOLS)}."
+    if plain.count(":") == 0 or outside in ("", "0"):
+        return f"{_quoted(text)} leaves the host's port to chance: write HOST:CONTAINER, as 8000:8000."
+    if re.fullmatch(r"[0-9]+-[0-9]+", outside) or re.fullmatch(r"[0-9]+-[0-9]+", inside):
+        return f"{_quoted(text)} is a range: write an entry for each port, HOST:CONTAINER."
+    if address and not _is_address(address[0]):
+        return (
+            f"{_quoted(text)}: {_quoted(address[0])} is not an IP address: write HOST:CONTAINER or 127.0.0.1:8000:8000."
+        )
+    for number in (outside, inside):
+        if not _NUMBER.fullmatch(number) or int(number) > LARGEST_PORT:
+            said = f"{_quoted(number)} is not a port (1 to {LARGEST_PORT})"
+            return f"{_quoted(text)} is not a published port: {said}; write HOST:CONTAINER, as 8000:8000."
+    return ""
+
+
+def published_twice(ports: Sequence[str]) -> str:
+    """The first of some published ports that can't be opened beside one before it; empty when all can."""
+    seen: list[tuple[str, str, str]] = []
+    for one in ports:
+        plain, _, protocol = one.partition("/")
+        *address, outside, _ = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))
+        now = (address[0].strip("[]"), outside, protocol or "tcp")
+        every = ("", "0.0.0.0", "::")
+        if any(now[1:] == was[1:] and (now[0] == was[0] or now[0] in every or was[0] in every) for was in seen):
+            return one
+        seen.append(now)
+    return ""
 
 
 def gpus(text: str) -> str:
@@ -38,13 +93,69 @@ def gpus(text: str) -> str:
     )
 
 
+def ipc(text: str) -> str:
+    """Why this is not an IPC mode; empty when it is. `container:NAME` is kept by its id, and would differ at every deploy."""
+    return (
+        "" if text in IPC else f'{_quoted(text)} is not an IPC mode: write {", ".join(IPC[1:])}, or "" for the default.'
+    )
+
+
+def limit_name(name: str) -> str:
+    """Why this is not the name of a limit; empty when it is."""
+    return "" if name in LIMITS else f"{_quoted(name)} is not a limit that docker knows: {', '.join(LIMITS)}."
+
+
 def ulimit(text: str) -> str:
     """Why this is not a limit; empty when it is."""
-    return (
-        ""
-        if _ULIMIT.fullmatch(text)
-        else f"{_quoted(text)} is not a limit: write NUMBER or SOFT:HARD; -1 is unlimited."
-    )
+    parts = text.split(":")
+    if len(parts) > 2 or not all(_LIMIT.fullmatch(part) and int(part) <= LARGEST for part in parts):
+        return f"{_quoted(text)} is not a limit: write NUMBER or SOFT:HARD; -1 is unlimited."
+    soft, hard = (float("inf") if int(part) < 0 else int(part) for part in (parts[0], parts[-1]))
+    return "" if soft <= hard else f"{_quoted(text)}: the soft limit is above the hard one."
+
+
+def volume(text: str) -> str:
+    """Why this is not a mount; empty when it is."""
+    parts = text.split(":")
+    if len(parts) not in (2, 3):
+        return f"{_quoted(text)} is not a mount: write /host:/container or /host:/container:ro."
+    if reason := source(parts[0]):
+        return f"{_quoted(text)}: {reason}"
+    if reason := target(parts[1]):
+        return f"{_quoted(text)}: {reason}"
+    named = VOLUME_NAME.fullmatch(parts[0]) is not None
+    rows = (*MODES, COPY if named else PROPAGATION)
+    left = parts[2].split(",") if len(parts) == 3 else []
+    for row in rows:
+        found = [mode for mode in left if mode in row]
+        left = [mode for mode in left if mode not in found[:1]] if len(found) == 1 else left
+    return f"{_quoted(text)}: {_quoted(','.join(left))} is not a mount's option: ro, rw, z, Z." if left else ""
+
+
+def source(text: str) -> str:
+    """Why this is neither a folder of the host nor a volume's name; empty when it is."""
+    if ":" in text:
+        return f"{_quoted(text)} has a colon, which docker can't mount."
+    if text.startswith(("/", "~/")) or VOLUME_NAME.fullmatch(text):
+        return "" if "\0" not in text else "a path can't hold a NUL."
+    return f"{_quoted(text)} is not a folder of the host: begin with / or ~/."
+
+
+def target(text: str) -> str:
+    """Why a container can't have this as a mount point; empty when it can."""
+    if ":" in text or "\0" in text:
+        return f"{_quoted(text)} has a colon, which docker can't mount."
+    if not text.startswith("/"):
+        return f"{_quoted(text)} is not a folder of the container: begin with /."
+    return "" if mount_point(text) != "/" else f"{_quoted(text)} is the whole container."
+
+
+def mount_point(text: str) -> str:
+    """A mount point in its shortest form, as docker compares them."""
+    steps: list[str] = []
+    for step in PurePosixPath(text).parts[1:]:
+        steps = steps[:-1] if step == ".." else [*steps, step]
+    return "/" + "/".join(steps)
 
 
 def variable(name: str, value: str) -> str:
@@ -52,6 +163,21 @@ def variable(name: str, value: str) -> str:
     if name and "=" not in name and "\0" not in name + value:
         return ""
     return f"{_quoted(name)} can't be an environment variable: a name is not empty and has no =, and neither part has a NUL."
+
+
+def label(name: str) -> str:
+    """Why this is not a label's name; empty when it is."""
+    if not name:
+        return "a label needs a name."
+    return f"{_quoted(name)} is not a label's name: no spaces and no =." if re.search(r"[\s=\0]", name) else ""
+
+
+def _is_address(text: str) -> bool:
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        return "%" not in bare and bool(ipaddress.ip_address(bare))
+    except ValueError:
+        return False
 
 
 def _quoted(text: str) -> str:

@@ -32,7 +32,7 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
     """The document's data (or a part of it, at a place) as a model. Raises Refused for the first mistake."""
     value = document.data if data is None and not at else data
     if not isinstance(value, dict):
-        raise Refused(f"a mapping is expected here, not {_kind(value)}.", where=document.where(*at))
+        raise Refused(f"a mapping is expected here, not {kind_of(value)}.", where=document.where(*at))
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -86,7 +86,7 @@ def _sentence(model: type[BaseModel], error: Any, place: Place) -> str:
         return f"`{dotted}`: {said}"
     if _is_source(model, error["loc"]):
         return _no_source(place)
-    shown = _kind(error["input"]) if any(_may_hold_a_secret(str(part)) for part in place) else _named(error["input"])
+    shown = kind_of(error["input"]) if any(_may_hold_a_secret(str(part)) for part in place) else _named(error["input"])
     return f"`{dotted}`: {said}, not {shown}."
 
 
@@ -136,11 +136,11 @@ def _is_model(kind: Any) -> bool:
 def _named(value: Any) -> str:
     """A value as a message repeats it; of what holds others, and of an address with a password in it, only the kind."""
     if isinstance(value, str) and re.search(r":[^/\s@:]{1,200}@", value[:SHOWN_CHARS]):
-        return _kind(value)
-    return one_line(repr(value), at_most=SHOWN_CHARS) if isinstance(value, str | int | float) else _kind(value)
+        return kind_of(value)
+    return one_line(repr(value), at_most=SHOWN_CHARS) if isinstance(value, str | int | float) else kind_of(value)
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
     """What a value is, for a message that must not repeat it."""
     kinds = {type(None): "nothing", dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
     return kinds.get(type(value), "a number" if isinstance(value, int | float) else "a value of another kind")

@@ -91,6 +91,20 @@ def is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113
 
 
+def files(folder: Path) -> list[Path]:
+    """The YAML files of a folder by name, but for an editor's hidden ones. Raises Refused for one with another ending."""
+    for path in sorted(folder.glob("*.yaml")):
+        refuse_other_ending(path)
+    return [path for path in sorted(folder.glob("*.yml")) if path.name[0] != "."]
+
+
+def refuse_other_ending(path: Path) -> None:
+    """Raises Refused when NAME.yaml stands where NAME.yml is read."""
+    other = path.with_suffix(".yaml")
+    if other.name[0] != "." and is_file(other):
+        raise Refused("this file is not read: its name must end in .yml.", where=shown(other), fix="Rename it.")
+
+
 def shown(path: Path) -> str:
     """A path as a person would type it here."""
     try:

@@ -39,7 +39,7 @@ def size_bytes(text: str) -> int:
     match = container_words.SIZE.fullmatch(text)
     if match is None:
         raise Refused(container_words.size(text) or "a size is empty.")
-    return int(float(match[1]) * 2 ** (10 * " kmgtp".index(match[2].lower() or " ")))
+    return container_words.size_bytes(match)
 
 
 def port_bindings(ports: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:

@@ -1,0 +1,35 @@
+"""What the operating system refused, as a sentence: a full disk, a read-only folder, a home that is a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+#: less than this is none: a line of a log
+ROOM_BYTES = 4096
+
+
+def sentence(error: BaseException) -> str:
+    """Where and why; empty for an error that is not the system's. Writing names no file: the disk that is full is looked for."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return ""
+    place = error.filename
+    if place is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        import tempfile
+
+        place = full([Path.cwd(), Path(os.path.expanduser("~")), Path(tempfile.gettempdir())])  # noqa: PTH111
+    return f"{place}: {error.strerror}." if place else f"{error.strerror}."
+
+
+def full(places: Iterable[Path]) -> Path | None:
+    """The first of some folders (or of those above, where one is not there) whose disk has no room; None when all have."""
+    for place in places:
+        there = next((one for one in (place, *place.parents) if one.exists()), None)
+        if there is None:
+            continue
+        found = os.statvfs(there)
+        if found.f_bavail * found.f_frsize < ROOM_BYTES:
+            return there
+    return None

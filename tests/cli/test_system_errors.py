@@ -1,0 +1,115 @@
+"""What the operating system refuses is a sentence: a full disk, a read-only folder, a pipe that nobody reads, Ctrl-C at any moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright import starter
+from sparkwright.errors import Failed
+from sparkwright.host.state import write_atomically
+from sparkwright.trust import system_errors
+
+BIN = Path(sys.executable).parent / "sparkwright"
+
+
+def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [BIN, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, with a new user's folder on it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("only root may mount a disk")
+    try:
+        starter.lay(disk)
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill(disk: Path) -> None:
+    with (disk / "fill").open("wb", buffering=0) as file:
+        try:
+            while file.write(b"0" * 4096):
+                pass
+        except OSError:
+            return
+
+
+def test_on_a_full_disk_each_command_says_which(small: Path) -> None:
+    fill(small)
+    for words in (("lock",), ("deploy",), ("status",), ("health",)):
+        done = call(small, *words, "--host", "sandbox")
+        assert done.returncode == 1, (words, done.stdout, done.stderr)
+        assert f"the disk of {small}/.sandbox is full. Free some space." in done.stdout + done.stderr
+        assert "internal error" not in done.stdout + done.stderr
+    assert str(system_errors.full([small / "not/there"])) == str(small)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_atomically(small / "spark.lock", b"x" * 8192)
+    assert system_errors.sentence(caught.value) == f"{small}/spark.lock: No space left on device."
+
+
+def test_init_on_a_full_disk_leaves_nothing_and_can_be_given_again(small: Path) -> None:
+    fill(small)
+    done = call(small, "init", "new")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No space left on device. Nothing was laid down." in done.stderr
+    (small / "fill").unlink()
+    assert call(small, "init", "new").returncode == 0
+
+
+def test_a_read_only_folder_is_named(small: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+    done = call(small, "init", "new")
+    assert done.returncode == 1 and "Read-only file system" in done.stderr
+    for words in (("lock",), ("plan",), ("bench.smoke",)):
+        done = call(small, *words, "--host", "sandbox")
+        said = done.stdout + done.stderr
+        assert done.returncode in (1, 5), (words, said)
+        assert f"{small}/" in said and "Read-only file system" in said
+        assert "internal error" not in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("line", ["hosts", "lint", "schema recipe", "--list"])
+def test_a_pipe_that_nobody_reads_ends_quietly(tmp_path: Path, line: str) -> None:
+    starter.lay(tmp_path)
+    words = f"{BIN} {line} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("library", ["_json", "_yaml"])
+def test_ctrl_c_while_it_starts_is_a_sentence(tmp_path: Path, library: str) -> None:
+    """The moment is when a library that is imported on the way is seen in the process."""
+    starter.lay(tmp_path)
+    process = subprocess.Popen(
+        [BIN, "lint"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )  # fmt: skip
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and library not in maps.read_text():
+        pass
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (4, "interrupted by Ctrl-C.\n")
+
+
+def test_what_can_not_be_laid_down_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("a file")
+    with pytest.raises(Failed, match="Nothing was laid down"):
+        starter.lay(tmp_path)
+    assert os.listdir(tmp_path) == ["hosts"]  # noqa: PTH208
