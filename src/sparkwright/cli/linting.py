@@ -104,9 +104,8 @@ def explain(name: str | None, *, as_json: bool) -> None:
 
 def where(wanted: Recipe, finding: Finding) -> str:
     """ "file:line" of the flag a finding is about, or of what it speaks of."""
-    written = next((name for name in wanted.file.vllm if name.replace("_", "-") == finding.flag), None)
-    if written:
-        return wanted.source.where("vllm", written)
+    if finding.flag in wanted.file.vllm:
+        return wanted.where(finding.flag)
     return wanted.source.where(*ELSEWHERE.get(finding.flag, ("vllm",)))
 
 
