@@ -14,6 +14,7 @@ OLDEST = "0.11.2"
 
 #: options by the kind of their value. `?`: also "" and "None", for none. `+`: several words. size: a whole number, or one with a
 #: unit, as 32k or 1.5m or 32K. switch: --x and --no-x. bare switch: --x alone. object: a JSON object.
+#: module: NAME=PATH, or JSON.
 KINDS: dict[str, str] = {
     "switch": """
         allow-credentials allow-deprecated-quantization async-scheduling cohere-is-reasoning-model cudagraph-metrics
@@ -105,9 +106,10 @@ KINDS: dict[str, str] = {
         cpu-offload-params ignore-patterns kv-cache-dtype-skip-layers offload-params sleep-preserve-parameter-names
     """,
     "text?+": """
-        allowed-media-domains api-key collect-detailed-traces logits-processors lora-modules lora-target-modules
+        allowed-media-domains api-key collect-detailed-traces logits-processors lora-target-modules
         numa-bind-cpus served-model-name
     """,
+    "module?+": "lora-modules",
     "text repeated": """
         middleware
     """,

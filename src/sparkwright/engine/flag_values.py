@@ -170,6 +170,16 @@ def _text_or_json(word: str) -> Any:
     return json.loads(word) if re.fullmatch(r"(?s)\s*{.*}\s*", word) else word
 
 
+def _module(word: str) -> Any:
+    """A LoRA module, as its option's action reads it."""
+    if "=" in word and "," not in word:
+        return word
+    found = json.loads(word)
+    if not isinstance(found, dict) or not {"name", "path"} <= found.keys():
+        raise ValueError("no module")
+    return found
+
+
 READ: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
     "size": (size, "a whole number, or one with a unit such as 32k"),
@@ -178,5 +188,6 @@ READ: dict[str, tuple[Callable[[str], Any], str]] = {
     "text": (str, "text"),
     "text or json": (_text_or_json, "text, or a mapping"),
     "json": (json.loads, "a mapping or a list, as YAML or as JSON"),
+    "module": (_module, "NAME=PATH, or a mapping with name and path"),
     "object": (_object, "a mapping, as YAML or as JSON"),
 }
