@@ -124,6 +124,12 @@ def refuse_errors(wanted: Recipe, served: Serving) -> None:
     raise Refused(f"{errors[0].sentence}{more}", where=where(wanted, errors[0]), fix=advice(errors[0]))
 
 
+def doubts(wanted: Recipe, served: Serving) -> list[str]:
+    """Values that the engine may refuse, where its release is not one whose choices are known: it says so itself, once it is there."""
+    unsure = [one for one in served.findings if one.rule == "flag-value" and one.severity == "warning"]
+    return [f"{where(wanted, one)}: {one.sentence}" for one in unsure]
+
+
 def _many(count: int, word: str) -> str:
     return f"{count} {word}{'s' * (count != 1)}"
 

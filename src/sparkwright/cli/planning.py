@@ -109,6 +109,11 @@ class Planner:
                 served = _linted(wanted, pinned)
             if served is not None and served.note:
                 fleet.tell(member, f"chunked prefill: {served.note}.")
+            if served is not None:
+                from sparkwright.cli import linting
+
+                for doubt in linting.doubts(wanted, served):
+                    fleet.tell(member, doubt)
             if self._given.check and self._asks_key and wanted.open_to_network:
                 fleet.tell(member, OPEN)
             return recipe.scope(host, user, wanted, pinned, served)

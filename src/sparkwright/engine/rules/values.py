@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sparkwright.engine import flag_shapes, flag_types, flag_values, known_flags
 from sparkwright.engine.flag_values import Misfit
@@ -60,7 +60,7 @@ def _is_looked_at(case: Case, name: str, wrong: Misfit) -> bool:
 
 def _certain(case: Case, name: str, wrong: Misfit) -> bool | None:
     """True: this engine refuses it. None: one of another release may take it. False: nothing is known of this release."""
-    own = isinstance(case.listed, dict)
+    own = bool(case.listed) and isinstance(case.listed, Mapping)
     same = within(case.version, flag_types.VERSION, AFTER_KNOWN) is True
     if wrong.sort == "choice":
         return own or same or None
