@@ -125,7 +125,7 @@ def refuse_errors(wanted: Recipe, served: Serving) -> None:
 
 
 def doubts(wanted: Recipe, served: Serving) -> list[str]:
-    """Values that the engine may refuse, where its release is not one whose choices are known: it says so itself, once it is there."""
+    """Values that the engine may refuse, where the choices of its release are not known; the image says, once it is there."""
     unsure = [one for one in served.findings if one.rule == "flag-value" and one.severity == "warning"]
     return [f"{where(wanted, one)}: {one.sentence}" for one in unsure]
 
