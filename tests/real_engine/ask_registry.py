@@ -65,7 +65,7 @@ def kind_of(model: Any) -> str | None:
             found = _ModelInfo.from_model_cls(model.load_model_cls())
         except ModuleNotFoundError as error:
             name = (error.name or "vllm").partition(".")[0]
-            if name in MISSING or name == "vllm":
+            if name in MISSING or name == "vllm" or not any(isinstance(one, StandIns) for one in sys.meta_path):
                 return None
             MISSING.add(name)
         except Exception:
@@ -75,7 +75,8 @@ def kind_of(model: Any) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.meta_path.insert(0, StandIns())
     served = {name: model for name, model in ModelRegistry.models.items() if not name.startswith("Transformers")}
     kinds = {name: kind for name, model in served.items() if (kind := kind_of(model))}
+    sys.meta_path.insert(0, StandIns())  # some do without them better
+    kinds |= {name: kind for name, model in served.items() if name not in kinds and (kind := kind_of(model))}
     Path(sys.argv[1]).write_text(json.dumps(kinds, indent=0, sort_keys=True) + "\n")
