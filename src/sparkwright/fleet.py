@@ -22,6 +22,7 @@ from sparkwright.rolling.roll import Roll
 from sparkwright.secret import Secret
 from sparkwright.trust import system_errors
 from sparkwright.trust.bounds import clean
+from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.names import VERSION
 from sparkwright.trust.visible import visible
 
@@ -50,8 +51,8 @@ class PlaySource(Protocol):
 class Member:
     """A host taking part: its link, kept for the command, and what its plays registered and ended with.
 
-    engine_version: what a task of its plays learnt from the image; empty when none did. proved: it was seen to serve.
-    need: what will be asked of it. told: the notes about it that were said.
+    engine_version, engine_options: what a task of its plays learnt from the image; empty when none did. proved: it was seen to
+    serve. need: what will be asked of it. told: the notes about it that were said.
     """
 
     host: Host
@@ -61,6 +62,7 @@ class Member:
     recap: Event | None = None
     run_id: str = ""
     engine_version: str = ""
+    engine_options: dict[str, Any] | None = None
     proved: bool = False
     need: Need = "engine"
     told: set[str] = field(default_factory=set)
@@ -281,6 +283,7 @@ class Fleet:
             version = (one.get("data") or {}).get("engine_version")
             if isinstance(version, str) and VERSION.fullmatch(version):
                 member.engine_version = version
+            member.engine_options = _options(one.get("data")) or member.engine_options
             member.proved |= one["module"] == PROOF and one["status"] == "ok"
         if one["event"] == "task_finished" and one.get("register"):
             member.registered[one["register"]] = one["registered"]
@@ -318,6 +321,14 @@ class Fleet:
                 self._broken.add(id(subscriber))
                 said = f"{type(subscriber).__name__}: {broke(error)} The run itself goes on."
                 print(visible(said), file=sys.stderr)
+
+
+def _options(data: Any) -> dict[str, Any] | None:
+    """The engine's options in a task's result; None where it tells none that can be kept."""
+    try:
+        return engine_options((data or {}).get("options"))
+    except ValueError:
+        return None
 
 
 def broke(error: Exception) -> SparkwrightError:

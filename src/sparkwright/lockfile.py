@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from sparkwright.host.state import write_atomically
 from sparkwright.trust import model_files, names
+from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.names import PLATFORM, why_not_an_image
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import Strict, check, rule
@@ -55,6 +56,10 @@ class ImageEntry(Strict):
     platforms: list[Platform] = Field(default_factory=list, description="as linux/arm64")
     engine_version: str | None = Field(
         None, max_length=80, description="of vLLM, as the image says it; null until that is known"
+    )
+    options: Annotated[dict[str, Any] | None, BeforeValidator(engine_options)] = Field(
+        None,
+        description="of its `vllm serve`, as its --help=all lists them: what differs from a release; null until known",
     )
     created: str | None = Field(None, max_length=40, description="when the image was made")
     size_bytes: int | None = Field(None, description="what a pull downloads, for the host that asked")

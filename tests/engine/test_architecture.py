@@ -205,3 +205,47 @@ def test_a_config_of_wrong_types_is_classified_all_the_same(held: dict[str, Any]
 
 def _but_for_text(found: Architecture) -> Architecture:
     return dataclasses.replace(found, text={})
+
+
+def layered(name: str, words: list[str], **more: Any) -> Architecture:
+    return classify({"architectures": [name], "num_hidden_layers": len(words), "layer_types": words, **more})
+
+
+def test_vllms_registry_outranks_layers_that_are_called_hybrid() -> None:
+    found = layered("InklingForCausalLM", ["hybrid", "hybrid_sliding"] * 4)
+    assert (found.kind, found.mechanism, found.recurrent_layers) == ("dense", "", 0)
+    wrapped = {
+        "architectures": ["InklingForConditionalGeneration"],
+        "text_config": {"layer_types": ["linear_attention"]},
+    }
+    assert classify(wrapped).kind == "dense"
+    said = classify(wrapped).evidence[0]
+    assert said.path == "architectures"
+    assert (
+        "attention alone in vLLM's registry" in said.seen
+        and "text_config.layer_types says linear_attention" in said.seen
+    )
+
+
+def test_a_hybrid_of_the_registry_is_one_though_its_list_holds_recurrent_layers_alone() -> None:
+    found = layered("GraniteMoeHybridForCausalLM", ["mamba"] * 8, mamba_n_heads=4)
+    assert (found.kind, found.recurrent_layers, found.layers) == ("recurrent", 8, 8)
+    assert "a hybrid in vLLM's registry" in found.evidence[0].seen
+    sliding = layered("Qwen3NextForCausalLM", ["sliding_attention"] * 8)
+    assert sliding.kind == "recurrent", "vLLM excepts attention and full_attention only"
+
+
+def test_layers_called_hybrid_prove_nothing_of_an_architecture_that_nobody_knows() -> None:
+    assert layered("NobodysModel", ["hybrid", "full_attention"] * 4).kind == "unknown"
+    assert layered("NobodysModel", ["hybrid", "full_attention"] * 4, mamba_d_state=16).kind == "recurrent"
+
+
+def test_every_architecture_is_what_vllms_own_registry_says() -> None:
+    kinds = {"hybrid": "recurrent", "attention_free": "attention_free", "attention": "dense"}
+    registry = json.loads((DATA.parent / "vllm-0.32.0/registry.json").read_text())
+    served = [
+        name for name in registry if not tables.DRAFT_NAMES.search(name) and name != "Terratorch"
+    ]  # no language model
+    told = {name: classify({"architectures": [name]}).kind for name in served}
+    assert len(told) > 300
+    assert {name: kind for name, kind in told.items() if kind != kinds[registry[name]]} == {}

@@ -108,3 +108,60 @@ def test_a_hosts_answer_that_is_no_lock_entry_is_a_sentence(answer: dict[str, ob
     entry = {"digest": f"sha256:{'0' * 64}", **answer} if answer else {}
     with pytest.raises(Refused, match="a/b:v1"):
         Lock().with_image("a/b:v1", entry)
+
+
+def flagged(folder: Path, *lines: str) -> recipe.Recipe:
+    load(folder)
+    path = folder / "recipes/b.yml"
+    path.write_text("\n".join([path.read_text().rstrip(), "vllm:", *(f"  {line}" for line in lines)]) + "\n")
+    return recipe.load(folder, "b")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("gpu_memory_utilization", "gpu-memory-utilization"),
+        ("device-memory-utilization", "gpu-memory-utilization"),
+        ("gpu-memory-util", "gpu-memory-utilization"),
+    ],
+)
+def test_what_is_planned_is_what_stands_there_however_a_flag_is_spelled(
+    spelling: str, name: str, tmp_path: Path
+) -> None:
+    wanted = flagged(tmp_path, f"{spelling}: 0.5", "served_model_name: me", "port: 9000")
+    assert (wanted.memory_utilization, wanted.served_name, wanted.engine_port) == (0.5, "me", 9000)
+    assert wanted.where(name).endswith("recipes/b.yml:6")
+    spec = recipe.scope(Host("s", "s"), "ops", wanted, {})
+    assert spec["memory_utilization"] == spec["serve"]["utilization"] == 0.5
+    assert "--gpu-memory-utilization" in spec["container"]["command"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said", "line"),
+    [
+        (
+            ("max-num-seqs: 8", "max_num_seqs: 9"),
+            "`vllm.max-num-seqs` and `vllm.max_num_seqs` are one flag, max-num-seqs.",
+            7,
+        ),
+        (("enable-prefix-caching: true", "no-enable-prefix-caching: true"), "are one flag, enable-prefix-caching.", 7),
+        (("tp: 2", "seed: 1", "tensor-parallel-size: 2"), "are one flag, tensor-parallel-size.", 8),
+        (("--model: /b",), "`vllm.model` is given by `model.mount`.", 6),
+        (("api_key: x",), "`vllm.api_key`: a key among the flags is no secret", 6),
+    ],
+)
+def test_a_flag_given_twice_or_not_to_be_given_is_refused_with_its_line(
+    lines: tuple[str, ...], said: str, line: int, tmp_path: Path
+) -> None:
+    with pytest.raises(Refused) as caught:
+        flagged(tmp_path, *lines)
+    assert said in caught.value.message and str(caught.value.where).endswith(f"recipes/b.yml:{line}")
+    assert caught.value.exit is Exit.REFUSED
+
+
+def test_a_share_of_memory_that_is_none_is_refused_where_it_is_needed(tmp_path: Path) -> None:
+    wanted = flagged(tmp_path, "gpu_memory_utilization: lots")
+    with pytest.raises(Refused) as caught:
+        recipe.scope(Host("s", "s"), "ops", wanted, {})
+    assert caught.value.message == "`vllm.gpu-memory-utilization` must be a number, got 'lots'."
+    assert str(caught.value.where).endswith("recipes/b.yml:6")

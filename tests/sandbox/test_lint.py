@@ -53,3 +53,25 @@ def test_lint_names_each_finding_with_its_line_and_its_rule_is_explained(desk: D
     told = desk.run("explain", "unknown-flag")
     assert told.code == 0 and "swap-space: 4" in told.out
     assert "Did you mean `unknown-flag`?" in desk.run("explain", "unknown-flags").err
+
+
+def test_a_value_the_engine_refuses_stops_a_deploy_before_anything_is_touched(desk: Desk) -> None:
+    desk.edit(RECIPE, "  max-num-seqs: 8", "  max_num_seqs: -3")
+    line = (desk.root / RECIPE).read_text().splitlines().index("  max_num_seqs: -3") + 1
+    for verb in ("plan", "deploy"):
+        done = desk.run(verb, "--host", "sandbox")
+        assert done.code == 5 and f"{RECIPE}:{line}: max-num-seqs must be at least 1, got -3" in done.out
+    assert desk.containers() == []
+
+
+def test_the_lock_keeps_the_images_options_and_judges_choices_by_them(desk: Desk) -> None:
+    desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 8\n  dtype: bfloat17")
+    doubted = desk.run("plan", "--host", "sandbox")
+    assert doubted.code == 2 and "dtype must be one of auto," in doubted.out and "may refuse to start" in doubted.out
+    refused = desk.run("deploy", "--host", "sandbox")
+    assert refused.code == 1 and "refuses to start" in refused.out, "the image says so itself, before the swap"
+    assert desk.containers() == []
+    (image,) = yaml.safe_load((desk.root / ".sandbox/spark.lock").read_text())["images"].values()
+    assert image["options"]["differ"]["prefix-match-unit"] is None
+    planned = desk.run("plan", "--host", "sandbox")
+    assert planned.code == 5 and "Write dtype: bfloat16." in planned.out

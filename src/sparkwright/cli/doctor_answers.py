@@ -17,7 +17,6 @@ from sparkwright.console import tables
 from sparkwright.console.out import say, say_json
 from sparkwright.doctor.checks import clock
 from sparkwright.doctor.mends import MENDS
-from sparkwright.engine import flags
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet import Member
 from sparkwright.inventory.host import Host
@@ -138,7 +137,7 @@ def _wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
         "port": recipe.serve_port(host, wanted),
         "image": wanted.image,
         "platforms": list((entry or {}).get("platforms") or []) or None,
-        "utilization": flags.memory_utilization(wanted.file.vllm),
+        "utilization": wanted.memory_utilization,
         "ipc": wanted.file.container.ipc,
         "model_dir": wanted.file.model.dir,
     }

@@ -104,9 +104,8 @@ def explain(name: str | None, *, as_json: bool) -> None:
 
 def where(wanted: Recipe, finding: Finding) -> str:
     """ "file:line" of the flag a finding is about, or of what it speaks of."""
-    written = next((name for name in wanted.file.vllm if name.replace("_", "-") == finding.flag), None)
-    if written:
-        return wanted.source.where("vllm", written)
+    if finding.flag in wanted.file.vllm:
+        return wanted.where(finding.flag)
     return wanted.source.where(*ELSEWHERE.get(finding.flag, ("vllm",)))
 
 
@@ -123,6 +122,12 @@ def refuse_errors(wanted: Recipe, served: Serving) -> None:
         return
     more = f" ({len(errors) - 1} more: `invoke lint --recipe {wanted.name}`)" if len(errors) > 1 else ""
     raise Refused(f"{errors[0].sentence}{more}", where=where(wanted, errors[0]), fix=advice(errors[0]))
+
+
+def doubts(wanted: Recipe, served: Serving) -> list[str]:
+    """Values that the engine may refuse, where the choices of its release are not known; the image says, once it is there."""
+    unsure = [one for one in served.findings if one.rule == "flag-value" and one.severity == "warning"]
+    return [f"{where(wanted, one)}: {one.sentence}" for one in unsure]
 
 
 def _many(count: int, word: str) -> str:

@@ -49,15 +49,18 @@ class Pins:
                 "model": self.lock.model(wanted.file.model.id, wanted.file.model.revision),
             }
 
-    def learn_version(self, fleet: Fleet, member: Member, image: str, version: str) -> None:
-        """Keep what an image's engine said of itself. image: REPOSITORY:TAG."""
+    def learn_engine(self, fleet: Fleet, member: Member, image: str) -> None:
+        """Keep what an image's engine said of itself to a member. image: REPOSITORY:TAG."""
         with self._mutex:
             entry = self.lock.image(image)
-            if entry is None or entry.get("engine_version") == version:
+            if entry is None:
                 return
-            self.lock = self.lock.with_image(image, {**entry, "engine_version": version})
+            learnt = {"engine_version": member.engine_version, "options": member.engine_options or entry.get("options")}
+            if learnt.items() <= entry.items():
+                return
+            self.lock = self.lock.with_image(image, {**entry, **learnt})
             self._write()
-            fleet.tell(member, f"spark.lock: {image} holds vLLM {version}.")
+            fleet.tell(member, f"spark.lock: {image} holds vLLM {member.engine_version}.")
 
     def _missing(self, wanted: Recipe, host: Host) -> list[Task]:
         model = wanted.file.model

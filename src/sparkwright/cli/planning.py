@@ -17,6 +17,7 @@ from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.cli.shown import Shown
 from sparkwright.console.summary import Served
+from sparkwright.engine import flags
 from sparkwright.engine.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.errors import Refused
 from sparkwright.fleet import Member
@@ -60,12 +61,12 @@ class Planner:
         """The same in check mode."""
         return self._made(member, replace(self._given, check=True))
 
-    def learn_versions(self) -> None:
+    def learn_engines(self) -> None:
         """Keep in the lock what the hosts learnt of their engines."""
         for member in self._chosen.fleet.members:
             if member.engine_version and member.host.recipe:
                 image = recipe.load(self._root, member.host.recipe).image
-                self._pins_of(member).learn_version(self._chosen.fleet, member, image, member.engine_version)
+                self._pins_of(member).learn_engine(self._chosen.fleet, member, image)
 
     def close(self) -> None:
         """Let go of the hosts that were asked for models."""
@@ -107,6 +108,11 @@ class Planner:
                 served = _linted(wanted, pinned)
             if served is not None and served.note:
                 fleet.tell(member, f"chunked prefill: {served.note}.")
+            if served is not None:
+                from sparkwright.cli import linting
+
+                for doubt in linting.doubts(wanted, served):
+                    fleet.tell(member, doubt)
             if self._given.check and self._asks_key and wanted.open_to_network:
                 fleet.tell(member, OPEN)
             return recipe.scope(host, user, wanted, pinned, served)
@@ -166,7 +172,6 @@ def _linted(wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
 
 def _served(host: Host, names: Mapping[str, Any]) -> Served:
     wanted, container = names["recipe"], names["container"]
-    flags = wanted["vllm"]
     port, published = names["port"], container["ports"][:1]
     tunnel = host.connection == "ssh" and any(map(is_loopback, published))
     address = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
@@ -179,7 +184,7 @@ def _served(host: Host, names: Mapping[str, Any]) -> Served:
         served_name=names["served_name"],
         url=f"http://{address}:{port}",
         reach=f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if tunnel else "",
-        max_model_len=str(flags.get("max-model-len", "")),
+        max_model_len=str(flags.value(wanted["vllm"], flags.MAX_MODEL_LEN) or ""),
         key_variable=wanted["server_key"],
         warning=OPEN if wanted["open_to_network"] else "",
     )

@@ -149,7 +149,7 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
         chosen.fleet.play(play, hosts, planner.plan, roll, planner.look)
     finally:
         planner.close()
-    planner.learn_versions()
+    planner.learn_engines()
 
 
 def _words(text: str) -> tuple[str, ...]:

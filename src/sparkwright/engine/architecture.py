@@ -1,7 +1,7 @@
 """What kind of model a config.json describes, with the evidence: recurrent layers decide how an engine must be set up.
 
-The rules and their order stand in architecture_rules; docs/architectures.md tells them to a user. The authority at run time is
-the engine's own log.
+The rules and their order stand in architecture_rules, what outranks them in architecture_registry; docs/architectures.md tells
+both to a user. The authority at run time is the engine's own log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from sparkwright.engine import architecture_tables as tables
 from sparkwright.engine import config_parts
-from sparkwright.engine.architecture_rules import RULES, Kind, mechanism
+from sparkwright.engine.architecture_registry import outranking
+from sparkwright.engine.architecture_rules import RULES, Found, Kind, draft, mechanism
 from sparkwright.engine.config_parts import Part
 from sparkwright.trust.visible import one_line
 
@@ -116,7 +117,7 @@ def classify(config: Mapping[str, Any]) -> Architecture:
     """What a config.json, as it was read, describes. Never raises: a key of the wrong type counts as one that is missing."""
     parts = config_parts.parts(config)
     inner = config_parts.text(config)
-    found = next(found for rule in RULES if (found := rule(config, parts)))
+    found = draft(config, parts) or outranking(config, _said(config, parts))
     recurs = found.kind in ("recurrent", "attention_free")
     return Architecture(
         kind=found.kind,
@@ -151,6 +152,10 @@ def _kept(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         else:
             kept[name] = _kept(held, WITHIN[name]) if name in WITHIN else dict(held)
     return kept
+
+
+def _said(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found:
+    return next(found for rule in RULES if (found := rule(config, parts)))
 
 
 def _hints(parts: tuple[Part, ...], recurs: bool) -> list[Evidence]:

@@ -6,7 +6,7 @@ set of mamba_* keys) is dense, as it is for vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -41,8 +41,10 @@ def draft(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
 
 
 def layer_list(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
-    """An explicit list of what each layer is."""
-    found = (_of_list(part, key) for part in parts for key in tables.LAYER_LISTS)
+    """An explicit list of what each layer is. `hybrid` by itself is no statement: Inkling's layers are called so and only attend."""
+    proved = keys(config, parts) or names(config, parts)
+    vague = () if proved else tables.BOTH_IN_ONE_LAYER
+    found = (_of_list(part, key) for part in parts for key in tables.LAYER_LISTS if not _has(part, key, vague))
     return next((one for one in found if one), None)
 
 
@@ -98,7 +100,7 @@ def names(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
         if mechanism is not None:
             return _counted(config, part, part.at("model_type"), said, mechanism)
     name = architecture_name(config)
-    known = tables.HYBRID_ARCHITECTURES | tables.ATTENTION_FREE_ARCHITECTURES
+    known = tables.RECURRENT_ARCHITECTURES
     return _counted(config, text(config), "architectures", name, known[name]) if name in known else None
 
 
@@ -140,7 +142,7 @@ RULES: tuple[Rule, ...] = (
 def mechanism(config: Mapping[str, Any], parts: tuple[Part, ...], found: Found) -> str:
     """What the recurrent layers are: as the architecture's name says, else the model_type, else the rule, else the keys."""
     name = architecture_name(config)
-    said = (tables.HYBRID_ARCHITECTURES | tables.ATTENTION_FREE_ARCHITECTURES).get(name)
+    said = tables.RECURRENT_ARCHITECTURES.get(name)
     types = tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES
     by_type = (_by_type(part.word("model_type"), types) for part in parts)
     by_key = keys(config, parts)
@@ -167,14 +169,21 @@ def _of_list(part: Part, key: str) -> Found | None:
     return None
 
 
+def _has(part: Part, key: str, words: Iterable[str]) -> bool:
+    listed = part.items(key) or []
+    return any(word in listed for word in words)
+
+
 def _by_type(model_type: str, table: Mapping[str, str]) -> str | None:
     return next((said for pattern, said in table.items() if fnmatchcase(model_type, pattern)), None)
 
 
 def _counted(config: Mapping[str, Any], part: Part, path: str, seen: str, mechanism: str) -> Found:
     layers = part.layers or text(config).layers
+    name = architecture_name(config)
     free = (
-        architecture_name(config) in tables.ATTENTION_FREE_ARCHITECTURES
+        name in tables.ATTENTION_FREE_ARCHITECTURES
+        or name in tables.OTHER_ATTENTION_FREE_ARCHITECTURES
         or _by_type(part.word("model_type"), tables.ATTENTION_FREE_TYPES) is not None
         or part.items("attn_layer_idx") == []
     ) and not part.mapping("attn")

@@ -117,8 +117,8 @@ ATTENTION_FREE_TYPES: dict[str, str] = {
     "gla": GLA,
 }
 
-#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases looked at (and, at the end, the
-#: ones of other engines that are built the same way). "": vLLM says hybrid, and of what is left to the config. An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
+#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases looked at. "": vLLM says hybrid, and of
+#: what is left to the config. An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
 HYBRID_ARCHITECTURES: dict[str, str] = {
     "AliceAIForCausalLM": "",
     "BailingMoeV2_5ForCausalLM": LIGHTNING,
@@ -163,20 +163,35 @@ HYBRID_ARCHITECTURES: dict[str, str] = {
     "Qwen4ExpForCausalLM": GDN,
     "Qwen4ExpForConditionalGeneration": GDN,
     "Zamba2ForCausalLM": MAMBA2,
-    # other engines
+}
+
+#: the same, of engines other than vLLM, whose classes are built the same way
+OTHER_HYBRID_ARCHITECTURES: dict[str, str] = {
     "BailingMoeLinearV2ForCausalLM": LIGHTNING,
     "MiniMaxVL01ForConditionalGeneration": LIGHTNING,
     "RecurrentGemmaForCausalLM": RG_LRU,
     "ZambaForCausalLM": MAMBA,
 }
 
-#: architectures[0] -> mechanism, IsAttentionFree (RWKV: no vLLM has it)
+#: architectures[0] -> mechanism, IsAttentionFree
 ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {
     "FalconMambaForCausalLM": MAMBA,
     "MambaForCausalLM": MAMBA,
     "Mamba2ForCausalLM": MAMBA2,
+}
+
+#: the same, of engines other than vLLM
+OTHER_ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {
     "RwkvForCausalLM": RWKV,
     "Rwkv7ForCausalLM": RWKV,
+}
+
+#: all that are known by their name to keep a recurrent state
+RECURRENT_ARCHITECTURES: dict[str, str] = {
+    **HYBRID_ARCHITECTURES,
+    **OTHER_HYBRID_ARCHITECTURES,
+    **ATTENTION_FREE_ARCHITECTURES,
+    **OTHER_ATTENTION_FREE_ARCHITECTURES,
 }
 
 #: keys that only the config of a draft has: a small model that guesses ahead for another one

@@ -1,11 +1,10 @@
-"""The options of `vllm serve` in two releases, whole, and how an image's own list of them reads.
+"""The options of `vllm serve` in two releases, whole. What they take: flag_types.
 
 Sources: 0.32.0: its own `vllm serve --help=all` (tests/data). 0.22.1: the options that its image's parser lists (261 of them).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 OLDER = "0.22.1"
@@ -80,38 +79,8 @@ KNOWN: dict[str, frozenset[str]] = {
     NEWER: frozenset((_BOTH + _ONLY_NEWER).split()),
 }
 
-_SWITCHES = """
-aggregate-engine-logging allow-credentials allow-deprecated-quantization async-scheduling cohere-is-reasoning-model
-cudagraph-metrics data-parallel-external-lb data-parallel-hybrid-lb data-parallel-multi-port-external-lb dcp-q-replicate
-disable-cascade-attn disable-chunked-mm-input disable-custom-all-reduce disable-fastapi-docs disable-hybrid-kv-cache-manager
-disable-log-stats disable-nccl-for-dp-synchronization disable-sliding-window disable-uvicorn-access-log
-enable-auto-tool-choice enable-batch-sharded-sampling enable-chunked-prefill enable-cumem-allocator enable-dbo
-enable-elastic-ep enable-ep-weight-filter enable-eplb enable-expert-parallel enable-fault-tolerance
-enable-flash-late-interaction enable-flashinfer-autotune enable-force-include-usage enable-hc-sp
-enable-layerwise-nvtx-tracing enable-log-deltas enable-log-outputs enable-log-requests enable-logging-iteration-details
-enable-lora enable-mamba-cache-stochastic-rounding enable-mamba-shared-prefix-checkpoint enable-mfu-metrics
-enable-mixed-moe-lora-format enable-mm-embeds enable-moe-shared-loras enable-nccl-comm-suspend enable-offline-docs
-enable-per-request-metrics enable-prefix-caching enable-prompt-embeds enable-prompt-tokens-details enable-request-id-headers
-enable-return-routed-experts enable-scale-out enable-server-load-tracking enable-shm-tensor-arena enable-sleep-mode
-enable-ssl-refresh enable-tokenizer-info-endpoint enable-tower-connector-lora enable-trace-replay enforce-eager
-exclude-tools-when-tool-choice-none fail-on-environ-validation fully-sharded-loras grpc headless help interleave-mm-strings
-jit-monitor-verbose kv-cache-metrics kv-sharing-fast-prefill language-model-only log-error-stack
-long-prefill-token-threshold-adaptive mm-device-do-normalize mm-encoder-only numa-bind ray-workers-use-nsight
-return-sampling-mask return-tokens-as-token-ids scheduler-reserve-full-isl skip-mm-profiling skip-tokenizer-init
-sleep-mode-offload-cudagraph specialize-active-lora swa-bounded-replay tokens-only trust-remote-code
-trust-request-chat-template trust-request-mm-kwargs use-fp64-gumbel use-replayssm use-tqdm-on-load
-"""
-#: the switches of 0.32.0: they take no value
-SWITCHES = frozenset(_SWITCHES.split())
-
-_OPTION_LINE = re.compile(r"^ {0,4}-", re.MULTILINE)
-_LONG = re.compile(r"(?<![\w-])--([a-zA-Z0-9][\w.-]*)")
-
-
-def listed(help_text: str) -> frozenset[str]:
-    """The long options that a `--help=all` names, without their dashes; empty when it is no such list."""
-    lines = (line for line in help_text.splitlines() if _OPTION_LINE.match(line))
-    return frozenset(name for line in lines for name in _LONG.findall(line))
+#: all names of both
+ALL = KNOWN[OLDER] | KNOWN[NEWER]
 
 
 def completed(name: str, known: Collection[str]) -> list[str]:

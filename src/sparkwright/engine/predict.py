@@ -39,7 +39,7 @@ CACHE_MODE_ALL = frozenset(
 class Asked:
     """What a recipe asks of the engine.
 
-    flags: of `vllm serve`, under their own names. image: REPOSITORY:TAG. mamba_blocks: how many Mamba cache blocks the last
+    flags: of `vllm serve`, whatever their spelling; kept under their own names. image: REPOSITORY:TAG. mamba_blocks: how many Mamba cache blocks the last
     start had memory for, if a log said so. model_by_flag: the model is given as --model, not as the first word. server_key: it
     asks its clients for one, from its configuration file. open_to_network: it asks for none, and is published beyond the host.
     """
@@ -52,6 +52,9 @@ class Asked:
     model_by_flag: bool = False
     server_key: bool = False
     open_to_network: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flags", flags.named(self.flags))
 
     def flag(self, name: str) -> Any:
         """A flag's value under any of its spellings; None when it is not given."""
@@ -77,7 +80,7 @@ def effective(asked: Asked, architecture: Architecture, version: Version | None)
     chunked = _chunked_prefill(asked, version)
     prefix = _prefix_caching(asked, architecture, version)
     length = _number(asked, "max-model-len") or architecture.max_position_embeddings
-    utilization = asked.flag(flags.MEMORY_UTILIZATION)
+    share = flags.share(asked.flags)
     return Effective(
         chunked_prefill=chunked,
         prefix_caching=prefix,
@@ -86,9 +89,7 @@ def effective(asked: Asked, architecture: Architecture, version: Version | None)
         budget=_budget(asked, chunked, length),
         max_num_seqs=_number(asked, "max-num-seqs") or defaults.default(defaults.MAX_NUM_SEQS, version),
         max_model_len=length,
-        memory_utilization=float(utilization)
-        if utilization is not None
-        else defaults.default(defaults.MEMORY_UTILIZATION, version),
+        memory_utilization=defaults.default(defaults.MEMORY_UTILIZATION, version) if share is None else share,
     )
 
 

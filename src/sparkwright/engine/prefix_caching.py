@@ -78,7 +78,7 @@ def is_hybrid(cache: Mapping[str, str]) -> bool:
 
 def asked_for(flags: Mapping[str, Any]) -> bool:
     """Whether a recipe asks for it in so many words."""
-    return flag_words.value(flags, FLAG) is True
+    return flag_words.value(flag_words.named(flags), FLAG) is True
 
 
 def judge(

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from sparkwright.trust.bounds import LARGEST
+from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.shapes import Partial, fitted, number, row, text, whole_number, within, writable
 
 _SPEC = Partial(
@@ -101,7 +102,7 @@ SHAPES: dict[str, Partial] = {
         ("id", "available_bytes"),
     ),
     "before_start": Partial({"available_bytes": number, "run": text}, ("available_bytes",)),
-    "engines": Partial({"version": (None, text), "listed": [text]}, ("version", "listed")),
+    "engines": Partial({"version": (None, text), "options": engine_options}, ("version",)),
     "baselines": _BASELINE,
     "model": _MANIFEST,
     "health-settings": _SETTINGS,

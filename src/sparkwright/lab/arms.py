@@ -65,14 +65,13 @@ def pair(one: Recipe, other: Recipe) -> list[Arm]:
 
 def flag(base: Recipe, said: str, pinned: Mapping[str, Any]) -> list[Arm]:
     """Two arms that differ in one flag. `chunked-prefill`: on and off. NAME or NAME=VALUE: as the recipe is, and with it."""
-    name, equals, value = said.partition("=")
-    name = flags.canonical(name)
+    written, equals, value = said.partition("=")
+    name = flags.canonical(written)
     if name in SPOKEN and not equals:
         return _chunked_prefill(base, pinned)
-    name = SPOKEN.get(name, name)
     if equals and is_secret(name, value):
         raise Refused(f"--flag {name}: its value looks like a secret, which results and `docker inspect` would show.")
-    change = {name.removeprefix("no-"): _value(value) if equals else not name.startswith("no-")}
+    change = flags.named({SPOKEN.get(name, written): _value(value) if equals else True})
     shown = flags.argv(change)
     return [_arm("a", f"{base.name}", base, {}), _arm("b", f"{base.name} {' '.join(shown)}", base, change)]
 
@@ -108,15 +107,13 @@ def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
 
 def changed_flags(one: Arm, other: Arm) -> list[str]:
     """The flags in which two arms differ."""
-    first, second = (
-        {flags.canonical(name): value for name, value in arm.recipe.file.vllm.items()} for arm in (one, other)
-    )
+    first, second = one.recipe.file.vllm, other.recipe.file.vllm
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
 def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any]) -> Arm:
     """The recipe with these flags. Nothing is expected of it: it is there to be measured."""
-    words = {written: said for written, said in base.file.vllm.items() if _plain(written) not in changes}
+    words = {name: said for name, said in base.file.vllm.items() if name not in changes}
     words |= {flag: said for flag, said in changes.items() if said is not None}
     box = base.file.container
     file = base.file.model_copy(
@@ -138,12 +135,6 @@ def named(arm: Arm, container: str) -> Arm:
     ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]
     box = file.container.model_copy(update={"name": container, "ports": ports})
     return replace(arm, recipe=replace(arm.recipe, file=file.model_copy(update={"container": box})))
-
-
-def _plain(written: str) -> str:
-    """A flag's name without the no- of its other side."""
-    name = flags.canonical(written)
-    return name.removeprefix("no-") if name.startswith("no-") else name
 
 
 def _value(text: str) -> Any:

@@ -18,7 +18,8 @@ class Lint(Module["Lint.Args"]):
     The laptop has looked already, with what the lock and the tables say; here the image itself says its version and its
     options, and the model's own config.json is there. An error refuses the run while the old server still serves.
 
-    Returns: engine_version (null when nothing says it), listed (how many options the image named), findings.
+    Returns: engine_version (null when nothing says it), listed (how many options the image named), options (what makes them from
+    those of a known release; null when it named none), findings.
     """
 
     @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Lint(Module["Lint.Args"]):
         kind = architecture.classify(_config(args, context))
         found = rules.check(asked, kind, versions.parse(engine.version), engine.listed)
         rows = [one.to_json() for one in found]
-        data = {"engine_version": engine.version, "listed": len(engine.listed), "findings": rows}
+        about = {"engine_version": engine.version, "listed": len(engine.listed), "options": engine.options}
+        data = {**about, "findings": rows}
         bad = [one for one in found if one.severity == "error"]
         if not bad:
             said = f"vLLM {engine.version or 'of unknown version'}, {kind.sentence}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -113,8 +113,6 @@ class RecipeFile(Strict):
         None,
         description="the API key the server asks of its clients: a source, as {env: SPARK_KEY}; never the key itself",
     )
-    vllm: dict[str, Any] = Field(
-        default_factory=dict, description="flags of vllm serve under their own names, in order"
-    )
+    vllm: words.Flags = Field(default_factory=dict, description="flags of vllm serve under their own names, in order")
     ascend: Ascend | None = Field(None, description="for `platform: ascend`")
     expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))

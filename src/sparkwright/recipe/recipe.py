@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sparkwright.engine import flags, key_file
+from sparkwright.engine import flag_values, flags, key_file
 from sparkwright.errors import Refused
 from sparkwright.inventory import secret_source
 from sparkwright.inventory.host import Host
@@ -19,6 +19,8 @@ from sparkwright.trust import container_words
 from sparkwright.trust.visible import one_line
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest
+
+T = TypeVar("T")
 
 #: what a client's setup calls a key that comes from no variable
 KEY_VARIABLE = "SPARK_KEY"
@@ -41,11 +43,31 @@ class Recipe:
         """The model's name in requests."""
         return flags.served_name(self.file.vllm, self.file.model.mount)
 
+    @property
+    def memory_utilization(self) -> float:
+        """The share of memory the engine will want, 0 to 1. Raises Refused, with the line, for what is no share."""
+        return self._read(flags.MEMORY_UTILIZATION, flags.memory_utilization)
+
+    @property
+    def engine_port(self) -> int:
+        """The port the server listens on inside its container. Raises Refused, with the line, for what is none."""
+        return self._read(flags.PORT, flags.port)
+
+    def where(self, flag: str) -> str:
+        """ "file:line" of a flag, by its own name."""
+        return self.source.where(*rules.flag_place(self.source, flag))
+
     def to_json(self) -> dict[str, Any]:
         """The recipe as playbooks see it. server_key: the environment variable to write for it where a client is set up."""
         key = self.file.server_key
         about = {"server_key": (key.env or KEY_VARIABLE) if key else "", "open_to_network": self.open_to_network}
         return {"name": self.name, **self.file.model_dump(mode="python"), "served_name": self.served_name, **about}
+
+    def _read(self, flag: str, read: Callable[[Mapping[str, Any]], T]) -> T:
+        wrong = flag_values.misfit(flag, flags.value(self.file.vllm, flag))
+        if wrong:
+            raise Refused(f"`vllm.{flag}` {wrong.why}.", where=self.where(flag), fix="Correct it, or leave it out.")
+        return read(self.file.vllm)
 
     @property
     def open_to_network(self) -> bool:
@@ -94,11 +116,7 @@ def serve_port(host: Host, recipe: Recipe) -> int:
     """The port of the host on which the server answers."""
     if host.serve_port:
         return host.serve_port
-    return (
-        int(recipe.file.container.ports[0].split(":")[-2])
-        if recipe.file.container.ports
-        else flags.port(recipe.file.vllm)
-    )
+    return int(recipe.file.container.ports[0].split(":")[-2]) if recipe.file.container.ports else recipe.engine_port
 
 
 def container_spec(

@@ -9,6 +9,7 @@ from sparkwright.errors import Refused
 from sparkwright.recipe.models import RecipeFile
 from sparkwright.trust import container_words
 from sparkwright.trust.secret_names import plain_secrets
+from sparkwright.trust.visible import one_line
 from sparkwright.userfiles.document import Document
 
 SHOWN = "`docker inspect`, the history and incident bundles show it"
@@ -19,6 +20,7 @@ LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 def refuse(file: RecipeFile, source: Document) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
     for rule in (
+        _twice,
         _model,
         _ascend,
         _key_in_flags,
@@ -33,6 +35,17 @@ def refuse(file: RecipeFile, source: Document) -> None:
             raise refused
 
 
+def flag_place(source: Document, name: str) -> tuple[str, ...]:
+    """Where a flag stands in a recipe, by its own name, however it is spelled there; where the flags stand, if it does not."""
+    written = flags.spelling(_written(source), name)
+    return ("vllm", written) if written else ("vllm",)
+
+
+def _written(source: Document) -> list[str]:
+    held = source.data.get("vllm") if isinstance(source.data, dict) else None
+    return list(held) if isinstance(held, dict) else []
+
+
 def addresses(file: RecipeFile) -> list[str]:
     """The address of each published port, as docker takes it; "" for all addresses."""
     default = "127.0.0.1" if file.publish == "loopback" else ""
@@ -44,9 +57,16 @@ def is_loopback(address: str) -> bool:
     return address.startswith(LOOPBACK)
 
 
+def _twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    found = flags.twice(_written(source))
+    if found:
+        said = f"`vllm.{one_line(found[0])}` and `vllm.{one_line(found[1])}` are one flag, {flags.canonical(found[1])}."
+        yield Refused(said, where=source.where("vllm", found[1]), fix="Leave one of them out.")
+
+
 def _model(file: RecipeFile, source: Document) -> Iterator[Refused]:
     if flags.MODEL in file.vllm:
-        where = source.where("vllm", flags.MODEL)
+        where = source.where(*flag_place(source, flags.MODEL))
         yield Refused("`vllm.model` is given by `model.mount`.", where=where, fix="Leave it out.")
 
 
@@ -56,12 +76,10 @@ def _ascend(file: RecipeFile, source: Document) -> Iterator[Refused]:
 
 
 def _key_in_flags(file: RecipeFile, source: Document) -> Iterator[Refused]:
-    for name in file.vllm:
-        if flags.canonical(name) == key_file.KEY:
-            where = source.where("vllm", name)
-            yield Refused(
-                f"`vllm.{name}`: a key among the flags is no secret: {SHOWN}.", where=where, fix=USE_SERVER_KEY
-            )
+    if key_file.KEY in file.vllm:
+        place = flag_place(source, key_file.KEY)
+        said = f"`{'.'.join(place)}`: a key among the flags is no secret: {SHOWN}."
+        yield Refused(said, where=source.where(*place), fix=USE_SERVER_KEY)
 
 
 def _key_in_env(file: RecipeFile, source: Document) -> Iterator[Refused]:
@@ -74,7 +92,8 @@ def _key_in_env(file: RecipeFile, source: Document) -> Iterator[Refused]:
 def _secrets(file: RecipeFile, source: Document) -> Iterator[Refused]:
     box = file.container
     said = {"vllm": file.vllm, "container": {"env": box.env, "labels": box.labels, "entrypoint": box.entrypoint}}
-    for place in plain_secrets(said):
+    for found in plain_secrets(said):
+        place = (*flag_place(source, str(found[1])), *found[2:]) if found[0] == "vllm" else found
         fix = (
             "A token of the hub belongs under `secrets:` of the host, which downloads the model: the container needs none. "
             "For any other, mount a file (`container.volumes`)."
@@ -84,11 +103,10 @@ def _secrets(file: RecipeFile, source: Document) -> Iterator[Refused]:
 
 
 def _two_config_files(file: RecipeFile, source: Document) -> Iterator[Refused]:
-    for name in file.vllm:
-        if file.server_key is not None and flags.canonical(name) == key_file.OPTION:
-            said = f"`vllm.{name}` beside `server_key`: vLLM reads one configuration file, and the key comes in it."
-            where = source.where("vllm", name)
-            yield Refused(said, where=where, fix="Write its settings under `vllm:`.")
+    if file.server_key is not None and key_file.OPTION in file.vllm:
+        place = flag_place(source, key_file.OPTION)
+        said = f"`{'.'.join(place)}` beside `server_key`: vLLM reads one configuration file, and the key comes in it."
+        yield Refused(said, where=source.where(*place), fix="Write its settings under `vllm:`.")
 
 
 def _port_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:

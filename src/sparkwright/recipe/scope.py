@@ -52,7 +52,7 @@ def scope(
         "base_url": f"http://127.0.0.1:{port}",
         "served_name": recipe.served_name,
         "port": port,
-        "memory_utilization": flags.memory_utilization(recipe.file.vllm),
+        "memory_utilization": recipe.memory_utilization,
         "pinned_model": model,
         "serve": _serve(recipe, served, {**container, "command": command}, model),
     }
@@ -72,7 +72,7 @@ def _serve(recipe: Recipe, served: Serving, container: Mapping[str, Any], model:
     expect = recipe.file.expect
     return {
         "served_name": recipe.served_name,
-        "utilization": flags.memory_utilization(recipe.file.vllm),
+        "utilization": recipe.memory_utilization,
         "ready_s": expect.ready_s,
         "tok_per_s": expect.tok_per_s,
         "stop_timeout_s": recipe.file.container.stop_timeout_s,

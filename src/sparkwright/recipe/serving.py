@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engine import ascend, expectation, rules, versions
+from sparkwright.engine import ascend, expectation, flag_shapes, rules, versions
 from sparkwright.engine import flags as flag_words
 from sparkwright.engine.architecture import Architecture, classify
 from sparkwright.engine.rules import Finding
@@ -57,12 +57,14 @@ def serving(
     model, version: a model's config.json and an engine's version to take instead of the lock's.
     """
     image_entry, model_entry = pinned.get("image") or {}, pinned.get("model") or {}
-    version = version or versions.parse(image_entry.get("engine_version"))
+    own_version = versions.parse(image_entry.get("engine_version"))
+    version = version or own_version
     architecture = classify(model if model is not None else model_entry.get("config") or {})
     expect = recipe.file.expect
     asked = _asked(recipe, _flags(recipe))
     decided = expectation.decide(asked, architecture, version, expect.chunked_prefill, expect.when_impossible)
-    found = rules.check(_asked(recipe, decided.flags), architecture, version)
+    listed = flag_shapes.applied(image_entry.get("options")) if own_version == version else {}
+    found = rules.check(_asked(recipe, decided.flags), architecture, version, listed)
     found += [decided.finding] if decided.finding is not None else []
     found.sort(key=lambda finding: rules.SEVERITIES.index(finding.severity))
     return Serving(decided.flags, decided.expected, decided.note, tuple(found), architecture, version)

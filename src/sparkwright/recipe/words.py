@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
+from sparkwright.engine import flags
 from sparkwright.plan.container import OWN_LABELS
 from sparkwright.trust import container_words
 from sparkwright.trust.names import why_not_an_image
@@ -75,4 +76,6 @@ Volume = Annotated[str, _by(container_words.volume)]
 Source = Annotated[str, _by(container_words.source)]
 Target = Annotated[str, _by(container_words.target)]
 Environment = Annotated[dict[str, str], AfterValidator(_environment)]
+#: of vllm serve: their names are the engine's own from here on
+Flags = Annotated[dict[str, Any], AfterValidator(flags.named)]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]

@@ -18,6 +18,7 @@ from sparkwright.engine.rules import (  # noqa: F401 - importing a file register
     options,
     requests,
     scheduling,
+    values,
 )
 from sparkwright.engine.rules.rule import RULES, SEVERITIES, Case, Finding, Rule, Way
 
@@ -30,7 +31,7 @@ def check(
     """All findings, errors first.
 
     version: of the engine, None when it is not known yet. listed: the options that the engine's own help names; with them that
-    list decides whether an option exists.
+    list decides whether an option exists, and with their shapes what it takes.
     """
     case = Case(asked, architecture, version, listed)
     found = [finding for one in RULES.values() for finding in one.look(case)]

@@ -36,11 +36,15 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
             f"gpu-memory-utilization is not given, and the engine's default ({known}) is too much for shared memory."
         )
         yield _finding("warning", sentence, way)
-    elif float(said) > MOST:
+        return
+    share = flags.share(case.asked.flags)
+    if share is None:
+        return
+    if share > MOST:
         sentence = f"gpu-memory-utilization {said} leaves too little of the shared memory for the host (over {MOST})."
         yield _finding("warning", sentence, way)
-    elif float(said) > SAFE:
-        sentence = f"gpu-memory-utilization {said} leaves the host about {119.7 * (1 - float(said)):.0f} GiB: nothing else may run there."
+    elif share > SAFE:
+        sentence = f"gpu-memory-utilization {said} leaves the host about {119.7 * (1 - share):.0f} GiB: nothing else may run there."
         yield _finding("info", sentence, way)
 
 

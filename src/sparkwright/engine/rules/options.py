@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engine import flags, known_flags
+from sparkwright.engine import flag_shapes
 from sparkwright.engine.flag_history import existence
 from sparkwright.engine.rules.rule import HYBRID, Case, Example, Finding, Way, graded, rule
 
@@ -27,8 +27,7 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
     for written, said in case.asked.flags.items():
         if said is None:
             continue
-        name = flags.canonical(written)
-        told = existence(name.removeprefix("no-"), case.version, case.listed)
+        told = existence(written.removeprefix("no-"), case.version, case.listed)
         if told.exists or (told.exists is None and not told.why):
             continue
         severity = graded(told.exists is False or None) or "warning"
@@ -64,7 +63,8 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
     know. A switch is true or false in a recipe, without quotes.
     """
     for written, said in case.asked.flags.items():
-        if flags.canonical(written) not in known_flags.SWITCHES or said is None or isinstance(said, bool):
+        option = flag_shapes.option(written, case.listed)
+        if option is None or "switch" not in option.kind or said is None or isinstance(said, bool):
             continue
         means = str(said).strip().lower() not in ("false", "0", "no", "off", "")
         yield Finding(

@@ -49,7 +49,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules look at. version: of the engine, None when unknown. listed: the options the engine itself lists."""
+    """What the rules look at. version: of the engine, None when unknown. listed: the options the engine itself lists, with their
+    shapes (flag_shapes) where those are known; empty: only the tables say."""
 
     asked: Asked
     architecture: Architecture

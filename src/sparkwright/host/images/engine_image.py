@@ -5,12 +5,12 @@ The image's label or variable is believed first; else `vllm --version` runs in a
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.engine import flag_shapes
 from sparkwright.engine import image as said_by_image
-from sparkwright.engine import known_flags
 from sparkwright.host.images import image_names
 from sparkwright.modules.base import Context
 
@@ -20,10 +20,15 @@ MEMORY = "4g"
 
 @dataclass(frozen=True, slots=True)
 class EngineImage:
-    """version: None when nothing says it. listed: the options of `vllm serve`; empty when it could not print them."""
+    """version: None when nothing says it. options: of `vllm serve`, as `flag_shapes.difference` keeps them; None when it could
+    not print them."""
 
     version: str | None
-    listed: tuple[str, ...] = ()
+    options: Mapping[str, Any] | None = None
+    listed: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "listed", flag_shapes.applied(self.options))
 
 
 def ask(context: Context, ref: str, ids: Collection[str] = ()) -> EngineImage | None:
@@ -34,14 +39,15 @@ def ask(context: Context, ref: str, ids: Collection[str] = ()) -> EngineImage | 
         return None
     name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}"
     kept = context.state.read(name)
-    if kept is not None:
-        return EngineImage(kept.get("version"), tuple(kept["listed"]))
+    if kept is not None and "options" in kept and flag_shapes.is_current(kept["options"]):
+        return EngineImage(kept["version"], kept["options"])
     context.note("asking the image for its version and its options, once")
     version = said_by_image.version_of(image.get("Config") or {})
     version = version or said_by_image.version_in(_run(api, image["Id"], ["--version"]))
-    found = EngineImage(version, tuple(sorted(known_flags.listed(_run(api, image["Id"], ["serve", "--help=all"])))))
+    shapes = flag_shapes.listed(_run(api, image["Id"], ["serve", "--help=all"]))
+    found = EngineImage(version, flag_shapes.difference(shapes) if shapes else None)
     if not context.check:
-        context.state.write(name, {"ref": ref, "version": found.version, "listed": list(found.listed)})
+        context.state.write(name, {"ref": ref, "version": found.version, "options": found.options})
     return found
 
 

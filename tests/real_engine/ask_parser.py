@@ -1,0 +1,157 @@
+"""Asks the parser of a real vLLM about its options and about values of all kinds; run by the engine's own Python.
+
+    PYTHONPATH=src ENGINE/bin/python tests/real_engine/ask_parser.py tests/data/vllm-0.32.0
+
+Writes parser.json, an option's names, kind and choices, and flag-values.json: VALUES, and a letter for each of them by option:
+"y" taken, "p" refused by the parser, "r" by the range of a config class's field or where the value is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import vllm.config
+from pydantic import TypeAdapter, ValidationError
+from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
+from vllm.reasoning import ReasoningParserManager
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from sparkwright.engine import flags
+
+#: read, printed or taken apart before the parser looks
+LEFT_OUT = ("help", "config", "model")
+VALUES: list[Any] = [
+    *(True, False, 0, 1, 7, -1, -3, 65535, 65536, 0.5, 1.0, 1.5, -0.5, -1.5),
+    *(
+        "lots",
+        "",
+        "None",
+        "none",
+        "auto",
+        "AUTO",
+        "32k",
+        "32K",
+        "1.5k",
+        "1.5K",
+        "2T",
+        "3q",
+        "1_000",
+        " 7 ",
+        "7.0",
+        "1e3",
+        "nan",
+        "inf",
+    ),
+    *(
+        "a b",
+        "-x",
+        "-",
+        "--port",
+        "-1 2",
+        "fp8",
+        "fp7",
+        "{}",
+        "[1]",
+        '{"a":',
+        "{'a': 1}",
+        '["a", "b"]',
+        '"a"',
+        '{"a": 8k}',
+    ),
+    *({}, {"a": 1}, {"a": {"b": [1]}}, [], [1], [1, 2], ["a"], ["a", "b"], ["None", "-x"]),
+]
+
+
+def main(folder: Path) -> None:
+    """Write both files."""
+    parser = FlexibleArgumentParser(prog="vllm")
+    serve = ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
+    options = {_name(action): action for action in serve._actions if action.option_strings}
+    rows = {name: _row(action) for name, action in options.items()}
+    rows["reasoning-parser"]["registered"] = sorted(ReasoningParserManager.list_registered())
+    ranges = dict(_ranges(set(options)))
+    asked = [name for name in options if name not in LEFT_OUT]
+    letters = {name: "".join(_letter(parser, name, value, ranges.get(name)) for value in VALUES) for name in asked}
+    choices = {
+        name: {str(one): _letter(parser, name, str(one), ranges.get(name)) for one in _spellings(action)}
+        for name, action in options.items()
+        if action.choices and name in asked
+    }
+    said = {name: repr(metadata) for name, metadata in ranges.items()}
+    _write(folder / "parser.json", rows)
+    _write(folder / "flag-values.json", {"values": VALUES, "letters": letters, "choices": choices, "ranges": said})
+
+
+def _name(action: argparse.Action) -> str:
+    return next(one for one in action.option_strings if one.startswith("--"))[2:]
+
+
+def _row(action: argparse.Action) -> dict[str, Any]:
+    choices = [str(one) for one in action.choices or () if one is not None]
+    names = {"names": action.option_strings, "action": type(action).__name__, "type": _type(action.type)}
+    return {**names, "nargs": action.nargs, "choices": choices, "metavar": action.metavar and str(action.metavar)}
+
+
+def _type(kind: Any) -> str | None:
+    """The name of a type, with that of the one that it wraps."""
+    cells = [cell.cell_contents for cell in getattr(kind, "__closure__", None) or ()]
+    inner = [_type(one) for one in cells if callable(one)]
+    return None if kind is None else ":".join([kind.__name__, *filter(None, inner)])
+
+
+def _ranges(names: set[str]) -> Any:
+    """Of each option that is a field of a config class by its name: the field's type with its limits."""
+    classes = (getattr(vllm.config, name) for name in dir(vllm.config))
+    nested = ("Speculative", "EPLB", "Profiler", "Attention", "Watermark", "Compilation", "Diffusion", "AuxOutput")
+    for one in (one for one in classes if isinstance(one, type) and dataclasses.is_dataclass(one)):
+        for name, held in getattr(one, "__pydantic_fields__", {}).items():
+            limits = [limit for limit in held.metadata if type(limit).__name__ in ("Ge", "Gt", "Le", "Lt")]
+            if limits and name.replace("_", "-") in names and not one.__name__.startswith(nested):
+                yield name.replace("_", "-"), Annotated[held.annotation, *limits]
+
+
+def _letter(parser: FlexibleArgumentParser, name: str, value: Any, limits: Any) -> str:
+    words = flags.argv({name: value})
+    quiet = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(quiet), contextlib.redirect_stdout(quiet):
+            found = parser.parse_args(["serve", "model", *words])
+    except (SystemExit, Exception):
+        return "p"
+    got = getattr(found, name.replace("-", "_"), None)
+    try:
+        if limits is not None and got is not None and words:
+            TypeAdapter(limits).validate_python(got)
+        if name == "port":
+            with contextlib.suppress(OSError), socket.socket() as one:
+                one.bind(("127.0.0.1", got))
+        if name == "sse-keep-alive-interval":
+            validate_parsed_serve_args(found)
+    except (ValidationError, OverflowError, ValueError):
+        return "r"
+    return "y"
+
+
+def _spellings(action: argparse.Action) -> list[str]:
+    words = [str(one) for one in action.choices or () if one is not None]
+    return [*words, *(word.upper() for word in words[:2]), *(word.replace("_", "-") for word in words if "_" in word)][
+        :60
+    ]
+
+
+def _write(path: Path, found: Any) -> None:
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(row, sort_keys=True)}" for name, row in sorted(found.items()))
+    path.write_text(f"{{\n{lines}\n}}\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

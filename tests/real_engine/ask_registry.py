@@ -1,0 +1,82 @@
+"""Asks the model registry of a real vLLM which architectures are hybrids; run by the engine's own Python, some minutes.
+
+    ENGINE/bin/python tests/real_engine/ask_registry.py tests/data/vllm-0.32.0/registry.json
+
+A class needs packages for images and sound that the test bed has not: they are stood in for, since only the class's own marks are
+read. What still can't be imported is left out, and so are the Transformers fallbacks, which are no architectures.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from vllm.model_executor.models.registry import ModelRegistry, _ModelInfo
+
+MISSING = {"torchvision", "torchaudio", "torchcodec"}
+
+
+class Anything:
+    """Whatever a module is asked for."""
+
+    def __init__(self, *args: Any, **more: Any) -> None: ...
+
+    def __call__(self, *args: Any, **more: Any) -> Anything:
+        return Anything()
+
+    def __getattr__(self, name: str) -> Anything:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Anything()
+
+    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
+        return (object,)
+
+
+class Empty(types.ModuleType):
+    """A module that stands in for one that is missing."""
+
+    __path__: list[str] = []  # noqa: RUF012
+
+    __getattr__ = Anything.__getattr__
+
+
+class StandIns(MetaPathFinder, Loader):
+    """Finds the missing packages and all below them."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in MISSING else None
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return Empty(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None: ...
+
+
+def kind_of(model: Any) -> str | None:
+    """ "hybrid", "attention_free" or "attention"; None where its class can't be imported here."""
+    while True:
+        try:
+            found = _ModelInfo.from_model_cls(model.load_model_cls())
+        except ModuleNotFoundError as error:
+            name = (error.name or "vllm").partition(".")[0]
+            if name in MISSING or name == "vllm" or not any(isinstance(one, StandIns) for one in sys.meta_path):
+                return None
+            MISSING.add(name)
+        except Exception:
+            return None
+        else:
+            return "hybrid" if found.is_hybrid else "attention_free" if found.is_attention_free else "attention"
+
+
+if __name__ == "__main__":
+    served = {name: model for name, model in ModelRegistry.models.items() if not name.startswith("Transformers")}
+    kinds = {name: kind for name, model in served.items() if (kind := kind_of(model))}
+    sys.meta_path.insert(0, StandIns())  # some do without them better
+    kinds |= {name: kind for name, model in served.items() if name not in kinds and (kind := kind_of(model))}
+    Path(sys.argv[1]).write_text(json.dumps(kinds, indent=0, sort_keys=True) + "\n")
