@@ -26,6 +26,8 @@ from sparkwright.userfiles.document import Place, shown
 HOST_SIDE = frozenset({"facts", "failed_result"})
 #: names whose values are data of the recipe: braces in them mean nothing
 LITERAL = frozenset({"recipe", "container", "engine", "lock", "pinned_model", "serve", "arms", "arms_known", "loads"})
+#: modules whose `content` may be the `src` of a file of templates/
+TEMPLATED = frozenset({"template", "run_script"})
 BLOCK_KEYS = ("block", "rescue", "always")
 
 
@@ -233,8 +235,8 @@ class _Compiler:
     def _arguments(
         self, module: str, values: dict[str, Any], place: Place, local: Mapping[str, Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        if module == "template" and "src" in values:
-            content = self._template(values["src"], place, local)
+        if module in TEMPLATED and "src" in values:
+            content = self._template(values["src"], place, local, module)
             values = {**{key: value for key, value in values.items() if key != "src"}, "content": content}
         names = self._with(local)
         args, open_names = {}, []
@@ -261,16 +263,16 @@ class _Compiler:
         )
         return self.where((*place, module, at) if at else (*place, module))
 
-    def _template(self, src: Any, place: Place, local: Mapping[str, Any]) -> str:
-        name = str(self._render(src, self._with(local), (*place, "template", "src")))
+    def _template(self, src: Any, place: Place, local: Mapping[str, Any], module: str) -> str:
+        name = str(self._render(src, self._with(local), (*place, module, "src")))
         reason = why_not_a_file(name)
         if reason:
             said = f"the template '{one_line(name, at_most=80)}' {reason}."
-            raise Refused(said, where=self.where((*place, "template", "src")), fix="Name a file of templates/.")
+            raise Refused(said, where=self.where((*place, module, "src")), fix="Name a file of templates/.")
         path = self.project / "templates" / name
         if not document.is_file(path):
             known = [one.name for one in (self.project / "templates").glob("*")]
-            at = self.where((*place, "template", "src"))
+            at = self.where((*place, module, "src"))
             raise Refused(f"no template {src!r}.", where=at, fix=nearest(path.name, known))
         return document.text_of(path)
 
