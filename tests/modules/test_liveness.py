@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engine import endpoints
 from sparkwright.errors import Exit
+from sparkwright.host import http_probe
 from sparkwright.modules.base import Result
 from sparkwright.modules.liveness import Liveness
+from tests.faults.bench import until
 from tests.measure.exact_server import Schedule, serving
 from tests.modules.context import RecordingContext
 from tests.modules.test_serving import engine
@@ -58,15 +61,19 @@ def test_what_another_start_would_not_change_is_a_failure(tmp_path: Path, schedu
 
 
 def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
-    from sparkwright.engine import endpoints
-    from sparkwright.host import http_probe
-
-    with serving(Schedule(first_s=0.2, gap_s=0.05, chunks=400)) as server:
-        body = {**endpoints.generated("m", 400), "stream": True}
-        client = threading.Thread(target=http_probe.ask, args=(server.url, endpoints.CHAT), kwargs={"body": body})
+    """A stream is answered all the while; a request that comes now waits in the queue."""
+    with serving(Schedule(gap_s=0.02, chunks=100_000)) as server:
+        body = {**endpoints.generated("m", 100_000), "stream": True}
+        client = threading.Thread(
+            target=http_probe.ask,
+            args=(server.url, endpoints.CHAT),
+            kwargs={"body": body, "timeout_s": 60},
+            daemon=True,
+        )
         client.start()
-        said = ask(tmp_path, server.url, timeout_s=0.01)
-        client.join()
+        until(lambda: server.generated > 0, "the first token")
+        server.plan.silent = True
+        said = ask(tmp_path, server.url, timeout_s=0.1)
     assert (said.failed, said.data["silent"], said.exit) == (False, False, Exit.INCONCLUSIVE), said
     assert "generates for others" in said.msg
 

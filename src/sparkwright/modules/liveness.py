@@ -42,7 +42,7 @@ class Liveness(Module["Liveness.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         health = VerifyHealth.Args(base_url=args.base_url, model=args.model, tokens=1, timeout_s=args.timeout_s)
-        begun_s, start = time.monotonic(), ""
+        start, starting = "", ""
         while True:
             found = containers.inspect(context.docker(), args.name) or {}
             why = _not_running(args.name, found, start)
@@ -51,7 +51,7 @@ class Liveness(Module["Liveness.Args"]):
             start = str(found["State"]["StartedAt"])
             answer = VerifyHealth().run(health, context)
             if not answer.failed:
-                return _serves(answer, time.monotonic() - begun_s)
+                return _serves(answer, waited=bool(starting))
             verdict = answer.data["verdict"]
             if verdict in LASTING or 400 <= answer.data.get("status", 0) < 500:
                 return answer
@@ -104,12 +104,9 @@ def _generates(args: Liveness.Args, context: Context) -> bool:
     return False
 
 
-def _serves(answer: Result, waited_s: float) -> Result:
-    waited = (
-        f", once it had started ({waited_s:.0f} s)" if waited_s > 2 * POLL_S + float(answer.data["token_s"]) else ""
-    )
+def _serves(answer: Result, *, waited: bool) -> Result:
     data = {"silent": False, "serves": True, "why": "", "version": answer.data["version"]}
-    return Result(msg=f"{answer.msg}{waited}", data=data)
+    return Result(msg=f"{answer.msg}, once it had started" if waited else answer.msg, data=data)
 
 
 def _silent(why: str) -> Result:
