@@ -30,8 +30,8 @@ GOOD = (Exit.OK, Exit.CHANGES)
 #: how a look ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody
 #: else's run at work there, and has its turn
 SETTLED = (Exit.OK, Exit.REFUSED)
-#: the module whose success means that a host serves
-PROOF = "verify_health"
+#: the modules whose success means that a host serves; one that only looked says so
+PROOFS = ("verify_health", "liveness")
 #: requests whose answer ends with a recap; without one nobody knows how they ended
 TOLD_TO_THE_END = ("run", "attach", "health")
 
@@ -284,7 +284,8 @@ class Fleet:
             if isinstance(version, str) and VERSION.fullmatch(version):
                 member.engine_version = version
             member.engine_options = _options(one.get("data")) or member.engine_options
-            member.proved |= one["module"] == PROOF and one["status"] == "ok"
+            proof = one["module"] in PROOFS and one["status"] == "ok"
+            member.proved |= proof and (one.get("data") or {}).get("serves") is not False
         if one["event"] == "task_finished" and one.get("register"):
             member.registered[one["register"]] = one["registered"]
         self._events.put(one)

@@ -37,6 +37,7 @@ TABLE = """
 Unload Ollama's models                          | old   |  new  |  new  |  new  |  new  |  new
 Let its requests end                            | old   |  new  |  new  |  new  |  new  |  new
 Set the old server aside                        | old   | (new) |  new  |  new  |  new  |  new
+Stop the server that does not answer            | old   |  new  |  new  |  new  |  new  |  new
 See that nothing of it is left                  | old   | (new) |  new  |  new  |  new  |  new
 Wait until its memory is back                   | old   |  new  |  new  |  new  |  new  |  new
 Let the page cache of the model go              | old   |  new  |  new  |  new  |  new  | (new)

@@ -15,7 +15,7 @@ import pytest
 from sparkwright.errors import Exit
 from sparkwright.host.containers import cgroups
 from sparkwright.host.machine import Machine
-from sparkwright.host.memory import holders
+from sparkwright.host.memory import footprint, holders
 from sparkwright.modules import page_cache
 from sparkwright.modules.fits import Fits
 from sparkwright.modules.memory import Memory
@@ -211,3 +211,16 @@ def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pyte
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
     said = Fits().run(Fits.Args(name="qwen35", utilization=0.85), spark).msg
     assert said == "120.0 GiB will be available, 106.0 needed"
+
+
+def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: Spark) -> None:
+    """Recorded is what it held when it was verified; a crash loop holds nothing of that."""
+    container = {"Id": "x", "State": {"Running": True}}
+    spark.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "x", "held_bytes": 100 * GIB})
+    spark.state.write("before_start", {"available_bytes": 110 * GIB, "run": "run-0"})
+    for available, held in ((10, 100), (110, 0), (60, 50), (115, 0)):
+        spark.told["MemAvailable"] = available * GIB
+        footprint.before_stop(spark, container)
+        assert footprint.stopping(spark)["held_bytes"] == held * GIB
+        spark.told["MemAvailable"] = max(available, 110) * GIB
+        assert MemoryBack().run(MemoryBack.Args(timeout_s=0), spark).data["back"] is not False

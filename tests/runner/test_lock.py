@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
@@ -162,3 +163,45 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(state: StateFol
     said = [decode(line) for line in events.read_bytes().splitlines()]
     assert [one["text"] for one in said if one["event"] == "note"] == ["before", "after", "and after that"]
     assert [one["event"] for one in said].count("raw") == 1, "the piece of the lost one stands alone"
+
+
+def test_who_only_looks_at_the_lock_keeps_nobody_out(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    state.folder()
+    (state.path / "lock").touch()
+    with (state.path / "lock").open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr(lock.time, "sleep", lambda seconds: fcntl.flock(looking, fcntl.LOCK_UN))
+        with lock.held(state, ALICE, host="spark1") as before:
+            assert before is None
+
+
+@pytest.mark.parametrize(
+    ("playbook", "settled_by"),
+    [
+        (
+            "playbooks/deploy.yml",
+            "`invoke deploy --host spark1` finishes it, `invoke rollback --host spark1` goes back",
+        ),
+        ("playbooks/restart.yml", "`invoke restart --host spark1` does it again"),
+        ("playbooks/mine.yml", "`invoke unlock --host spark1` forgets it"),
+    ],
+)
+def test_a_run_is_in_progress_as_long_as_its_process_holds_the_lock_and_interrupted_after_that(
+    state: StateFolder, playbook: str, settled_by: str
+) -> None:
+    name = Path(playbook).stem
+    owner = lock.Owner(playbook, "alice@desk", "run-a", os.getpid(), 1_795_000_000.0)
+    book = Journal.begin(state, "run-a", {"host": "spark1"}, ())
+    book.open()
+    book.write(event("task_started", task="t1", name="Start the server", module="container", where=""))
+    with lock.held(state, owner, host="spark1"):
+        assert cut_off.interrupted(state) == "", "it is in progress"
+        left = (state.path / "lock").read_text()
+    book.leave()
+    assert cut_off.interrupted(state) == "", "it gave the lock back"
+    (state.path / "lock").write_text(left)  # as kill -9 or a power cut leaves it, whoever has this pid now
+    said = cut_off.interrupted(state)
+    assert said.startswith(f"{name} of 2026-11-1") and "by alice@desk was interrupted, in: Start the server; " in said
+    assert said.endswith(settled_by)
+    book.write(event("recap", host="spark1", ok=1, changed=0, failed=0, skipped=0, unreachable=0, exit=0, seconds=1))
+    assert cut_off.interrupted(state) == "", "it had come to its end"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+
 import pytest
 
 from sparkwright.sandbox import control
+from tests.faults.bench import released, until
 from tests.sandbox.conftest import Desk
 
 CHANGE = ("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
@@ -113,3 +118,35 @@ def test_faults_are_listed_and_a_near_miss_is_named(desk: Desk) -> None:
     listed = desk.run("sandbox.fault")
     assert listed.out.count("\n") == len(control.FAULTS)
     assert "Did you mean `wedge`?" in desk.run("sandbox.fault", "wege").err
+
+
+def test_a_fault_means_what_it_says_each_time_it_is_said(desk: Desk) -> None:
+    """Beside a server that holds the memory Ollama loads nothing; said twice it breaks twice; what a stop cured stays so."""
+    desk.deployed()
+    server = desk.docker().api.inspect_container("qwen35")
+    for order in ("ollama-busy", None, "ollama-loads", None):
+        control.fault(desk.sandbox, order)
+        assert control.status(desk.sandbox)["sandbox"] == "up"
+    assert desk.docker().api.inspect_container("qwen35")["State"] == server["State"], "it serves all the while"
+    assert desk.serving() == server["Id"]
+    for _ in range(2):
+        control.fault(desk.sandbox, "wedge")
+        assert not desk.serving()
+        desk.docker().api.restart("qwen35")
+        until(desk.serving, "its cure")
+    os.kill(json.loads((desk.sandbox / "state.json").read_text())["pid"], signal.SIGKILL)
+    until(lambda: released(desk.sandbox / "alive"), "the sandbox's end")
+    control.up(desk.sandbox)
+    until(desk.serving, "the cured server")
+
+
+def test_a_restart_meets_the_faults_of_a_start_and_a_deploy_starts_it_again(desk: Desk) -> None:
+    desk.deployed()
+    before = desk.serving()
+    control.fault(desk.sandbox, "oom")
+    said = desk.run("restart", "--host", "sandbox", "--json")
+    assert (said.code, "GiB were free, and the engine wanted" in said.recap["msg"]) == (1, True), said.recap
+    assert desk.serving() == ""
+    control.fault(desk.sandbox, None)
+    assert desk.deploy().proved
+    assert desk.serving() == before

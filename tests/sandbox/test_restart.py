@@ -272,7 +272,7 @@ def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_
     assert plan.task("Set the old server aside")["status"] == "changed"
     books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
     for step in (
-        "Leave the docker run command on the host, for a person",
+        "Check the flags against this engine and this model",
         "Measure its throughput",
     ):  # before, in the swap
         desk.before(step, "{name: Break, fail: {msg: broken}}")
@@ -304,7 +304,7 @@ def test_a_new_revision_whose_run_was_killed_keeps_its_files_when_the_next_one_f
     assert desk.deploy().code == 1
     for path, text in books.items():
         path.write_text(text)
-    desk.before("Leave the docker run command on the host, for a person", "{name: Break, fail: {msg: broken}}")
+    desk.before("Check the flags against this engine and this model", "{name: Break, fail: {msg: broken}}")
     assert "broken" in desk.deploy().recap["msg"]
     assert shard.read_bytes() != old, "the server that runs was started with these"
     for path, text in books.items():
@@ -381,6 +381,9 @@ def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first
     assert desk.run("unlock", "--host", "sandbox", "--kill").code == 0
     out, _ = third.communicate(timeout=60)
     assert "was cut off" in out
+    row = json.loads(desk.run("status", "--host", "sandbox", "--json").out)
+    assert (row["busy"], row["state"]) == ("", "up"), "nothing is in progress"
+    assert "was interrupted, in: Hold; `invoke unlock --host sandbox` forgets it" in row["interrupted"]
     told = desk.run("unlock", "--host", "sandbox")
     assert "an earlier run was cut off" in told.out and "in: Hold" in told.out
     assert desk.deploy().proved

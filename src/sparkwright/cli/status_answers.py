@@ -134,6 +134,7 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
         outdated=event["outdated"],
         late=event["late"],
         busy=event["busy"],
+        interrupted=event.get("interrupted", ""),
         sandbox=record.sandbox,
         exit=int(CODES.get(state, Exit.INCONCLUSIVE)),
     )

@@ -21,7 +21,7 @@ VERDICTS = {
 STYLES = {"ok": "ok", "changed": "changed", "would change": "changed", "waiting": "muted", "running": "muted"}
 #: the module that gives the old server back what it had: the failed host serves as before
 PUT_BACK = "reinstated"
-PROOFS = ("verify_health", "smoke_test", "verdict")
+PROOFS = ("verify_health", "liveness", "smoke_test", "verdict")
 
 
 @dataclass

@@ -11,7 +11,7 @@ class Row:
 
     state: of health/record.py, `up`, `in progress` or `unreachable`. live: of this moment alone, no check speaks for it;
     outdated: why the last one does not. scheduled: the host checks itself. drift: what differs, field by field; behind: what of
-    the lock is not what runs ("image", "model").
+    the lock is not what runs ("image", "model"). busy: who works there. interrupted: a run that was cut off, and what settles it.
     """
 
     host: str
@@ -36,5 +36,6 @@ class Row:
     outdated: str = ""
     late: bool = False
     busy: str = ""
+    interrupted: str = ""
     sandbox: bool = False
     exit: int = 0

@@ -115,8 +115,8 @@ def _checked(row: Row) -> str:
 
 
 def _why(row: Row) -> str:
-    """Who works there is worth more than why it is not fine, and that is worth more than why no check speaks for it."""
-    return words.short(row.busy or ("" if row.state in FINE else row.why) or row.outdated, 160)
+    """Who works there, or was interrupted, comes before why it is not fine, and that before why no check speaks for it."""
+    return words.short(row.busy or row.interrupted or ("" if row.state in FINE else row.why) or row.outdated, 200)
 
 
 def age(seconds: float) -> str:

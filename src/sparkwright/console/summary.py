@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.console import words
 from sparkwright.plan.events import Event
 
-PROOFS = ("verify_health", "verify_logs", "smoke_test")
+PROOFS = ("verify_health", "liveness", "verify_logs", "smoke_test")
 
 
 @dataclass
@@ -65,9 +65,9 @@ class Summary:
     @staticmethod
     def _learn(one: Served, module: str, msg: str, data: dict[str, Any]) -> None:
         version = data.get("version") or data.get("engine_version")
-        if module in ("docker_image", "verify_health") and isinstance(version, str):
+        if module in ("docker_image", "verify_health", "liveness") and isinstance(version, str):
             one.engine_version = version
-        if module in PROOFS and msg:
+        if module in PROOFS and msg and data.get("serves") is not False:
             one.proved.append(msg)
 
     def _panel(self, one: Served) -> None:

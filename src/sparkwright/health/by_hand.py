@@ -15,6 +15,7 @@ from sparkwright.health.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import Event, event
+from sparkwright.runner import cut_off
 from sparkwright.runner.context import Engine, RunContext
 from sparkwright.secret import Secret
 
@@ -43,6 +44,8 @@ def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> I
     started_s = time.monotonic()
     record = Check(context, settings, smoke=bool(request.get("smoke"))).run()
     yield from said
+    if interrupted := cut_off.interrupted(state):
+        yield event("note", task=TASK, text=interrupted)
     yield from _told(record, time.monotonic() - started_s)
 
 

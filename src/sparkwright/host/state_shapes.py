@@ -38,6 +38,7 @@ GOOD = Partial(
         "restart_count": whole_number,
         "container_id": text,
         "run": text,
+        "script": text,
     }
 )
 _SPEED = Partial(

@@ -44,6 +44,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         measured: dict[str, Any] = arg("figures of the verification, with units in their names", default_factory=dict)
         changed: list[Any] = arg("what differed from the server before, for the history", default_factory=list)
         what: str = arg("what the history calls it", default="verified")
+        why: str = arg("why it was started anew, for the history, where no change was asked for", default="")
 
     def read(self, args: Args, context: Context) -> Found:
         client, name = context.docker(), args.spec["name"]
@@ -87,6 +88,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
             kept_files.forget(context.machine.expand(args.model["dir"]))
         about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
         more = {"container_id": found.current["Id"], "changed": args.changed, "measured": args.measured}
+        more |= {"why": args.why} if args.why else {}
         history.append(context, args.what, **about, **more)
         return {}
 

@@ -33,7 +33,8 @@ class Found:
     @property
     def halfway(self) -> bool:
         """Whether the old server has its name, but its policy or its life were taken already."""
-        return bool(self.current) and not self.previous and self.current["Id"] == self.remembered.get("id")
+        mine = bool(self.current) and self.current["Id"] == self.remembered.get("id")
+        return mine and not self.previous and bool(self.remembered.get("running", True))
 
     @property
     def untouched(self) -> bool:

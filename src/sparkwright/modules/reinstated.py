@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.host.containers import containers
-from sparkwright.host.records import history
+from sparkwright.host.records import good_states, history
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 
@@ -37,7 +37,7 @@ class Reinstated(StateModule["Reinstated.Args", dict[str, Any]]):
         result = super().run(args, context)
         if not context.check:
             context.state.remove("previous")
-            history.append(context, args.what, container_id=result.data["container_id"], why=args.why)
+            history.append(context, args.what, **_served(result.data["container_id"], context), why=args.why)
         return result
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
@@ -49,3 +49,13 @@ class Reinstated(StateModule["Reinstated.Args", dict[str, Any]]):
             )
         containers.set_policy(context.docker(), args.name, args.restart)
         return {}
+
+
+def _served(container_id: str, context: Context) -> dict[str, Any]:
+    """What serves again, for the history; no more than its container where it was never verified."""
+    good = good_states.last(context.state)
+    if good.get("container_id") != container_id:
+        return {"container_id": container_id}
+    model = good.get("model") or {}
+    about = {"image": good["spec"].get("image"), "model": model.get("id"), "commit": model.get("commit")}
+    return {"container_id": container_id, **about}

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint
-from sparkwright.host.records import good_states
+from sparkwright.host.records import good_states, previous
 from sparkwright.modules.base import Change, Context, StateModule, arg
 
 
@@ -60,18 +60,8 @@ class SetAside(StateModule["SetAside.Args", Found]):
             return {"msg": f"removed an unfinished {args.name}; {kept} is still kept"}
         if found.previous:
             client.api.remove_container(kept, force=True)
-        context.state.write("previous", {**self._what_it_was(found.current, good, context), "run": context.run_id})
+        previous.set_aside(context, found.current)
         containers.set_policy(client, args.name, "no")
         containers.stop(client, args.name, args.stop_timeout_s)
         client.api.rename(args.name, kept)
         return {"msg": f"stopped, kept as {kept}"}
-
-    @staticmethod
-    def _what_it_was(current: dict[str, Any], good: dict[str, Any], context: Context) -> dict[str, Any]:
-        """Its policy and whether it ran. A run that was cut off had begun to take these away: what it wrote down is true."""
-        remembered = context.state.read("previous") or {}
-        was = containers.identity(current)
-        if remembered.get("id") == current["Id"]:
-            return {key: remembered.get(key, now) for key, now in was.items()}
-        earned = current["Id"] == good.get("container_id")
-        return {**was, "policy": good["spec"]["restart"]} if earned and was["policy"] == "no" else was

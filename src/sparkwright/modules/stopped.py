@@ -7,13 +7,15 @@ from typing import Any
 
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint
-from sparkwright.modules.base import Change, Context, StateModule, arg
+from sparkwright.host.records import previous
+from sparkwright.modules.base import Change, Context, Result, StateModule, arg
 
 
 class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     """The server is stopped and will not start by itself, until it is started and verified again.
 
-    What it was (policy, running, what it held of the memory) is written down before the first act.
+    One that Docker keeps starting again is stopped too. What it was (policy, running, what it held of the memory) is written
+    down before the first act.
 
     Returns: was_running. Fails when it does not stop.
     """
@@ -27,17 +29,23 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
         return containers.inspect(context.docker(), args.name) or {}
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
-        running = bool(found) and found["State"]["Running"]
-        return [Change("state", "running", "stopped")] if running else []
+        if not found:
+            return []
+        state, policy = found["State"], found["HostConfig"]["RestartPolicy"]["Name"] or "no"
+        changes = [Change("state", state["Status"], "stopped")] if state["Running"] else []
+        return [*changes, Change("restart", policy, "no")] if policy != "no" else changes
 
     def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
         return {"was_running": bool(found) and found["State"]["Running"]}
 
+    def run(self, args: Args, context: Context) -> Result:
+        found = self.read(args, context)
+        if found and not context.check:
+            footprint.before_stop(context, found)
+            previous.restarted(context, found)
+        return super().run(args, context)
+
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        footprint.before_stop(context, found)
-        remembered = context.state.read("previous") or {}
-        if remembered.get("id") != found["Id"]:
-            context.state.write("previous", {**containers.identity(found), "run": context.run_id})
         containers.set_policy(context.docker(), args.name, "no")
         containers.stop(context.docker(), args.name, args.stop_timeout_s)
         return {}

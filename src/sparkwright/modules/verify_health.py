@@ -18,7 +18,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     A status code proves nothing: a wedged engine answers 200, and one that dies on its first request did so before.
 
     Returns: verdict (ready, loading, wedged, dying, wrong name), version (GET /version), token_s, models, thinks
-    (it thought although asked not to, as gpt-oss does: clients get null content until it ends).
+    (it thought although asked not to, as gpt-oss does: clients get null content until it ends); status of a refused request.
     """
 
     safe_in_check = False
@@ -76,7 +76,9 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         if after.status != 200:
             said = f"it died on its first request ({answer.status or answer.error}, then /health {after.status or after.error})."
             return _failed("dying", said, fix="Its log says why: `docker logs`.")
-        return _failed("error", f"the request for a token was answered {answer.status}: {answer.message()}")
+        refused = _failed("error", f"the request for a token was answered {answer.status}: {answer.message()}")
+        refused.data["status"] = answer.status
+        return refused
 
 
 def _settled(base_url: str) -> http_probe.Answer:

@@ -85,6 +85,7 @@ KINDS: dict[str, dict[str, Shape]] = {
         "late": bool,
         "busy": line,
         "outdated": Usual(line, ""),
+        "interrupted": Usual(line, ""),
         "memory_available_bytes": BYTES,
         "memory_total_bytes": BYTES,
     },

@@ -27,6 +27,8 @@ from sparkwright.userfiles.document import Place, shown
 HOST_SIDE = frozenset({"facts", "failed_result"})
 #: names whose values are data of the recipe: braces in them mean nothing
 LITERAL = frozenset({"recipe", "container", "engine", "lock", "pinned_model", "serve", "arms", "arms_known", "loads"})
+#: modules whose `content` may be the `src` of a file of templates/
+TEMPLATED = frozenset({"template", "run_script"})
 BLOCK_KEYS = ("block", "rescue", "always")
 
 
@@ -230,8 +232,8 @@ class _Compiler:
         self, module: str, values: dict[str, Any], place: Place, local: Mapping[str, Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         template = None
-        if module == "template" and "src" in values:
-            template = self._template(values["src"], place, local)
+        if module in TEMPLATED and "src" in values:
+            template = self._template(values["src"], place, local, module)
             content = document.text_of(template)
             values = {**{key: value for key, value in values.items() if key != "src"}, "content": content}
         names = self._with(local)
@@ -253,16 +255,16 @@ class _Compiler:
             raise self.blame.argument(refused, (*place, module), values, own=local) from None
         return args, tuple(open_names)
 
-    def _template(self, src: Any, place: Place, local: Mapping[str, Any]) -> Path:
-        name = str(self._render(src, self._with(local), self.blame.place(*place, "template", "src")))
+    def _template(self, src: Any, place: Place, local: Mapping[str, Any], module: str) -> Path:
+        name = str(self._render(src, self._with(local), self.blame.place(*place, module, "src")))
         reason = why_not_a_file(name)
         if reason:
             said = f"the template '{one_line(name, at_most=80)}' {reason}."
-            raise Refused(said, where=self.where((*place, "template", "src")), fix="Name a file of templates/.")
+            raise Refused(said, where=self.where((*place, module, "src")), fix="Name a file of templates/.")
         path = self.project / "templates" / name
         if not document.is_file(path):
             known = [one.name for one in (self.project / "templates").glob("*")]
-            at = self.where((*place, "template", "src"))
+            at = self.where((*place, module, "src"))
             raise Refused(f"no template {src!r}.", where=at, fix=nearest(path.name, known))
         return path
 

@@ -19,7 +19,7 @@ gc.set_threshold(100_000)  # what an import makes is no garbage
 #: the exit code of a runtime that was good enough to talk to, however the talk ended. An empty file ends with 0
 GOOD_START = 76
 #: of a deploy that finds nothing to do
-MODULES = ("facts", "preflight", "container", "docker_image", "hf_model", "lint", "template", "verify_health")
+MODULES = ("facts", "preflight", "container", "docker_image", "hf_model", "lint", "liveness", "run_script")
 AHEAD = {
     "plan": ("sparkwright.runner.play",),
     "engine": ("docker", "sparkwright.runner.play", *(f"sparkwright.modules.{name}" for name in MODULES)),

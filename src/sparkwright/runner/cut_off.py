@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import PurePath
+
 from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import decode
-from sparkwright.runner import journal
+from sparkwright.runner import journal, lock
 from sparkwright.runner.lock import Owner
+
+#: what settles a run that was cut off, by its playbook
+SETTLES = {
+    "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
+    "restart": "`invoke restart --host {host}` does it again",
+    "heal": "`invoke restart --host {host}` does it again",
+    "rollback": "`invoke rollback --host {host}` finishes it",
+}
+OTHERWISE = "`invoke unlock --host {host}` forgets it"
+
+
+def interrupted(state: StateFolder) -> str:
+    """The run that nobody finishes, in one sentence with the command that settles it; empty when there is none."""
+    owner, alive = lock.look(state)
+    if owner is None or alive or not unfinished(state, owner):
+        return ""
+    what = PurePath(owner.what).stem
+    host = journal.plan_of(state.path / "runs" / owner.run).get("host") or "HOST"
+    task = last_task(state, owner.run)
+    at = time.strftime("%Y-%m-%d %H:%M", time.localtime(owner.since))
+    told = f"{what} of {at} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
+    return f"{told}; {SETTLES.get(what, OTHERWISE).format(host=host)}"
 
 
 def story(state: StateFolder, owner: Owner) -> str:

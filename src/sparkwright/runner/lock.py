@@ -23,6 +23,9 @@ from sparkwright.trust.names import STEP
 from sparkwright.trust.shapes import LAST_MOMENT_S, Partial, text, whole_number, within
 
 POLL_S = 0.2
+#: who looks at the lock holds it for a moment too; that is nobody who works
+LOOK_S = 0.25
+LOOK_POLL_S = 0.02
 SAY_AGAIN_S = 60.0
 
 
@@ -113,16 +116,19 @@ def _opened(state: StateFolder) -> IO[str]:
 
 
 def _take(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) -> None:
-    deadline_s, said_s = time.monotonic() + wait_s, -SAY_AGAIN_S
+    begun_s, said_s = time.monotonic(), -SAY_AGAIN_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() >= deadline_s:
+            if time.monotonic() >= begun_s + max(wait_s, LOOK_S):
                 owner = _read(file) or Owner()
                 fix = f"Follow it with `invoke attach --host {host}`, or wait for it with `--wait`."
                 raise Refused(f"{host} is locked: {owner}.", fix=fix) from None
+        if time.monotonic() < begun_s + LOOK_S:
+            time.sleep(LOOK_POLL_S)
+            continue
         if time.monotonic() - said_s >= SAY_AGAIN_S:
             said_s = time.monotonic()
             note(f"waiting: {_read(file) or Owner()}")

@@ -21,23 +21,26 @@ from sparkwright.runner import lock
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `status` event: record (as health/record.py has it), live, late, busy, and memory_available_bytes of this moment.
 
+    busy: the run that holds the host's lock now. interrupted: the one that held it last and was cut off, and what settles it.
     live: no check speaks for the present; `record.state` is then of this moment: `up`, `starting`, `in progress`, `down`,
     `crash-looping` or `unknown`. outdated: why the last check does not, with what it said. late: the scheduled check is overdue.
     """
-    now_s, good, busy = time.time(), good_states.last(state), _busy(state)
+    now_s, good = time.time(), good_states.last(state)
+    busy, interrupted = _runs(state)
     found = record.latest(state.path)
     name = found.container.name if found is not None and found.container.name else str(request.get("container", ""))
     now = live.look(machine, good, name, now_s)
     outdated = "" if found is None else live.outdated(found, now, good)
     late = found is not None and found.late(now_s)
+    about = {"late": late, "busy": busy, "interrupted": interrupted, **_now(machine)}
     if found is not None and not outdated and not busy:
-        yield event("status", record=found.to_json(), live=False, late=late, busy="", outdated="", **_now(machine))
+        yield event("status", record=found.to_json(), live=False, outdated="", **about)
         return
     shown = live.record_of(now, good, busy=busy, sandbox=machine.sandbox)
     last = f"{outdated} (it said {found.state})" if found is not None and outdated else ""
     if found is not None:
         shown["every_s"] = found.every_s
-    yield event("status", record=shown, live=True, late=late, busy=busy, outdated=last, **_now(machine))
+    yield event("status", record=shown, live=True, outdated=last, **about)
 
 
 def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -71,9 +74,14 @@ def row_of(one: Record) -> list[Any]:
     return [round(one.time_s), one.state, why, *figures, one.healed]
 
 
-def _busy(state: StateFolder) -> str:
+def _runs(state: StateFolder) -> tuple[str, str]:
+    """(who works here, which run was cut off), in words."""
     owner, alive = lock.look(state)
-    return str(owner) if owner is not None and alive else ""
+    if owner is None or alive:
+        return str(owner or ""), ""
+    from sparkwright.runner import cut_off  # it reads journals, and few hosts have such a line
+
+    return "", cut_off.interrupted(state)
 
 
 def _now(machine: Machine) -> dict[str, Any]:

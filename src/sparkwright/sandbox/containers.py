@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sparkwright.sandbox.faults import AT_START
 from sparkwright.sandbox.images import TAGS, Images
 from sparkwright.sandbox.memory import Pool
 from sparkwright.sandbox.vllm.cli import Printed, Serve, program
@@ -53,11 +54,12 @@ class Container:
         self._world = world
         self.asked_to_stop = False
         self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
         self.born_s = time.time()
         self.sick = False
 
     def fault(self) -> str:
-        """What is broken for this one: it was hit while it ran, or made after the fault was. A stop cures the first."""
+        """What is broken for this one: it was hit while it ran, or made after the fault was. See `_cured` for the first."""
         return self._world.fault() if self.sick or self.born_s > self._world.fault_since_s() else ""
 
     @property
@@ -75,6 +77,7 @@ class Container:
             said = "driver failed programming external connectivity on endpoint"
             raise Refused(500, f"{said} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
         self.asked_to_stop, self.restarts = False, 0
+        self._stopping.clear()
         self._world.published[port] = self
         self._launch()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -82,18 +85,18 @@ class Container:
 
     def stop(self, timeout_s: float = STOP_S) -> None:
         """SIGTERM, and SIGKILL when it has not ended in time; returns when it has ended."""
-        self.asked_to_stop = True
+        self._stop_asked()
         if self.engine is not None:
             self.engine.stop()
         if self._thread is not None:
             self._thread.join(timeout=timeout_s)
             if self._thread.is_alive():
                 self.kill()
-        self.sick = False
+        self._cured()
 
     def kill(self, signal: str = "SIGKILL") -> None:
         """Send a signal. SIGKILL returns when it has ended."""
-        self.asked_to_stop = True
+        self._stop_asked()
         if self.engine is None:
             return
         if signal.upper().removeprefix("SIG") not in ("KILL", "9"):
@@ -102,7 +105,16 @@ class Container:
         self.engine.kill()
         if self._thread is not None:
             self._thread.join(timeout=STOP_S)
-        self.sick = False
+        self._cured()
+
+    def _stop_asked(self) -> None:
+        """Its policy counts no more, between two starts neither."""
+        self.asked_to_stop = True
+        self._stopping.set()
+
+    def _cured(self) -> None:
+        """A stop cures what befell it while it ran; what befalls its starts stays, until it is set aside for another one."""
+        self.sick = self.sick and self._world.fault() in AT_START
 
     def labels(self) -> dict[str, str]:
         """Its own and its image's."""
@@ -169,7 +181,7 @@ class Container:
     def to_json(self) -> dict[str, Any]:
         """What has to survive the daemon."""
         kept = {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
-        return {**kept, "stopped": self.asked_to_stop}
+        return {**kept, "stopped": self.asked_to_stop, "born_s": self.born_s, "sick": self.sick}
 
     def _port(self) -> int:
         for rows in (self.body["HostConfig"].get("PortBindings") or {}).values():
@@ -235,8 +247,7 @@ class Container:
                 return
             self.status = "restarting"
             pause_s = BACKOFF_S if time.monotonic() - began_s > 10 else min(pause_s * 2, 60)
-            time.sleep(pause_s)
-            if self.asked_to_stop:
+            if self._stopping.wait(pause_s):
                 self.status = "exited"
                 return
             self.restarts += 1
@@ -285,7 +296,8 @@ class Containers:
         for row in saved["containers"]:
             one = Container(row["name"], row["body"], row["image"], self._images, self._world)
             one.id, one.policy, one.status = row["id"], row["policy"], "exited"
-            one.asked_to_stop = bool(row.get("stopped"))
+            one.asked_to_stop, one.sick = bool(row.get("stopped")), bool(row.get("sick"))
+            one.born_s = float(row.get("born_s") or one.born_s)
             self.all[one.id] = one
             if one.policy == "always" or (one.policy == "unless-stopped" and not one.asked_to_stop):
                 _start_again(one)
@@ -333,7 +345,7 @@ class Containers:
         """Another name for it. Refused when that is taken."""
         with self._mutex:
             self._refuse_taken(name)
-            one.name = name
+            one.name, one.sick = name, False
         self.save()
 
     def _refuse_taken(self, name: str) -> None:

@@ -14,11 +14,12 @@ from pathlib import Path
 from sparkwright.sandbox import squatter, system
 from sparkwright.sandbox.containers import Containers, World
 from sparkwright.sandbox.docker_api import DockerApi
+from sparkwright.sandbox.faults import AT_START
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.images import Images
 from sparkwright.sandbox.memory import GIB, Pool
-from sparkwright.sandbox.ollama import Ollama, OllamaApi
-from sparkwright.sandbox.ollama_models import LARGE, MODELS
+from sparkwright.sandbox.ollama import Ollama, OllamaApi, Refused
+from sparkwright.sandbox.ollama_models import LARGE, MODELS, Model
 from sparkwright.sandbox.web import Server, UnixServer
 
 ALIVE = "alive"
@@ -121,14 +122,15 @@ class Spark:
         beside = state.with_suffix(".new")
         beside.write_text(json.dumps({"pid": os.getpid(), "env": env}))
         beside.replace(state)
-        last = ""
-        (self.folder / "applied").unlink(missing_ok=True)
+        applied, last = self.folder / "applied", ""
+        known = applied.read_text() if applied.exists() else ""
+        applied.unlink(missing_ok=True)
         while state.exists():
             now = order(self.folder)
             if now != last:
-                self._apply(self.fault())
-                last = now
-                (self.folder / "applied").write_text(now)
+                self._apply(self.fault(), again=now == known)
+                last, known = now, ""
+                applied.write_text(now)
             time.sleep(0.05)
         for one in list(self.containers.all.values()):
             if one.running:
@@ -139,10 +141,13 @@ class Spark:
         rows = [f"{one.name} {one.status} restart={one.policy}" for one in self.containers.all.values()]
         return {"containers": "; ".join(rows) or "none", "memory": f"{self.pool.available / GIB:.1f} GiB available"}
 
-    def _apply(self, fault: str) -> None:
-        """What a fault does to what runs now; the rest shows at the next start or request."""
-        for one in self.containers.all.values():
-            one.sick = one.running
+    def _apply(self, fault: str, *, again: bool) -> None:
+        """What a fault does to what runs now; the rest shows at the next start or request.
+
+        again: it was said to a daemon before this one; what was cured of it since stays so.
+        """
+        for one in () if again else self.containers.all.values():
+            one.sick = one.running or fault in AT_START
             if fault in ("crash-loop", "slow-start") and one.running and one.engine is not None:
                 one.engine.crash()
         self._squat(fault == "port-taken")
@@ -157,11 +162,17 @@ class Spark:
             for path in sorted((self.folder / "home").rglob("model-00007-*.safetensors"))[:1]:
                 path.write_bytes(path.read_bytes()[:-1000] + bytes(1000))
         if fault == "ollama-busy":
-            self.ollama.load(LARGE, slowly=False)
+            self._client_of_ollama(LARGE, slowly=False)
         if fault == "ollama-loads":
-            threading.Thread(
-                target=self.ollama.load, args=(MODELS["gpt-oss:20b"],), kwargs={"slowly": True}, daemon=True
-            ).start()
+            words = {"model": MODELS["gpt-oss:20b"], "slowly": True}
+            threading.Thread(target=self._client_of_ollama, kwargs=words, daemon=True).start()
+
+    def _client_of_ollama(self, model: Model, *, slowly: bool) -> None:
+        """Somebody asks Ollama for a model. Beside a server that holds the memory he is turned away, as by the real one."""
+        try:
+            self.ollama.load(model, slowly=slowly)
+        except Refused as refused:
+            print(f"Ollama does not load {model.name}: {refused}", flush=True)
 
     def _squat(self, on: bool) -> None:
         """Somebody else listens where the server would: on its port, if that is free, and on the next one."""

@@ -14,11 +14,14 @@ FAULTS: dict[str, str] = {
     "moved-tag": "the tag means another digest upstream; the pinned one is still there",
     "moved-model": "the model's main branch means another commit upstream; the pinned one is still there",
     "stubborn": "the engine does not end on SIGTERM",
-    "ollama-busy": "a request keeps Ollama's model in memory",
+    "ollama-busy": "a request keeps Ollama's model in memory, if it fits beside the server",
     "ollama-loads": "Ollama is loading a second model: what lists or unloads models waits for it",
     "ollama-returns": "a client loads Ollama's model again right after it was unloaded",
     "engine-dies": "the engine ends with exit code 0 at the first request",
-    "crash-loop": "the engine exits with code 1 shortly after its start, every time",
+    "crash-loop": "the engine exits with code 1 shortly after its start, every time, until it is stopped by hand",
     "no-space": "the disk is full",
     "half-model": "the hub cuts every file after half its bytes, and one file on the disk is damaged",
 }
+
+#: those that befall a start: a server that ran when they came meets them when it is started again
+AT_START = frozenset({"oom"})

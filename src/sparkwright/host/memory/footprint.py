@@ -32,18 +32,20 @@ def before_stop(context: Context, container: dict[str, Any]) -> None:
     """
     stopped = stopping(context)
     if container["State"]["Running"]:
-        row = {
-            "id": container["Id"],
-            "available_bytes": context.machine.meminfo()["MemAvailable"],
-            "since": time.time(),
-        }
-        context.state.write(
-            "stopping", {**row, "held_bytes": recorded(context, container["Id"]), "run": context.run_id}
-        )
+        available = context.machine.meminfo()["MemAvailable"]
+        row = {"id": container["Id"], "available_bytes": available, "since": time.time()}
+        held = _still_held(context, recorded(context, container["Id"]), available)
+        context.state.write("stopping", {**row, "held_bytes": held, "run": context.run_id})
     elif stopped.get("id") == container["Id"]:
         context.state.write("stopping", {**stopped, "run": context.run_id})
     else:
         context.state.remove("stopping")
+
+
+def _still_held(context: Context, held: int | None, available: int) -> int | None:
+    """What a server is recorded to hold, as far as it may do so now: one that died, or starts, has not taken all of it."""
+    before = (context.state.read("before_start") or {}).get("available_bytes")
+    return held if held is None or before is None else max(0, min(held, int(before) - available))
 
 
 def stopping(context: Context) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 A state holds what is needed to make it again without the recipe: spec (the container, its image by digest), model (id, commit,
 dir, transfer, files), serve (served_name, utilization, ready_s, tok_per_s, stop_timeout_s), measured, held_bytes, container_id,
-run, since.
+run, since, script (the docker run command of it, as a deploy left it on the host).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def _usable(good: dict[str, Any] | None) -> dict[str, Any]:
 def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = False) -> None:
     """Make this the last verified state. A roll back forgets those that came after the one it goes to; a deploy forgets none."""
     was, older = last(state), before(state)
+    script = next((one["script"] for one in (was, *older) if one.get("script") and same(one, now)), "")
+    now = {"script": script, **now} if script else now
     again = next((n for n, one in enumerate(older) if same(one, now)), None)
     if again is not None and rolled_back:
         older = older[again + 1 :]

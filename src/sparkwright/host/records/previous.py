@@ -1,0 +1,39 @@
+"""What a server was before a run took its policy and its life: state "previous", written before the first act of a swap.
+
+A run that is cut off anywhere leaves enough in it to bring the server back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.host.containers import containers
+from sparkwright.host.records import good_states
+from sparkwright.modules.base import Context
+
+
+def set_aside(context: Context, container: dict[str, Any]) -> None:
+    """Write down what a server was that makes room for another one."""
+    _write(context, container, {})
+
+
+def restarted(context: Context, container: dict[str, Any]) -> None:
+    """Write down what a server was that is stopped to be started again. A verified one shall run, whether it did or not."""
+    verified = container["Id"] == good_states.last(context.state).get("container_id")
+    _write(context, container, {"running": True} if verified else {})
+
+
+def _write(context: Context, container: dict[str, Any], more: dict[str, Any]) -> None:
+    known = context.state.read("previous") or {}
+    now = _earned(containers.identity(container), context)
+    if known.get("id") == container["Id"]:  # a run that was cut off had begun to take these away: what it wrote is true
+        now = {key: known.get(key, value) for key, value in now.items()}
+    context.state.write("previous", {**now, **more, "run": context.run_id})
+
+
+def _earned(now: dict[str, Any], context: Context) -> dict[str, Any]:
+    """With the policy that it was verified with, where it was taken since."""
+    good = good_states.last(context.state)
+    if now["policy"] == "no" and now["id"] == good.get("container_id"):
+        return {**now, "policy": good["spec"]["restart"]}
+    return now

@@ -1,0 +1,98 @@
+"""Whether a server needs a restart: by what it answers, and by how long it starts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engine import endpoints
+from sparkwright.errors import Exit
+from sparkwright.host import http_probe
+from sparkwright.modules.base import Result
+from sparkwright.modules.liveness import Liveness
+from tests.faults.bench import until
+from tests.measure.exact_server import Schedule, serving
+from tests.modules.context import RecordingContext
+from tests.modules.test_serving import engine
+
+NOBODY = "http://127.0.0.1:1"
+
+
+def ask(home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None = None, timeout_s: float = 1) -> Result:
+    """What is said of a running container that started so long ago. good: the last verified state, of this container."""
+    started = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S.000000000Z")
+    container = {
+        "Id": "abc",
+        "Name": "/qwen35",
+        "Image": "sha256:0",
+        "Config": {},
+        "RestartCount": 0,
+        "State": {"Running": True, "Status": "running", "StartedAt": started, "ExitCode": 0},
+        "HostConfig": {"PortBindings": {}, "RestartPolicy": {"Name": "unless-stopped"}},
+    }
+    with engine(container) as docker_host:
+        context = RecordingContext(home, docker_host=docker_host, check=True)
+        if good is not None:
+            context.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "abc", **good})
+        args = Liveness.Args(name="qwen35", base_url=url, model="m", ready_s=60, timeout_s=timeout_s)
+        return Liveness().run(args, context)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "silent"),
+    [({}, False), ({"silent": True}, True), ({"answers": 503}, True), ({"status": 500}, True), ({"dies": True}, True)],
+)
+def test_only_a_token_is_an_answer(tmp_path: Path, schedule: dict[str, Any], silent: bool) -> None:
+    with serving(Schedule(**schedule)) as server:
+        found = ask(tmp_path, server.url)
+    assert (found.failed, found.data["silent"], found.data["serves"]) == (False, silent, not silent)
+    assert ("will be restarted" in found.msg) == silent
+
+
+@pytest.mark.parametrize("schedule", [{"status": 400}, {"model": "other"}, {"api_key": "right"}])
+def test_what_another_start_would_not_change_is_a_failure(tmp_path: Path, schedule: dict[str, Any]) -> None:
+    with serving(Schedule(**schedule)) as server:
+        assert ask(tmp_path, server.url).failed
+
+
+def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
+    """A stream is answered all the while; a request that comes now waits in the queue."""
+    with serving(Schedule(gap_s=0.02, chunks=100_000)) as server:
+        body = {**endpoints.generated("m", 100_000), "stream": True}
+        client = threading.Thread(
+            target=http_probe.ask,
+            args=(server.url, endpoints.CHAT),
+            kwargs={"body": body, "timeout_s": 60},
+            daemon=True,
+        )
+        client.start()
+        until(lambda: server.generated > 0, "the first token")
+        server.plan.silent = True
+        said = ask(tmp_path, server.url, timeout_s=0.1)
+    assert (said.failed, said.data["silent"], said.exit) == (False, False, Exit.INCONCLUSIVE), said
+    assert "generates for others" in said.msg
+
+
+@pytest.mark.parametrize(
+    ("age_s", "good", "silent"),
+    [
+        (10, None, False),  # never measured: as long as the recipe allows
+        (70, None, True),
+        (20, {"measured": {"ready_s": 5.0}, "since": 1.0}, False),  # at least 30 s
+        (40, {"measured": {"ready_s": 5.0}, "since": 1.0}, True),
+        (190, {"measured": {"ready_s": 100.0}, "since": 1.0}, False),  # twice the last one
+        (10, {"measured": {"ready_s": 100.0}, "since": time.time() + 60}, True),  # it has answered in this very start
+    ],
+)
+def test_a_start_is_waited_for_as_long_as_it_may_take(
+    tmp_path: Path, age_s: float, good: dict[str, Any] | None, silent: bool
+) -> None:
+    found = ask(tmp_path, NOBODY, age_s=age_s, good=good)
+    assert found.data["silent"] is silent, found.msg
+    if not silent:
+        assert (found.exit, "a deploy waits for it" in found.msg) == (Exit.INCONCLUSIVE, True)

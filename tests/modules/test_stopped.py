@@ -1,0 +1,97 @@
+"""What a real Docker Engine calls anything but running needs a restart, and can be stopped for it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from sparkwright.modules.liveness import Liveness
+from sparkwright.modules.stopped import Stopped
+from tests.faults.bench import until
+from tests.modules.context import RecordingContext
+from tests.modules.test_log_reading import engine, shell
+
+__all__ = ["engine", "shell"]
+
+NOBODY = "http://127.0.0.1:1"
+WAITS = "read line"  # its standard input stays open and is silent
+
+
+@pytest.fixture
+def made(engine: docker.DockerClient, shell: str) -> Iterator[Callable[[str], Any]]:
+    """Makes a container that runs a script and is started again by its policy, as a verified server is."""
+    all_of_them: list[Any] = []
+
+    def make(script: str) -> Any:
+        name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
+        words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
+        policy = {"Name": "unless-stopped", "MaximumRetryCount": 0}
+        one = engine.containers.run(shell, ["/bin/sh", "-c", script], restart_policy=policy, **words)
+        all_of_them.append(one)
+        return one
+
+    yield make
+    for one in all_of_them:
+        one.remove(force=True)
+
+
+def status(one: Any) -> str:
+    one.reload()
+    return str(one.status)
+
+
+def _exited(one: Any) -> None:
+    one.stop(timeout=0)
+
+
+def _killed(one: Any) -> None:
+    one.kill()
+    until(lambda: status(one) == "exited", "its end")
+
+
+def _paused(one: Any) -> None:
+    one.pause()
+
+
+def _looping(one: Any) -> None:
+    until(lambda: status(one) == "restarting", "a loop")
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("happens", "script", "word"),
+    [
+        (_exited, WAITS, "exited"),
+        (_killed, WAITS, "exited"),
+        (_paused, WAITS, "paused"),
+        (_looping, "exit 3", "restarting"),
+    ],
+)
+def test_what_docker_calls_anything_but_running_is_silent_and_can_be_stopped(
+    engine: docker.DockerClient,
+    made: Callable[[str], Any],
+    tmp_path: Path,
+    happens: Callable[[Any], None],
+    script: str,
+    word: str,
+) -> None:
+    one = made(script)
+    happens(one)
+    context = RecordingContext(tmp_path)
+    found = Liveness().run(Liveness.Args(name=one.name, base_url=NOBODY), context)
+    assert (found.data["silent"], f"is {word}" in found.msg) == (True, True), found.msg
+    context.state.write(
+        "verified", {"spec": {"name": one.name, "restart": "unless-stopped"}, "container_id": one.id, "since": 1.0}
+    )
+    Stopped().run(Stopped.Args(name=one.name, stop_timeout_s=1), context)
+    assert status(one) == "exited"
+    assert one.attrs["HostConfig"]["RestartPolicy"]["Name"] == "no"
+    kept = context.state.read("previous") or {}
+    assert (kept["id"], kept["policy"], kept["running"]) == (one.id, "unless-stopped", True)
+    again = Stopped().run(Stopped.Args(name=one.name), context)
+    assert (again.changed, (context.state.read("previous") or {})["policy"]) == (False, "unless-stopped")
