@@ -45,7 +45,8 @@ class Planner:
         self._root = chosen.project.root
         members = chosen.fleet.members
         self._folders = {member.host.name: lock_folder(chosen.project, member.host) for member in members}
-        self._pins = {folder: Pins(folder, save=not given.check) for folder in set(self._folders.values())}
+        save = not given.check and not play.file.read_only
+        self._pins = {folder: Pins(folder, save=save) for folder in set(self._folders.values())}
         self._neighbours = Neighbours(chosen.inventory)
         self._asks_lock = play.uses(recipe.PINNED_NAMES)
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
@@ -102,7 +103,7 @@ class Planner:
                 member.secrets |= self._keys.get(wanted.name) or self._read_key(wanted)
             known = entries(pins.lock, wanted)
             served = _linted(wanted, known) if self._lints else None
-        pinned = pins.complete(fleet, member, wanted, run_id) if self._asks_lock else {}
+        pinned = self._pinned(pins, member, wanted, run_id) if self._asks_lock else {}
         with _ONE_BY_ONE:
             if served is not None and pinned != known:
                 served = _linted(wanted, pinned)
@@ -111,6 +112,16 @@ class Planner:
             if self._given.check and self._asks_key and wanted.open_to_network:
                 fleet.tell(member, OPEN)
             return recipe.scope(host, user, wanted, pinned, served)
+
+    def _pinned(self, pins: Pins, member: Member, wanted: recipe.Recipe, run_id: str) -> dict[str, Any]:
+        """The lock's entries. A play that changes nothing makes do with those that are there when upstream gives no answer."""
+        try:
+            return pins.complete(self._chosen.fleet, member, wanted, run_id)
+        except Refused as error:
+            if not self._play.file.read_only:
+                raise
+            self._chosen.fleet.tell(member, f"not in spark.lock, and not to be learnt now: {error.message}")
+            return entries(pins.lock, wanted)
 
     def _read_key(self, wanted: recipe.Recipe) -> dict[str, Secret]:
         """The key of a recipe's server, read once for all hosts: its command may ask a person."""

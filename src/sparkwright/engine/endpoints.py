@@ -117,12 +117,19 @@ def delta_speaks(delta: Mapping[str, Any]) -> bool:
     return bool(delta.get("content") or delta.get("tool_calls"))
 
 
+def served(models: Any) -> dict[str, int | None]:
+    """The names of the served models, in their order, each with its context's length; None where a server does not tell it.
+
+    models: the answer of MODELS.
+    """
+    rows = models.get("data") if isinstance(models, dict) else None
+    rows = [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else []
+    return {str(row["id"]): count_of(row.get("max_model_len")) for row in rows}
+
+
 def max_model_len(models: Any, name: str) -> int | None:
     """The context's length of a served model, from the answer of MODELS; None where a server does not tell it."""
-    rows = models.get("data") if isinstance(models, dict) else None
-    rows = rows if isinstance(rows, list) else []
-    told = [row.get("max_model_len") for row in rows if isinstance(row, dict) and row.get("id") == name]
-    return count_of(told[0]) if told else None
+    return served(models).get(name)
 
 
 def spoken(answer: Any) -> tuple[str, str]:

@@ -36,6 +36,7 @@ NAMES: tuple[str, ...] = (
     "hf_model",
     "incident",
     "last_good",
+    "inspect_server",
     "lint",
     "lock_image",
     "lock_model",
