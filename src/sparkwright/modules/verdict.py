@@ -60,7 +60,8 @@ class Verdict(Module["Verdict.Args"]):
         if first is None:
             return _differing(rows, said, data)
         code = None if first.verdict == "failed" else Exit.INCONCLUSIVE
-        return Result(failed=True, exit=code, msg=f"{said}: {first.check}.", data=data)
+        msg = f"{first.check}: {first.evidence} ({said})."
+        return Result(failed=True, exit=code, msg=msg, fix=_sentence(first.fix), data=data)
 
 
 def _differing(rows: list[Row], said: str, data: dict[str, Any]) -> Result:
@@ -69,9 +70,13 @@ def _differing(rows: list[Row], said: str, data: dict[str, Any]) -> Result:
     if not others:
         return Result(msg=said, data=data)
     names = ", ".join(row.check for row in others)
-    fix = next((f"{row.fix}." for row in others if row.fix), "")
+    fix = next((_sentence(row.fix) for row in others if row.fix), "")
     msg = f"what runs works, and is not what the recipe asks for: {names} ({said})."
     return Result(msg=msg, fix=fix, exit=Exit.CHANGES, data=data)
+
+
+def _sentence(text: str) -> str:
+    return f"{text.rstrip('.')}." if text else ""
 
 
 def rows_of(name: str, result: dict[str, Any]) -> list[Row]:
