@@ -16,6 +16,7 @@ from sparkwright.cli.pinning import Pins, lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.cli.shown import Shown
 from sparkwright.console.summary import Served
+from sparkwright.engine import flags
 from sparkwright.engine.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.errors import Refused
 from sparkwright.fleet import Member
@@ -176,12 +177,20 @@ def _linted(wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
     return served
 
 
+def address(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
+    """(url, how to get there) of a host's server as the laptop reaches it; the latter is empty where nothing is needed.
+
+    loopback: only programs of the host itself reach it.
+    """
+    tunnel = loopback and host.connection == "ssh"
+    at = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
+    return f"http://{at}:{port}", f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if tunnel else ""
+
+
 def _served(host: Host, names: Mapping[str, Any]) -> Served:
     wanted, container = names["recipe"], names["container"]
-    flags = wanted["vllm"]
-    port, published = names["port"], container["ports"][:1]
-    tunnel = host.connection == "ssh" and any(map(is_loopback, published))
-    address = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
+    loopback = any(map(is_loopback, container["ports"][:1]))
+    url, way = address(host, names["port"], loopback=loopback)
     return Served(
         host=host.name,
         recipe=wanted["name"],
@@ -189,9 +198,9 @@ def _served(host: Host, names: Mapping[str, Any]) -> Served:
         model=wanted["model"]["id"],
         commit=(names["lock"].get("model") or {}).get("commit", ""),
         served_name=names["served_name"],
-        url=f"http://{address}:{port}",
-        reach=f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if tunnel else "",
-        max_model_len=str(flags.get("max-model-len", "")),
+        url=url,
+        reach=way,
+        max_model_len=flags.whole_number(flags.value(wanted["vllm"], flags.MAX_MODEL_LEN)),
         key_variable=wanted["server_key"],
         warning=OPEN if wanted["open_to_network"] else "",
     )

@@ -9,8 +9,6 @@ from sparkwright.cli.hosts import Chosen
 from sparkwright.console.lines import Lines
 from sparkwright.console.summary import Served, Summary
 from sparkwright.console.tables import Tables
-from sparkwright.plan import expressions
-from sparkwright.userfiles import document
 
 
 class Shown:
@@ -40,14 +38,9 @@ class Shown:
             self._summary.serves(one)
 
     def _snippet(self, one: Served) -> str:
-        names = {
-            "host": one.host,
-            "url": one.url,
-            "model": one.served_name,
-            "max_model_len": one.max_model_len,
-            "key": one.key_variable,
-        }
-        return str(expressions.render(document.text_of(self._project.root / "templates/client.j2"), names))
+        from sparkwright.cli import client_answers  # only where something changed
+
+        return client_answers.text(self._project, one)
 
 
 def _lines(diff: bool, *, many: bool) -> Any:

@@ -42,6 +42,8 @@ REFUSALS = (400, 422)
 
 
 LOWEST_PRIORITY = 1000
+#: of a client that says nothing else, in tokens
+LONGEST_ANSWER = 8192
 
 #: twenty settings or so
 LABELS_CHARS = 1 << 16
@@ -130,6 +132,14 @@ def served(models: Any) -> dict[str, int | None]:
 def max_model_len(models: Any, name: str) -> int | None:
     """The context's length of a served model, from the answer of MODELS; None where a server does not tell it."""
     return served(models).get(name)
+
+
+def answer_tokens(context: int | None) -> int | None:
+    """The longest answer that a client may ask for, in tokens: half of the context at most, for prompt and answer share it.
+
+    context: its length; None, as the answer is then, where it is not known.
+    """
+    return None if context is None else min(LONGEST_ANSWER, max(1, context // 2))
 
 
 def spoken(answer: Any) -> tuple[str, str]:

@@ -33,9 +33,9 @@ class InspectServer(Module["InspectServer.Args"]):
     the recipe says, else that of its own verified state; of a container that was never verified nothing is expected, and its
     throughput is compared with nothing. Of a server key only its presence is compared.
 
-    Returns: name, id, image, flags, base_url, model_dir, models (as the server names them), max_model_len (null: not told),
-    server_key (whether clients need one), verified, expected (served_name, tok_per_s, baseline_key, log), drift (fields),
-    checks (for `verdict`).
+    Returns: name, id, image, flags, base_url, port, loopback (only the host itself reaches it), model_dir, models (name: length
+    of its context, null for not told), server_key (whether clients need one), verified, expected (served_name, tok_per_s,
+    baseline_key, log), drift (fields), checks (for `verdict`).
 
     Fails when there is no such container, when it has exited, keeps exiting or still starts; with the end of its log.
     """
@@ -81,8 +81,9 @@ class InspectServer(Module["InspectServer.Args"]):
             "flags": server.flags,
             "base_url": url,
             "model_dir": server.model_dir,
-            "models": list(models),
-            "max_model_len": models.get(served),
+            "models": models,
+            "port": server.port or int(url.rpartition(":")[2] or 0),
+            "loopback": server.loopback,
             "verified": verified,
             "server_key": bool(key or container_options.key_fingerprint(inspected)),
             "expected": {**expected, "served_name": served},

@@ -33,6 +33,17 @@ class Running:
         return containers.url_of(self.container)
 
     @property
+    def port(self) -> int:
+        """The port of the host that it answers on; 0 when it publishes none."""
+        return int(self.url.rpartition(":")[2] or 0)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only programs of the host reach it."""
+        rows = [one for some in (self.container["HostConfig"].get("PortBindings") or {}).values() for one in some or ()]
+        return any(str(one.get("HostIp") or "").startswith(("127.", "::1")) for one in rows[:1])
+
+    @property
     def image(self) -> str:
         """As repository:tag@digest; without a digest of a registry its Id."""
         named = str(self.container["Config"].get("Image") or "").partition("@")[0]
