@@ -124,3 +124,16 @@ def test_with_wait_it_begins_when_the_other_run_has_ended(desk: Desk) -> None:
     rest, _ = later.communicate(timeout=120)
     assert owner.who in said
     assert Said(later.returncode, rest, "").proved, rest
+
+
+def test_a_server_that_somebody_restarts_meanwhile_is_no_failure(desk: Desk) -> None:
+    desk.deployed()
+    said = desk.start("verify", "--host", "sandbox", "--json")
+    assert said.stdout is not None
+    for line in said.stdout:
+        if '"task_started"' in line and "Measure its throughput" in line:
+            break
+    desk.docker().api.restart("qwen35")
+    rest, _ = said.communicate(timeout=120)
+    found = Said(said.returncode, rest, "")
+    assert (found.code, "qwen35 was restarted while" in found.recap["msg"]) == (4, True), rest

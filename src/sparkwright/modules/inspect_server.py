@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.engine import endpoints, logs
 from sparkwright.host import http_probe, server_key
 from sparkwright.host.containers import container_options, containers, log_reading
-from sparkwright.host.containers.running import Running, ended_ago
+from sparkwright.host.containers.running import Running, ended_ago, start_of
 from sparkwright.host.records import good_states
 from sparkwright.modules.base import Change, Context, Module, Result, arg
 from sparkwright.modules.container import Found, drift
@@ -33,7 +33,7 @@ class InspectServer(Module["InspectServer.Args"]):
     the recipe says, else that of its own verified state; of a container that was never verified nothing is expected, and its
     throughput is compared with nothing. Of a server key only its presence is compared.
 
-    Returns: name, id, image, flags, base_url, port, loopback (only the host itself reaches it), model_dir, models (name: length
+    Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (only the host itself reaches it), model_dir, models (name: length
     of its context, null for not told), server_key (whether clients need one), verified, expected (served_name, tok_per_s,
     baseline_key, log), drift (fields), checks (for `verdict`).
 
@@ -77,6 +77,7 @@ class InspectServer(Module["InspectServer.Args"]):
         data = {
             "name": server.name,
             "id": server.id,
+            "start": start_of(inspected),
             "image": server.image,
             "flags": server.flags,
             "base_url": url,

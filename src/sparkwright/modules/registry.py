@@ -58,6 +58,7 @@ NAMES: tuple[str, ...] = (
     "put_back",
     "reinstated",
     "remove_model",
+    "same_server",
     "send_image",
     "serving",
     "set_aside",

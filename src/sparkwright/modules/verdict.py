@@ -50,10 +50,17 @@ class Verdict(Module["Verdict.Args"]):
     @dataclass(frozen=True)
     class Args:
         checks: dict[str, Any] = arg("registered results by the name of what they prove")
+        only_if: dict[str, Any] = arg(
+            "a registered result that makes all of them prove nothing, if it failed", default_factory=dict
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         rows = [row for name, result in args.checks.items() for row in rows_of(name, result)]
         data = {"rows": [row.to_json() for row in rows]}
+        if args.only_if.get("failed"):
+            return Result(
+                failed=True, exit=Exit.INCONCLUSIVE, msg=args.only_if["msg"], fix=args.only_if["fix"], data=data
+            )
         words = {row.verdict for row in rows}
         said = ", ".join(f"{sum(row.verdict == word for row in rows)} {word}" for word in ORDER if word in words)
         first = next((row for word in ORDER[:2] for row in rows if row.verdict == word), None)

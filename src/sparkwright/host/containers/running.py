@@ -81,6 +81,12 @@ class Running:
         return ""
 
 
+def start_of(container: Mapping[str, Any]) -> dict[str, Any]:
+    """Which start of which container it is: id, started (as the engine says it), restarts (by its policy)."""
+    started = str(container["State"].get("StartedAt") or "")
+    return {"id": container["Id"], "started": started, "restarts": int(container.get("RestartCount") or 0)}
+
+
 def ended_ago(container: Mapping[str, Any]) -> str:
     """How long ago a container ended, in words; "never started" for one that did not."""
     text = str(container["State"].get("FinishedAt") or "")
