@@ -33,9 +33,9 @@ class InspectServer(Module["InspectServer.Args"]):
     the recipe says, else that of its own verified state; of a container that was never verified nothing is expected, and its
     throughput is compared with nothing. Of a server key only its presence is compared.
 
-    Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (only the host itself reaches it), model_dir, models (name: length
-    of its context, null for not told), server_key (whether clients need one), verified, expected (served_name, tok_per_s,
-    baseline_key, log), drift (fields), checks (for `verdict`).
+    Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (only the host itself reaches it),
+    model_dir, models (name: length of its context, null for not told), server_key (whether clients need one), verified,
+    expected (served_name, tok_per_s, baseline_key, log), drift (fields), checks (for `verdict`).
 
     Fails when there is no such container, when it has exited, keeps exiting or still starts; with the end of its log.
     """
