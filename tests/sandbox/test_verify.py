@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -126,14 +128,32 @@ def test_with_wait_it_begins_when_the_other_run_has_ended(desk: Desk) -> None:
     assert Said(later.returncode, rest, "").proved, rest
 
 
-def test_a_server_that_somebody_restarts_meanwhile_is_no_failure(desk: Desk) -> None:
-    desk.deployed()
-    said = desk.start("verify", "--host", "sandbox", "--json")
-    assert said.stdout is not None
-    for line in said.stdout:
+def measuring_when(desk: Desk, happens: Callable[[], object]) -> Said:
+    """What verify says when this happens while it measures."""
+    command = desk.start("verify", "--host", "sandbox", "--json")
+    assert command.stdout is not None
+    for line in command.stdout:
         if '"task_started"' in line and "Measure its throughput" in line:
             break
-    desk.docker().api.restart("qwen35")
-    rest, _ = said.communicate(timeout=120)
-    found = Said(said.returncode, rest, "")
-    assert (found.code, "qwen35 was restarted while" in found.recap["msg"]) == (4, True), rest
+    happens()
+    rest, _ = command.communicate(timeout=120)
+    return Said(command.returncode, rest, "")
+
+
+def test_a_server_that_somebody_restarts_meanwhile_is_no_failure(desk: Desk) -> None:
+    desk.deployed()
+    found = measuring_when(desk, lambda: desk.docker().api.restart("qwen35"))
+    assert (found.code, "qwen35 was restarted while" in found.recap["msg"]) == (4, True), found.out
+
+
+def test_nor_is_one_that_another_run_begins_to_work_on(desk: Desk) -> None:
+    desk.deployed()
+    owner = lock.Owner("deploy.yml", "ann@laptop", "20991231T000000-1234abcd", 1, 4102444800.0)
+    with ExitStack() as until_the_end:
+
+        def begins() -> None:
+            until_the_end.enter_context(lock.held(state(desk), owner, host="sandbox"))
+            desk.docker().api.stop("qwen35")
+
+        found = measuring_when(desk, begins)
+    assert (found.code, owner.run in found.recap["msg"]) == (4, True), found.out

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sparkwright.errors import Refused, SparkwrightError
+from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import SCHEMA, Event, event, lines
@@ -170,7 +170,7 @@ def play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Se
             if before is not None and cut_off.unfinished(state, before):
                 note(f"in progress there: {before}" if alive else cut_off.story(state, before))
             with _undisturbing(plan, state, note):
-                recap = run.run()
+                recap = _beside(run.run(), plan, state)
     except SparkwrightError as error:
         recap = _recap(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
@@ -191,6 +191,15 @@ def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -
     lock.wait_free(state, host=plan.host, wait_s=plan.wait_s, note=note)
     with measuring.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
         yield
+
+
+def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
+    """How a run ended that measures: where another one has begun to work on the host meanwhile, a failure proves nothing."""
+    owner, alive = lock.look(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
+    if not alive:
+        return recap
+    said = f"{plan.host} came into use meanwhile, and beside that this proves nothing: {owner}."
+    return {**recap, "exit": int(Exit.INCONCLUSIVE), "msg": f"{said} ({recap['msg']})"}
 
 
 def _attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
