@@ -16,6 +16,7 @@ from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError, Unr
 from sparkwright.inventory.host import Host
 from sparkwright.plan.events import Event, event
 from sparkwright.plan.model import Plan
+from sparkwright.program import typed_in
 from sparkwright.remote import FORKS, Link, Need, open_link
 from sparkwright.rolling.pace import Pace
 from sparkwright.rolling.roll import Roll
@@ -32,6 +33,8 @@ GOOD = (Exit.OK, Exit.CHANGES)
 SETTLED = (Exit.OK, Exit.REFUSED)
 #: the modules whose success means that a host serves; one that only looked says so
 PROOFS = ("verify_health", "liveness")
+#: events that carry what others wrote: files of an incident, lines that are no event
+PASSED_ON = ("file", "raw")
 #: requests whose answer ends with a recap; without one nobody knows how they ended
 TOLD_TO_THE_END = ("run", "attach", "health")
 
@@ -215,7 +218,7 @@ class Fleet:
         if header["verb"] == "run":
             member.run_id = header["plan"]["run_id"]
         for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
-            one = {**one, "host": member.host.name}
+            one = {**self._in_our_words(one), "host": member.host.name}
             seen.append(one)
             if held:
                 if one["event"] == "progress":
@@ -225,6 +228,11 @@ class Fleet:
         if header["verb"] in TOLD_TO_THE_END and not any(one["event"] == "recap" for one in seen):
             raise Failed("the host's answer does not say how it ended.", where=member.host.name)
         return seen
+
+    @staticmethod
+    def _in_our_words(one: Event) -> Event:
+        """What a host says, with the commands in it as they are typed here; what it only passes on stays as it is."""
+        return one if one["event"] in PASSED_ON else typed_in(one)
 
     def _run(self, member: Member, plan: Plan) -> None:
         self.request(member, {"verb": "run", "plan": plan.to_json()})
@@ -307,7 +315,9 @@ class Fleet:
             pass
 
     def _say(self, one: Event) -> None:
-        one = clean(one)  # a host's is already; the name of a play, and a reason, come from files and libraries
+        one = typed_in(
+            clean(one)
+        )  # a host's is already; the name of a play, and a reason, come from files and libraries
         for subscriber in self.subscribers:
             self._guarded_from(subscriber, subscriber.on, one)
 

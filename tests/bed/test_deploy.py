@@ -53,7 +53,7 @@ def test_a_dropped_connection_does_not_stop_a_deploy(bare: Lab) -> None:
             break
     out, err = laptop.communicate(timeout=60)
     assert laptop.returncode == 3
-    assert "invoke attach --host spark1" in out + err
+    assert "sparkwright attach --host spark1" in out + err
     said = bare.run("attach", "--host", "spark1", "--json")
     assert (said.code, said.recap["failed"]) == (0, 0), said.out
     assert container_id(bare).endswith("true unless-stopped")

@@ -30,7 +30,7 @@ def test_who_reaches_the_server_and_how(tmp_path: Path, text: str, url: str, tol
     one = _served(host, recipe.scope(host, "ops", recipe.load(tmp_path, "r"), {}))
     lines: list[str] = []
     panel = Summary(lambda served: f"{served.url} {served.key_variable}", lambda style, line: lines.append(line))
-    one.proved, one.done = ["generates"], True
+    one.proved, one.done, one.new = ["generates"], True, True
     panel.serves(one)
     panel.close()
     shown = "\n".join(lines)

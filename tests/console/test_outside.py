@@ -112,6 +112,7 @@ def test_the_panel_of_a_strange_recipe_is_no_command_to_the_terminal(capsys: pyt
         panel = Summary(lambda one: f"model {one.served_name}", write)
         panel.serves(Served("spark1", "r", "a:b", "o/m", "", "m\x1b]52;c;aGk=\x07\u202e", "http://spark1:8000"))
         panel.on(finished(module="verify_health", msg="serves"))
+        panel.on(finished(module="grant_restart", status="changed", diff=[{"field": "last good state"}]))
         panel.on({"event": "recap", "host": "spark1", "exit": 0})
         panel.close()
     live.close()

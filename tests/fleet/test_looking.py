@@ -91,7 +91,7 @@ def test_ctrl_c_while_everybody_is_looked_at_leaves_a_run_that_can_be_resumed(de
     laptop.send_signal(signal.SIGINT)
     _, err = laptop.communicate(timeout=60)
     assert (laptop.returncode, made(desk)) == (4, []), err
-    assert "`invoke play roll --resume` goes on with the rest" in err
+    assert "`sparkwright play roll --resume` goes on with the rest" in err
     go.touch()
     assert desk.roll("--resume").code == 0
     assert made(desk) == ["s1", "s2", "s3", "s4"]

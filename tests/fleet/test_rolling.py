@@ -15,7 +15,7 @@ def test_a_failure_stops_the_run_and_resume_goes_on_with_the_rest(tmp_path: Path
     assert (first.code, first.ran) == (1, ["s1", "s2"])
     assert (first.rolled["done"], first.rolled["failed"], first.rolled["not_begun"]) == (["s1"], ["s2"], ["s3", "s4"])
     assert "s2 failed" in first.rolled["why"]
-    assert first.rolled["resume"] == "invoke play roll --resume"
+    assert first.rolled["resume"] == "sparkwright play roll --resume"
     (desk.home("s2") / "broken").unlink()
     second = desk.roll("--resume")
     assert (second.code, second.ran) == (0, ["s2", "s3", "s4"])
@@ -87,7 +87,7 @@ def test_a_person_reads_what_was_done_and_what_was_not(tmp_path: Path) -> None:
         "  done         s1",
         "  failed       s2",
         "  not begun    s3",
-        "  → `invoke play roll --resume` goes on with the rest.",
+        "  → `sparkwright play roll --resume` goes on with the rest.",
     ]
 
 
@@ -117,7 +117,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     laptop.send_signal(signal.SIGINT)
     _, err = laptop.communicate(timeout=60)
     assert laptop.returncode == 4, err
-    assert "`invoke play roll --resume` goes on with the rest" in err
+    assert "`sparkwright play roll --resume` goes on with the rest" in err
     waits.touch()
     said = desk.roll("--resume", "--wait")
     assert (said.code, said.ran) == (0, ["s1", "s2"])

@@ -13,6 +13,7 @@ import pytest
 
 from sparkwright.engine import roofline
 from sparkwright.errors import Exit
+from sparkwright.host import measuring
 from sparkwright.measure import smoke
 from sparkwright.modules.base import Result
 from sparkwright.modules.smoke_test import SmokeTest
@@ -48,6 +49,23 @@ def context_of(home: Path, *, clock: int = 0) -> RecordingContext:
 def run(server: ExactServer, context: RecordingContext, **given: Any) -> Result:
     args = {"base_url": server.url, "model": "m", "tokens": 40, "baseline_key": KEY, **given}
     return SmokeTest().run(SmokeTest.Args(**args), context)
+
+
+def test_of_a_server_that_nobody_described_no_baseline_is_kept(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    with serving(Schedule(**FAST)) as server:
+        found = run(server, context, baseline_key={})
+    assert (found.failed, found.data["verdict"], found.data["baseline"]) == (False, "not compared", None)
+    assert not list(context.state.path.glob("baselines/*"))
+
+
+def test_beside_another_measurement_nothing_is_asked(tmp_path: Path) -> None:
+    context = context_of(tmp_path)
+    with serving(Schedule(**FAST)) as server:
+        with measuring.alone(context.state, "run-2", "Verify"):
+            found = run(server, context, wait_s=0)
+        assert not server.record
+    assert (found.exit, "Verify is under way on this host (run run-2)" in found.msg) == (Exit.INCONCLUSIVE, True)
 
 
 def test_the_first_run_makes_a_baseline_and_the_next_is_judged_by_it(tmp_path: Path) -> None:

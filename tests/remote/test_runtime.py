@@ -283,7 +283,7 @@ def test_a_scheduled_check_whose_runtime_is_damaged_says_what_mends_it(home: Pat
     env = {**os.environ, "HOME": str(home)}
     said = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     assert (said.returncode, said.stderr) == (75, "")
-    assert said.stdout.endswith("`invoke health.install` again\n")
+    assert said.stdout.endswith("`sparkwright health.install` again\n")
     assert not (home / ".local/state").exists()
 
 

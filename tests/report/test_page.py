@@ -143,7 +143,7 @@ def test_words_of_a_host_are_words_and_not_html(page: str) -> None:
 
 
 def test_a_host_without_checks_and_one_that_is_away_are_told(page: str) -> None:
-    assert "invoke health.install --host spark2" in page
+    assert "sparkwright health.install --host spark2" in page
     assert "unreachable: 10.0.0.3 refuses connections." in page
 
 

@@ -86,21 +86,29 @@ class Desk:
         path = self.root / file
         path.write_text(re.sub(pattern, replacement, path.read_text()))
 
-    def run(self, *words: str, timeout_s: float = 120) -> Said:
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """A command that goes on while the test does."""
         program = "from sparkwright.cli import main; main()"
         env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}  # of this checkout
         env.pop("SPARKWRIGHT_SANDBOX", None)
-        done = subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-c", program, *words],
             cwd=self.root,
             env=env,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
+            text=True,
         )
-        return Said(done.returncode, done.stdout, done.stderr)
+
+    def run(self, *words: str, timeout_s: float = 120) -> Said:
+        with self.start(*words) as command:
+            try:
+                out, err = command.communicate(timeout=timeout_s)
+            except BaseException:
+                command.kill()
+                raise
+        return Said(command.returncode, out, err)
 
     def deploy(self, *words: str) -> Said:
         return self.run("deploy", "--host", "sandbox", "--json", *words)

@@ -21,7 +21,7 @@ def test_it_looks_and_changes_nothing(desk: Desk) -> None:
     assert found["logout"]["verdict"] == "warning"
     assert "loginctl enable-linger" in found["logout"]["fix"]
     assert found["Ollama"]["verdict"] == "warning"
-    assert found["Ollama"]["fix"] == "invoke ollama.unload --host sandbox"
+    assert found["Ollama"]["fix"] == "sparkwright ollama.unload --host sandbox"
     assert found["docker"]["verdict"] == "ok"
     assert found["image platform"]["verdict"] == "unknown"
     assert not (desk.root / "spark.lock").exists()

@@ -71,7 +71,7 @@ def test_no_rollback_keeps_the_failed_one_the_incident_tells_of_it_and_rollback_
     seqs(desk, 4)
     done = desk.deploy("--no-rollback")
     assert done.code == 1
-    assert "`invoke rollback --host sandbox` does it" in done.recap["msg"]
+    assert "`sparkwright rollback --host sandbox` does it" in done.recap["msg"]
     assert desk.containers() == ["qwen35 running", "qwen35-previous exited"]
     fetched = desk.run("incident", "--host", "sandbox")
     assert fetched.code == 0 and "misconfigured" in fetched.out

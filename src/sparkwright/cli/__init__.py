@@ -18,6 +18,7 @@ with quick.importing():
 from sparkwright import __version__
 from sparkwright.cli import (
     bench,
+    client,
     command_line,
     doctor,
     health,
@@ -45,6 +46,7 @@ namespace = Collection(
     *logs.TASKS,
     *look.TASKS,
     *status.TASKS,
+    *client.TASKS,
     *doctor.TASKS,
     *lint.TASKS,
     *lock.TASKS,

@@ -10,7 +10,7 @@ from sparkwright.engine.logs import FIELDS
 from sparkwright.errors import Failed
 from sparkwright.plan.kinds import COUNT, said
 from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
-from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment
+from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, within
 
 #: a user's name as it stands in a command that a person is shown
 USER = re.compile(r"[\w.@+-]{1,64}")
@@ -58,6 +58,12 @@ FILE: dict[str, Shape] = {"path": a_file, "size_bytes": COUNT}
 
 ANSWERS: dict[str, dict[str, Shape]] = {
     "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
+    "inspect_server": {
+        **dict.fromkeys(("name", "image"), line),
+        "models": {str: (None, COUNT)},
+        "port": within(1, 65535),
+        **dict.fromkeys(("loopback", "server_key"), bool),
+    },
     "engine_log": {"state": STATE, "known": bool, "text": str},
     "models": {"models": [MODEL]},
     "verify_model": {"dir": line, "wrong": [line], "files": COUNT, "size_bytes": COUNT},

@@ -25,6 +25,7 @@ from sparkwright.lab.experiment import Experiment, order_of, turns
 from sparkwright.lab.order import Order, Room, planned
 from sparkwright.modules.engine_config import judged
 from sparkwright.plan.model import Plan
+from sparkwright.program import typed
 from sparkwright.results.models import Results
 
 
@@ -101,7 +102,7 @@ class _Bench:
         self.collector = self._collector(experiment, arms, pinned)
         tasks, known = self._tasks(member, experiment, pinned)
         path = self.place.folder / "play.yml"
-        path.write_text(play.text(tasks, member.host.name, experiment.name))
+        path.write_text(typed(play.text(tasks, member.host.name, experiment.name)))
         names = {
             **recipe.scope(member.host, planning.user_of(member.host), self.production, pinned[""]),
             "arms": {arm.name: self._names(arm, pinned[arm.name]) for arm in arms},

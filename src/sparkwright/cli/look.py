@@ -8,6 +8,7 @@ from pathlib import Path
 from invoke.collection import Collection
 from invoke.tasks import task
 
+from sparkwright import program
 from sparkwright.cli.reporting import optional_word, reporting
 from sparkwright.console.out import say
 
@@ -50,7 +51,7 @@ def init(context: object, folder: str | None = None) -> int:
 
     for path in starter.lay(Path(folder or ".")):
         say(path)
-    print("Fill in hosts/spark1.yml, then: sparkwright deploy --host spark1   (or --host sandbox, to try)")
+    print(f"Fill in hosts/spark1.yml, then: {program.name()} deploy --host spark1   (or --host sandbox, to try)")
     return 0
 
 
@@ -76,7 +77,7 @@ def module_docs(context: object, name: str | None = None) -> int:
     """What a module guarantees, its arguments with units, what it returns, what can go wrong."""
     from sparkwright import docs
 
-    print(docs.module(name) if name else docs.index())
+    print(program.typed(docs.module(name) if name else docs.index()))
     return 0
 
 

@@ -45,7 +45,8 @@ class Planner:
         self._root = chosen.project.root
         members = chosen.fleet.members
         self._folders = {member.host.name: lock_folder(chosen.project, member.host) for member in members}
-        self._pins = {folder: Pins(folder, save=not given.check) for folder in set(self._folders.values())}
+        save = not given.check and not play.file.read_only
+        self._pins = {folder: Pins(folder, save=save) for folder in set(self._folders.values())}
         self._neighbours = Neighbours(chosen.inventory)
         self._asks_lock = play.uses(recipe.PINNED_NAMES)
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
@@ -102,7 +103,7 @@ class Planner:
                 member.secrets |= self._keys.get(wanted.name) or self._read_key(wanted)
             known = entries(pins.lock, wanted)
             served = _linted(wanted, known) if self._lints else None
-        pinned = pins.complete(fleet, member, wanted, run_id) if self._asks_lock else {}
+        pinned = self._pinned(pins, member, wanted, run_id) if self._asks_lock else {}
         with _ONE_BY_ONE:
             if served is not None and pinned != known:
                 served = _linted(wanted, pinned)
@@ -116,6 +117,16 @@ class Planner:
             if self._given.check and self._asks_key and wanted.open_to_network:
                 fleet.tell(member, OPEN)
             return recipe.scope(host, user, wanted, pinned, served)
+
+    def _pinned(self, pins: Pins, member: Member, wanted: recipe.Recipe, run_id: str) -> dict[str, Any]:
+        """The lock's entries. A play that changes nothing makes do with those that are there when upstream gives no answer."""
+        try:
+            return pins.complete(self._chosen.fleet, member, wanted, run_id)
+        except Refused as error:
+            if not self._play.file.read_only:
+                raise
+            self._chosen.fleet.tell(member, f"not in spark.lock, and not to be learnt now: {error.message}")
+            return entries(pins.lock, wanted)
 
     def _read_key(self, wanted: recipe.Recipe) -> dict[str, Secret]:
         """The key of a recipe's server, read once for all hosts: its command may ask a person."""
@@ -170,11 +181,20 @@ def _linted(wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
     return served
 
 
+def address(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
+    """(url, how to get there) of a host's server as the laptop reaches it; the latter is empty where nothing is needed.
+
+    loopback: only programs of the host itself reach it.
+    """
+    tunnel = loopback and host.connection == "ssh"
+    at = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
+    return f"http://{at}:{port}", f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if tunnel else ""
+
+
 def _served(host: Host, names: Mapping[str, Any]) -> Served:
     wanted, container = names["recipe"], names["container"]
-    port, published = names["port"], container["ports"][:1]
-    tunnel = host.connection == "ssh" and any(map(is_loopback, published))
-    address = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
+    loopback = any(map(is_loopback, container["ports"][:1]))
+    url, way = address(host, names["port"], loopback=loopback)
     return Served(
         host=host.name,
         recipe=wanted["name"],
@@ -182,9 +202,9 @@ def _served(host: Host, names: Mapping[str, Any]) -> Served:
         model=wanted["model"]["id"],
         commit=(names["lock"].get("model") or {}).get("commit", ""),
         served_name=names["served_name"],
-        url=f"http://{address}:{port}",
-        reach=f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if tunnel else "",
-        max_model_len=str(flags.value(wanted["vllm"], flags.MAX_MODEL_LEN) or ""),
+        url=url,
+        reach=way,
+        max_model_len=flags.whole_number(flags.value(wanted["vllm"], flags.MAX_MODEL_LEN)),
         key_variable=wanted["server_key"],
         warning=OPEN if wanted["open_to_network"] else "",
     )

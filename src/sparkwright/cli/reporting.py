@@ -13,6 +13,7 @@ from invoke.exceptions import Exit as InvokeExit
 
 from sparkwright.errors import Exit, Inconclusive, SparkwrightError
 from sparkwright.plan.events import event
+from sparkwright.program import typed
 
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
 
@@ -73,9 +74,10 @@ def _as_told(error: Exception) -> SparkwrightError:
 
 
 def _say(error: SparkwrightError, options: dict[str, Any]) -> None:
-    print(error, file=sys.stderr)
+    said = typed(str(error))
+    print(said, file=sys.stderr)
     if options.get("json"):
         unreachable = int(error.exit is Exit.UNREACHABLE)
         counts = {"ok": 0, "changed": 0, "failed": 1 - unreachable, "skipped": 0, "unreachable": unreachable}
-        recap = event("recap", host=options.get("host", ""), **counts, exit=int(error.exit), seconds=0, msg=str(error))
+        recap = event("recap", host=options.get("host", ""), **counts, exit=int(error.exit), seconds=0, msg=said)
         print(json.dumps(recap, ensure_ascii=False))

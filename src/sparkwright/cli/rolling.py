@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparkwright import lockfile, playbook, recipe
+from sparkwright import lockfile, playbook, program, recipe
 from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.console.words import names as named
@@ -141,7 +141,11 @@ class Trip:
         now = {name for name, code in ended.items() if code in GOOD}
         earlier = [name for name in self.record.done if name not in ended] if self.record else []
         unreachable = [name for name, code in ended.items() if code is Exit.UNREACHABLE]
-        resume = f"invoke {self._asked.command} --resume" if self.record and self.record.left and self._kept else ""
+        resume = (
+            f"{program.name()} {self._asked.command} --resume"
+            if self.record and self.record.left and self._kept
+            else ""
+        )
         fleet.say_last(
             event(
                 "rolled",

@@ -39,14 +39,9 @@ class Shown:
             self._summary.serves(one)
 
     def _snippet(self, one: Served) -> str:
-        names = {
-            "host": one.host,
-            "url": one.url,
-            "model": one.served_name,
-            "max_model_len": one.max_model_len,
-            "key": one.key_variable,
-        }
-        return rendered(self._project.root, "client.j2", names)
+        from sparkwright.cli import client_answers  # only where something changed
+
+        return client_answers.text(self._project, one)
 
 
 def _lines(diff: bool, *, many: bool) -> Any:

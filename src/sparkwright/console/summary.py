@@ -1,4 +1,4 @@
-"""The panel at the end of a run: what runs now, what was proved, and how an agent reaches it."""
+"""The panel at the end of a run: what runs now, what was proved, and, of a new server, how an agent reaches it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from sparkwright.console import words
 from sparkwright.plan.events import Event
 
+#: the module that makes a verified server the last good one, and the field that tells of another one than before
+GRANT, LAST_GOOD = "grant_restart", "last good state"
 PROOFS = ("verify_health", "liveness", "verify_logs", "smoke_test")
 
 
@@ -17,7 +19,9 @@ class Served:
     """What one host serves, gathered from the results of its tasks. url: as the laptop reaches it.
 
     reach: how, when not from everywhere.
+    max_model_len: the context's length in tokens; None: not known.
     key_variable: what a client calls the server's key; empty when it asks for none. warning: what its user should know.
+    new: another server than before: clients may need other settings.
     """
 
     host: str
@@ -27,13 +31,14 @@ class Served:
     commit: str
     served_name: str
     url: str
-    max_model_len: str = ""
+    max_model_len: int | None = None
     reach: str = ""
     key_variable: str = ""
     warning: str = ""
     engine_version: str = ""
     proved: list[str] = field(default_factory=list)
     done: bool = False
+    new: bool = False
 
 
 class Summary:
@@ -54,6 +59,7 @@ class Summary:
             return
         if event["event"] == "task_finished" and event["status"] in ("ok", "changed"):
             self._learn(one, event["module"], event["msg"], event["data"])
+            one.new |= event["module"] == GRANT and any(row["field"] == LAST_GOOD for row in event.get("diff", ()))
         elif event["event"] == "recap":
             one.done = event["exit"] == 0 and bool(one.proved)
 
@@ -67,6 +73,8 @@ class Summary:
         version = data.get("version") or data.get("engine_version")
         if module in ("docker_image", "verify_health", "liveness") and isinstance(version, str):
             one.engine_version = version
+        if module == "verify_health" and isinstance(data.get("max_model_len"), int):
+            one.max_model_len = data["max_model_len"]
         if module in PROOFS and msg and data.get("serves") is not False:
             one.proved.append(msg)
 
@@ -84,6 +92,8 @@ class Summary:
             self._write("", f"  {name:<8} {value}")
         if one.warning:
             self._write("fix", f"  {'warning':<8} {one.warning}")
+        if not one.new:
+            return
         self._write("", "")
         for line in self._snippet(one).splitlines():
             self._write("muted", f"  {line}")

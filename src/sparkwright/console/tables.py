@@ -21,6 +21,7 @@ STYLES = {
     "failed": "failed",
     "found": "failed",
     "inconclusive": "changed",
+    "differs": "changed",
     "possible": "changed",
     "ok": "plain",
     "bad": "failed",

@@ -42,6 +42,8 @@ REFUSALS = (400, 422)
 
 
 LOWEST_PRIORITY = 1000
+#: of a client that says nothing else, in tokens
+LONGEST_ANSWER = 8192
 
 #: twenty settings or so
 LABELS_CHARS = 1 << 16
@@ -117,12 +119,27 @@ def delta_speaks(delta: Mapping[str, Any]) -> bool:
     return bool(delta.get("content") or delta.get("tool_calls"))
 
 
+def served(models: Any) -> dict[str, int | None]:
+    """The names of the served models, in their order, each with its context's length; None where a server does not tell it.
+
+    models: the answer of MODELS.
+    """
+    rows = models.get("data") if isinstance(models, dict) else None
+    rows = [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else []
+    return {str(row["id"]): count_of(row.get("max_model_len")) for row in rows}
+
+
 def max_model_len(models: Any, name: str) -> int | None:
     """The context's length of a served model, from the answer of MODELS; None where a server does not tell it."""
-    rows = models.get("data") if isinstance(models, dict) else None
-    rows = rows if isinstance(rows, list) else []
-    told = [row.get("max_model_len") for row in rows if isinstance(row, dict) and row.get("id") == name]
-    return count_of(told[0]) if told else None
+    return served(models).get(name)
+
+
+def answer_tokens(context: int | None) -> int | None:
+    """The longest answer that a client may ask for, in tokens: half of the context at most, for prompt and answer share it.
+
+    context: its length; None, as the answer is then, where it is not known.
+    """
+    return None if context is None else min(LONGEST_ANSWER, max(1, context // 2))
 
 
 def spoken(answer: Any) -> tuple[str, str]:

@@ -189,6 +189,7 @@ def _measure(context: Context, look: Look, tokens: int) -> Speed:
         tok_per_s=serve.get("tok_per_s"),
         baseline_key=key,
         tokens=tokens,
+        wait_s=0,
     )
     try:
         data = SmokeTest().run(args, context).data

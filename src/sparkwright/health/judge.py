@@ -16,7 +16,7 @@ GIB = 2**30
 #: from good to bad: the worst finding is the state
 ORDER: tuple[State, ...] = ("ok", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged")
 
-#: what `invoke health` ends with. A slow start is no failure; what serves, but not as it should, is "changes or drift"
+#: what `sparkwright health` ends with. A slow start is no failure; what serves, but not as it should, is "changes or drift"
 EXITS: dict[State, Exit] = {
     "ok": Exit.OK,
     "starting": Exit.OK,
@@ -265,7 +265,7 @@ def _speed(look: Look, limits: Limits) -> Answer:
     base = f", {speed.baseline_tok_per_s:.1f} is its baseline" if speed.baseline_tok_per_s else ""
     said = f"{speed.tok_per_s:.1f} tok/s{base}"
     if speed.verdict in SLOW:
-        return "bad", f"{speed.verdict}: {said}; `invoke diagnose` looks further", "degraded", SLOW[speed.verdict]
+        return "bad", f"{speed.verdict}: {said}; `sparkwright diagnose` looks further", "degraded", SLOW[speed.verdict]
     return "ok", said
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def main(words: list[str]) -> int:
-    """Check once. 75: this runtime is damaged, or made for another Python: `invoke health.install` ships the right one."""
+    """Check once. 75: this runtime is damaged, or made for another Python: `sparkwright health.install` ships the right one."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ["LC_ALL"] = "C"
     try:
@@ -21,7 +21,7 @@ def main(words: list[str]) -> int:
             return 75
         return _check()
     except (ImportError, SyntaxError) as error:
-        print(f"the runtime is damaged: {error}: `invoke health.install` again", flush=True)
+        print(f"the runtime is damaged: {error}: `sparkwright health.install` again", flush=True)
         return 75
 
 
@@ -31,7 +31,7 @@ def _usable(runtime: Path) -> bool:
 
     reason = "" if runtime_folder.hold(str(runtime)) else "it was removed meanwhile"
     if reason := reason or runtime_folder.why_not(str(runtime)):
-        print(f"the runtime {runtime} can't be used: {reason}: `invoke health.install` again", flush=True)
+        print(f"the runtime {runtime} can't be used: {reason}: `sparkwright health.install` again", flush=True)
     return not reason
 
 

@@ -78,7 +78,7 @@ def service(clock: Clock) -> str:
     """The service that checks once."""
     who = [f"User={_shown(clock.user)}", "After=docker.service"] if clock.user else []
     rows = [
-        "# written by sparkwright: `invoke health.install`",
+        "# written by sparkwright: `sparkwright health.install`",
         "[Unit]",
         "Description=sparkwright: health of the vLLM server",
         *(one for one in who if one.startswith("After")),
@@ -105,7 +105,7 @@ def timer(clock: Clock) -> str:
     """The timer: not all hosts of a lab at the same moment."""
     every = f"{clock.every_s:g}s"
     rows = [
-        "# written by sparkwright: `invoke health.install`",
+        "# written by sparkwright: `sparkwright health.install`",
         "[Unit]",
         "Description=sparkwright: health of the vLLM server, by the clock",
         "",

@@ -24,8 +24,14 @@ _MODEL = Partial(
         "files": [Partial({"path": text, "size_bytes": number}, ("path",))],
     }
 )
+_LOG = Partial({**dict.fromkeys(("chunked_prefill", "note", "unknown"), text), "expect": [text], "forbid": [text]})
 _SERVE = Partial(
-    {"served_name": text, **dict.fromkeys(("utilization", "ready_s", "tok_per_s", "stop_timeout_s"), (None, number))}
+    {
+        "served_name": text,
+        **dict.fromkeys(("utilization", "ready_s", "tok_per_s", "stop_timeout_s"), (None, number)),
+        "log": _LOG,
+        "baseline_key": {text: writable},
+    }
 )
 GOOD = Partial(
     {

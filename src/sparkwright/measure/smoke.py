@@ -16,7 +16,7 @@ from typing import Any, Literal
 from sparkwright.engine import endpoints
 from sparkwright.measure import stream
 
-Verdict = Literal["proved", "new baseline", "regression", "misconfigured", "invalid", "unclear"]
+Verdict = Literal["proved", "new baseline", "not compared", "regression", "misconfigured", "invalid", "unclear"]
 
 #: the first three runs use each of them once
 PROMPTS: dict[str, str] = {

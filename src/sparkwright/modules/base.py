@@ -56,8 +56,8 @@ class Result:
     """What a module did or found.
 
     msg: one sentence. data: what `register` gives to later tasks, plain JSON. fix: what the user can do about
-    a failure. exit: the exit code a failure stands for, when it is not 1 (Exit.INCONCLUSIVE, Exit.REFUSED); INCONCLUSIVE without
-    a failure lets the run go on, and end with 4.
+    a failure. exit: the exit code a failure stands for, when it is not 1 (Exit.INCONCLUSIVE, Exit.REFUSED); INCONCLUSIVE or
+    CHANGES without a failure lets the run go on, and end with it.
     """
 
     msg: str = ""

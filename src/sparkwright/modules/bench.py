@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.host import evidence, server_key
+from sparkwright.host import evidence, measuring, server_key
 from sparkwright.host.records import cells
 from sparkwright.measure import lab
 from sparkwright.measure.lab import Target
@@ -58,13 +58,14 @@ class Bench(Module["Bench.Args"]):
             counters=lambda: evidence.metrics(args.base_url, key)[0],
             gpu_query=lambda: evidence.gpu_query(context),
         )
-        measured = lab.run(
-            target,
-            wanted,
-            timeout_s=args.timeout_s,
-            idle_s=args.idle_s,
-            progress=lambda done, total: context.progress(done, total, text="requests done"),
-        )
+        with measuring.alone(context.state, context.run_id, "a benchmark", note=context.note):
+            measured = lab.run(
+                target,
+                wanted,
+                timeout_s=args.timeout_s,
+                idle_s=args.idle_s,
+                progress=lambda done, total: context.progress(done, total, text="requests done"),
+            )
         about = {"key": args.key, "arm": args.arm, "repetition": args.repetition, "load": described(wanted)}
         cell = {**about, **measured}
         if cell["verdict"] == "measured":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ class Found:
     container: dict[str, Any]
     image: dict[str, Any]
     verified_id: str
-    model: dict[str, Any]
+    model: Mapping[str, Any]
 
     @property
     def running(self) -> bool:
@@ -72,24 +73,24 @@ class Container(StateModule["Container.Args", Found]):
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.container:
             return [Change("container", None, found.spec.name, "there is none")]
-        changes = _drift(args, found)
+        changes = drift(args.model, found)
         if not changes and not found.running:
             return [Change("state", found.container["State"]["Status"], "running", "it is stopped")]
         return changes
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        drift = [dataclasses.asdict(one) for one in _drift(args, found)] if found.container else []
+        changes = [dataclasses.asdict(one) for one in drift(args.model, found)] if found.container else []
         granted = bool(found.container) and found.container["HostConfig"]["RestartPolicy"]["Name"] == found.spec.restart
         known = bool(found.container) and found.container["Id"] == found.verified_id
-        differs = not found.container or bool(drift)
+        differs = not found.container or bool(changes)
         return {
             "exists": bool(found.container),
             "running": found.running,
             "differs": differs,
             "verified": found.running and granted and known and not differs,
-            "drift": drift,
+            "drift": changes,
             "id": found.container.get("Id", ""),
-            "msg": _sentence(found, drift),
+            "msg": _sentence(found, changes),
         }
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -145,13 +146,16 @@ def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> 
     return server_key.mount(spec, context, everyone=not owner)
 
 
-def _drift(args: Container.Args, found: Found) -> list[Change]:
-    """What of the container is not as it should be, and the weights it holds in memory when they are another revision's."""
+def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
+    """What of the container is not as it should be, and the weights it holds in memory when they are another revision's.
+
+    model: the one it is to serve, commit and files.
+    """
     changes = container_options.differences(found.spec, found.container, found.image)
-    wanted, has = args.model.get("commit"), found.model.get("commit")
+    wanted, has = model.get("commit"), found.model.get("commit")
     if not wanted or not has or wanted == has or found.container.get("Id") != found.verified_id:
         return changes
-    before, after = _read_by_the_engine(found.model), _read_by_the_engine(args.model)
+    before, after = _read_by_the_engine(found.model), _read_by_the_engine(model)
     if before == after:
         return changes
     count = sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
@@ -159,7 +163,7 @@ def _drift(args: Container.Args, found: Found) -> list[Change]:
     return [*changes, Change("model revision", has[:12], wanted[:12], why)]
 
 
-def _read_by_the_engine(model: dict[str, Any]) -> dict[str, str]:
+def _read_by_the_engine(model: Mapping[str, Any]) -> dict[str, str]:
     """Hashes of a model's files, without those that are for people only."""
     files = model.get("files") or []
     return {one["path"]: one["sha256"] or one["blob_id"] for one in files if not FOR_PEOPLE.search(one["path"])}

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright.engine import architecture, endpoints, prefix_caching, versions
-from sparkwright.errors import Exit
-from sparkwright.host import evidence, http_probe, server_key
+from sparkwright.errors import Exit, Inconclusive
+from sparkwright.host import evidence, http_probe, measuring, server_key
 from sparkwright.measure import prefix, stream
 from sparkwright.modules.base import Context, Module, Result, arg
 
@@ -47,6 +47,13 @@ class PrefixCache(Module["PrefixCache.Args"]):
         )
 
     def run(self, args: Args, context: Context) -> Result:
+        try:
+            with measuring.alone(context.state, context.run_id, "a prefix cache test", note=context.note):
+                return self._tried(args, context)
+        except Inconclusive as error:
+            return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix)
+
+    def _tried(self, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         counters, cache = evidence.metrics(args.base_url, key)
         if prefix_caching.is_off(cache):

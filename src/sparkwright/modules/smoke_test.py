@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sparkwright.engine import causes, endpoints
 from sparkwright.errors import Exit, Inconclusive
-from sparkwright.host import evidence, server_key
+from sparkwright.host import evidence, measuring, server_key
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import gpu, smoke, stream
 from sparkwright.measure.lag import Lag
@@ -62,7 +62,8 @@ class SmokeTest(Module["SmokeTest.Args"]):
         model: str = arg("the served name")
         tok_per_s: float | None = arg("what the recipe expects of one stream; null: nothing", default=None)
         baseline_key: dict[str, Any] = arg(
-            "what makes measurements comparable: image, model, command, env", default_factory=dict
+            "what makes measurements comparable: image, model, command, env; empty: no baseline is read or written",
+            default_factory=dict,
         )
         tokens: int = arg("tokens a run", default=128)
         container: str = arg("whose log may tell why it is slow; empty: not read", default="")
@@ -71,6 +72,9 @@ class SmokeTest(Module["SmokeTest.Args"]):
         api_key_secret: str = arg(
             "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
         )
+        wait_s: float = arg(
+            "how long another measurement on this host may take to end, seconds", default=measuring.WAIT_S
+        )
         unclear: Literal["fail", "report"] = arg(
             "report: an inconclusive measurement stops nothing; the run goes on, says so and ends with 4",
             default="fail",
@@ -78,7 +82,10 @@ class SmokeTest(Module["SmokeTest.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         try:
-            result = self._judged(args, context)
+            with measuring.alone(
+                context.state, context.run_id, "a throughput test", wait_s=args.wait_s, note=context.note
+            ):
+                result = self._judged(args, context)
         except Inconclusive as error:
             verdict = {"verdict": "inconclusive"}
             result = Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix, data=verdict)
@@ -90,13 +97,18 @@ class SmokeTest(Module["SmokeTest.Args"]):
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         speculation = speculates(args.baseline_key)
         kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine, speculation=speculation)
-        baseline = None if args.new_baseline else kept.read(name)
+        baseline = None if args.new_baseline or not args.baseline_key else kept.read(name)
         bounds = Bounds(args.tok_per_s, evidence.ceiling(context, args.model_dir), speculation)
         before = _idle(args, key)
         try:
             found, seen = _measure(args, context, key, bounds, baseline, before)
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the measurement broke off: {error}.", data={"verdict": "broken"})
+        if found.verdict == "new baseline" and not args.baseline_key:
+            found.verdict, found.reason = (
+                "not compared",
+                "compared with nothing: what serves is no recipe's and was never verified",
+            )
         data = _data(found, seen, bounds, baseline)
         if found.verdict == "new baseline":
             nearest = kept.nearest(name)

@@ -17,7 +17,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
 
     A status code proves nothing: a wedged engine answers 200, and one that dies on its first request did so before.
 
-    Returns: verdict (ready, loading, wedged, dying, wrong name), version (GET /version), token_s, models, thinks
+    Returns: verdict (ready, loading, wedged, dying, wrong name), version (GET /version), token_s, models, max_model_len, thinks
     (it thought although asked not to, as gpt-oss does: clients get null content until it ends); status of a refused request.
     """
 
@@ -38,7 +38,9 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         health = http_probe.ask(args.base_url, endpoints.HEALTH)
         if health.status != 200:
             return _loading(args.base_url, health)
-        names = _names(http_probe.ask(args.base_url, endpoints.MODELS, api_key=key))
+        told = http_probe.ask(args.base_url, endpoints.MODELS, api_key=key)
+        served = endpoints.served(told.json()) if told.status == 200 else {}
+        names = list(served)
         if args.model and args.model not in names:
             said = ", ".join(names) or "none"
             fix = "Check `served-model-name` in the recipe."
@@ -58,6 +60,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             "version": version,
             "token_s": round(token_s, 3),
             "models": names,
+            "max_model_len": served.get(args.model or next(iter(names), "")),
             "thinks": not content,
         }
         words = "1 token" if args.tokens == 1 else f"{args.tokens} tokens"
@@ -99,9 +102,3 @@ def _loading(base_url: str, health: http_probe.Answer) -> Result:
 
 def _failed(verdict: str, msg: str, *, fix: str = "") -> Result:
     return Result(failed=True, msg=msg, fix=fix, data={"verdict": verdict})
-
-
-def _names(answer: http_probe.Answer) -> list[str]:
-    found = answer.json() if answer.status == 200 else None
-    rows = found.get("data") or [] if isinstance(found, dict) else []
-    return [str(row["id"]) for row in rows]

@@ -66,7 +66,8 @@ class Plan:
     vars: the laptop's values that open expressions refer to. open_vars: variables that are themselves expressions over
     facts or results. registered: results of earlier plays of the playbook.
     secrets: names only; the values travel beside the plan, never in it. exclusive: takes the host's lock (it changes
-    the host). who: user@laptop, for the lock and the history. wait_s: how long to wait for a lock that somebody else holds.
+    the host). measures: it asks the server for tokens: never beside another run. who: user@laptop, for the lock and the history.
+    wait_s: how long to wait for a lock that somebody else holds.
     """
 
     run_id: str
@@ -82,6 +83,7 @@ class Plan:
     check: bool = False
     diff: bool = False
     exclusive: bool = True
+    measures: bool = False
     who: str = ""
     force_handlers: bool = False
     wait_s: float = 0

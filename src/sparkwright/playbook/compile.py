@@ -66,6 +66,7 @@ def compile(
         check=options.check,
         diff=options.diff,
         exclusive=not play.file.read_only,
+        measures=play.file.measures,
         who=options.who,
         force_handlers=play.file.force_handlers,
         wait_s=options.wait_s,

@@ -67,6 +67,11 @@ class PlayFile(Strict):
     tags: list[str] | str = Field(default_factory=list, description="tags of all its tasks")
     become: bool = Field(False, description="run its tasks as root, through sudo")
     read_only: bool = Field(False, description="it changes nothing: it needs no lock and runs beside a deploy")
+    measures: bool = Field(
+        False,
+        description="it asks the server for tokens: while another run works on the host or measures there it waits (`--wait`), "
+        "or ends with 4",
+    )
     force_handlers: bool = Field(False, description="run notified handlers even after a failure")
     tasks: list[dict[str, Any]] = Field(default_factory=list, description="tasks and blocks")
     handlers: list[dict[str, Any]] = Field(default_factory=list, description="tasks that run when notified")

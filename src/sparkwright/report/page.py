@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from sparkwright import program
 from sparkwright.report import plot
 from sparkwright.report.checks import Host
 
@@ -23,7 +24,13 @@ def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
     environment.filters.update(clock=clock, figure=figure)
     template = environment.from_string(TEMPLATE.read_text())
     zone = time.strftime("%Z (UTC%z)", time.localtime(until_s))
-    return template.render(hosts=[_shown(one) for one in hosts], since=clock(since_s), until=clock(until_s), zone=zone)
+    return template.render(
+        hosts=[_shown(one) for one in hosts],
+        since=clock(since_s),
+        until=clock(until_s),
+        zone=zone,
+        program=program.name(),
+    )
 
 
 def clock(time_s: float | None) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
+from sparkwright import program
 from sparkwright.host.state import write_atomically
 from sparkwright.results import charts, compare, drawing, files, summary
 from sparkwright.results.models import Arm, Results
@@ -29,6 +30,7 @@ def html(results: Results) -> str:
     return page.from_string(TEMPLATE.read_text()).render(
         title=f"{results.name} - sparkwright bench",
         results=results,
+        program=program.name(),
         words=_words(results),
         notes=[*summary.extras(results), *summary.verdicts(results)],
         table=_table(results),

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from sparkwright.errors import Refused
+from sparkwright.errors import Inconclusive, Refused
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
@@ -95,6 +95,22 @@ def look(state: StateFolder) -> tuple[Owner | None, bool]:
             return _read(file), False
     except FileNotFoundError:
         return None, False
+
+
+def wait_free(state: StateFolder, *, host: str, wait_s: float, note: Callable[[str], None]) -> None:
+    """Return when nobody holds the lock. Raises Inconclusive, naming the owner, when that takes longer than wait_s."""
+    deadline_s, told = time.monotonic() + wait_s, False
+    while True:
+        owner, alive = look(state)
+        if not alive:
+            return
+        if time.monotonic() >= deadline_s:
+            fix = f"Follow it with `invoke attach --host {host}`, or wait for it with `--wait`."
+            raise Inconclusive(f"{host} is in use, and beside another run nothing is measured: {owner}.", fix=fix)
+        if not told:
+            note(f"waiting: {owner}")
+            told = True
+        time.sleep(POLL_S)
 
 
 def forget(state: StateFolder) -> bool:

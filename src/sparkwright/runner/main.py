@@ -20,11 +20,11 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sparkwright.errors import Refused, SparkwrightError
+from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.plan.events import SCHEMA, Event, event, lines
@@ -169,7 +169,8 @@ def play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Se
             before, alive = lock.look(state) if plan.exclusive else (None, False)
             if before is not None and cut_off.unfinished(state, before):
                 note(f"in progress there: {before}" if alive else cut_off.story(state, before))
-            recap = run.run()
+            with _undisturbing(plan, state, note):
+                recap = _beside(run.run(), plan, state)
     except SparkwrightError as error:
         recap = _recap(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
@@ -178,6 +179,28 @@ def play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Se
         sentence = system or f"the runner broke: {type(error).__name__}: {error} (see {book.folder}/runner.log)"
         recap = _recap(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
     book.write(recap)
+
+
+@contextlib.contextmanager
+def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -> Iterator[None]:
+    """A run that measures, only beside nobody: not beside one that works on the host, nor beside one that measures too."""
+    if not plan.measures:
+        yield
+        return
+    from sparkwright.host import measuring
+
+    lock.wait_free(state, host=plan.host, wait_s=plan.wait_s, note=note)
+    with measuring.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
+        yield
+
+
+def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
+    """How a run ended that measures: where another one has begun to work on the host meanwhile, a failure proves nothing."""
+    owner, alive = lock.look(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
+    if not alive:
+        return recap
+    said = f"{plan.host} came into use meanwhile, and beside that this proves nothing: {owner}."
+    return {**recap, "exit": int(Exit.INCONCLUSIVE), "msg": f"{said} ({recap['msg']})"}
 
 
 def _attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:

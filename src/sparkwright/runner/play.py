@@ -80,7 +80,7 @@ class PlayRun:
     def _exit(self, failure: Result | None) -> Exit:
         """The exit code this run ends with. "Refused" is only true while nothing was touched."""
         if failure is None:
-            done = Exit.INCONCLUSIVE if self.unproved else Exit.OK
+            done = (self.unproved and self.unproved.exit) or Exit.OK
             return Exit.CHANGES if self.plan.check and self.counts["changed"] else done
         if failure.exit is None or (failure.exit is Exit.REFUSED and self.touched_by):
             return Exit.FAILED
@@ -236,7 +236,7 @@ class PlayRun:
             self.counts["ignored" if ignored else "failed"] += 1
         else:
             self.counts["skipped" if result.skipped else "ok"] += 1
-        if result.exit is Exit.INCONCLUSIVE and not result.failed:
+        if result.exit in (Exit.INCONCLUSIVE, Exit.CHANGES) and not result.failed:
             self.unproved = self.unproved or result
         if result.changed:
             self.touched_by = self.touched_by or task.name

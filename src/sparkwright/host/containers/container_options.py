@@ -245,7 +245,7 @@ def _command(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Ch
         wanted = list((image.get("Config") or {}).get("Cmd") or ()) if image else found
     if wanted == found:
         return []
-    before, after = _flags(found), _flags(wanted)
+    before, after = flags_of(found), flags_of(wanted)
     names = [*after, *(name for name in before if name not in after)]
     changes = [Change(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
     return changes or [Change("command", " ".join(found), " ".join(wanted), "the same flags in another order")]
@@ -260,7 +260,7 @@ def _server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
     return [Change("server_key", "set" if found else None, after, "clients need the new one")]
 
 
-def _flags(words: list[str]) -> dict[str, str]:
+def flags_of(words: list[str]) -> dict[str, str]:
     """Flags with their values; a bare switch has "" as its value."""
     found: dict[str, str] = {}
     name = "command"

@@ -11,6 +11,7 @@ _CONFIG = {
     "Labels": optional({str: str}),
     "Entrypoint": optional([str]),
     "Cmd": optional([str]),
+    "Image": optional(str),
 }
 _REQUEST = {"Count": optional(int), "DeviceIDs": optional([str]), "Capabilities": optional([[str]])}
 _HOST = {

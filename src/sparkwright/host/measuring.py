@@ -1,0 +1,83 @@
+"""One measurement at a time on a host: beside another one neither would prove anything.
+
+The file `measuring` of the state folder is locked by whoever measures, and its line says who that is: run, what. A process that
+ends lets go of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from sparkwright.errors import Inconclusive
+from sparkwright.host.state import StateFolder
+from sparkwright.trust import private
+from sparkwright.trust.visible import one_line
+
+FILE = "measuring"
+POLL_S = 0.2
+#: how long a module waits: a `verify` takes no longer
+WAIT_S = 60.0
+
+
+@contextmanager
+def alone(
+    state: StateFolder,
+    run: str,
+    what: str,
+    *,
+    wait_s: float = WAIT_S,
+    note: Callable[[str], None] = lambda text: None,
+) -> Iterator[None]:
+    """Nobody else measures for the length of the block; a run that measures already goes on inside it.
+
+    run: its id. what: for whoever has to wait. Raises Inconclusive, naming the other one, after wait_s.
+    """
+    with open(state.folder() / FILE, "a+", opener=private.opener) as file:
+        if not _taken(file, run, wait_s, note):
+            yield
+            return
+        _write(file, f"{run} {what}")
+        try:
+            yield
+        finally:
+            _write(file, "")
+
+
+def _taken(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) -> bool:
+    """True when it is this caller's now, False when it is this run's already."""
+    deadline_s, told = time.monotonic() + wait_s, False
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            other, what = _read(file)
+        if run and other == run:
+            return False
+        said = f"{what or 'another measurement'} is under way on this host (run {other or 'unknown'})"
+        if time.monotonic() >= deadline_s:
+            raise Inconclusive(f"{said}; beside it nothing is measured.", fix="Try again when it has ended.")
+        if not told:
+            note(f"waiting: {said}")
+            told = True
+        time.sleep(POLL_S)
+
+
+def _read(file: IO[str]) -> tuple[str, str]:
+    file.seek(0)
+    run, _, what = one_line(file.read(500).strip(), at_most=200).partition(" ")
+    return run, what
+
+
+def _write(file: IO[str], text: str) -> None:
+    """On a full disk without its line: it is locked all the same."""
+    with contextlib.suppress(OSError):
+        file.seek(0)
+        file.truncate(0)
+        file.write(text)
+        file.flush()
