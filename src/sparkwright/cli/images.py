@@ -134,12 +134,19 @@ def _prune_args(chosen: Any, member: Any, *, everything: bool) -> dict[str, Any]
 
 def _show(host: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     """Print what stays and what would go; returns the latter."""
-    from sparkwright.console import words
+    from sparkwright.console import grid, listed, words
 
     going = [row for row in found["images"] if not row["kept"]]
-    for row in found["images"]:
-        name = row["names"][0] if row["names"] else row["id"][7:19]
-        say(f"{host}: {'keep' if row['kept'] else 'free'} {words.size(row['frees_bytes']):>9}  {name}  {row['kept']}")
+    rows = [
+        (
+            *(host, "keep" if row["kept"] else "free", words.size(row["frees_bytes"])),
+            *(row["names"][0] if row["names"] else row["id"][7:19], row["kept"]),
+        )
+        for row in found["images"]
+    ]
+    listed.show(
+        [*map(grid.Column, ("HOST", "STATE")), grid.Column("FREES", 1), *map(grid.Column, ("IMAGE", "WHY"))], rows
+    )
     say(f"{host}: would free {words.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
     return going
 

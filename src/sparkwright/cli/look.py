@@ -30,15 +30,28 @@ def render(context: object, host: str = "", recipe: str = "", debug: bool = Fals
     return 0
 
 
-@task(help={"host": "only these", "debug": "show the traceback"})
+@task(help={"host": "only these", "json": "one JSON object a host", "debug": "show the traceback"})
 @reporting
-def hosts(context: object, host: str = "all", debug: bool = False) -> int:
+def hosts(context: object, host: str = "all", json: bool = False, debug: bool = False) -> int:
     """List the hosts of the inventory: address, groups, recipe."""
     from sparkwright.cli.hosts import choose
+    from sparkwright.console import grid, listed
+    from sparkwright.console.out import say_json
 
-    for one in choose(host).hosts:
-        where = one.connection if one.connection != "ssh" else f"ssh {one.address}"
-        say(f"{one.name:<16} {where:<32} {','.join(one.groups):<16} {one.recipe or '-'}")
+    found = choose(host).hosts
+    if json:
+        for one in found:
+            about = {"host": one.name, "connection": one.connection, "address": one.address}
+            say_json({**about, "groups": list(one.groups), "recipe": one.recipe})
+        return 0
+    rows = [
+        (
+            *(one.name, one.connection if one.connection != "ssh" else f"ssh {one.address}"),
+            *(",".join(one.groups), one.recipe or "-"),
+        )
+        for one in found
+    ]
+    listed.show([*map(grid.Column, ("HOST", "ADDRESS")), grid.Column("GROUPS", 1), grid.Column("RECIPE")], rows)
     return 0
 
 

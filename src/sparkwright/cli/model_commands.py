@@ -14,6 +14,7 @@ from sparkwright.cli.pinning import lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.cli.reporting import worst
 from sparkwright.cli.shown import Shown
+from sparkwright.console import grid, listed
 from sparkwright.console.out import say, say_json
 from sparkwright.console.words import size as in_words
 from sparkwright.errors import Exit, Refused, SparkwrightError
@@ -21,6 +22,16 @@ from sparkwright.fleet import Member, failure
 from sparkwright.inventory.host import Host
 from sparkwright.plan.model import Plan, Task
 from sparkwright.trust.visible import one_line
+
+#: of `models.list`
+LISTED = (
+    grid.Column("HOST"),
+    grid.Column("MODEL"),
+    grid.Column("SIZE", leaves=1),
+    grid.Column("STATE"),
+    grid.Column("USED BY"),
+    grid.Column("FOLDER"),
+)
 
 
 @dataclass
@@ -65,14 +76,18 @@ def list_models(pattern: str, *, as_json: bool) -> int:
     if as_json:
         say_json([{"host": host, **one} for host, one in rows])
         return answers.exit()
-    for host, one in rows:
-        state = f"{len(one['changed'])} files changed" if one["changed"] else "whole"
-        used = f"used by {', '.join(one['used_by'])}" if one["used_by"] else "unused"
-        model = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}"
-        say(one_line(f"{host:<12} {model:<52} {in_words(one['size_bytes']):>9}  {state}, {used}  {one['dir']}"))
+    listed.show(LISTED, [_cells(host, one) for host, one in rows])
     if not rows and not answers.errors:
         say("no models that sparkwright proved.")
     return answers.exit()
+
+
+def _cells(host: str, one: Mapping[str, Any]) -> tuple[str, ...]:
+    """A model as a row of LISTED."""
+    changed, used = len(one["changed"]), ", ".join(one["used_by"])
+    state = f"{changed} file{'s' * (changed != 1)} changed" if changed else "whole"
+    model = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}"
+    return host, model, in_words(one["size_bytes"]), state, used or "unused", one["dir"]
 
 
 def verify(pattern: str, *, deep: bool, as_json: bool) -> int:
