@@ -12,7 +12,7 @@ from typing import Any
 from sparkwright.cli import planning, session
 from sparkwright.cli.hosts import reach
 from sparkwright.console import grid, state_table
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import error_row, say, say_json
 from sparkwright.engine import log_text, logs
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet import Member
@@ -82,7 +82,7 @@ def _answer(member: Member, data: Mapping[str, Any] | None) -> Found:
 def show(one: Found, *, state: bool, json: bool, titled: bool) -> None:
     """Print one log, or its state; titled: with its host's name above."""
     if json:
-        said = {"error": one.error} if one.error else {}
+        said = error_row(one.error, one.error_exit) if one.error else {}
         body = one.state if state else {"text": one.text}
         say_json({**one.source, **body, **said})
     elif one.error:

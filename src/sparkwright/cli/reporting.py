@@ -81,4 +81,5 @@ def _say(error: SparkwrightError, options: dict[str, Any]) -> None:
         unreachable = int(error.exit is Exit.UNREACHABLE)
         counts = {"ok": 0, "changed": 0, "failed": 1 - unreachable, "skipped": 0, "unreachable": unreachable}
         recap = event("recap", host=options.get("host", ""), **counts, exit=int(error.exit), seconds=0, msg=str(error))
+        recap["error"] = str(error)
         print(json.dumps(recap, ensure_ascii=False))

@@ -11,7 +11,7 @@ class Row:
 
     state: of health/record.py, `up`, `in progress` or `unreachable`. live: of this moment alone, no check speaks for it;
     outdated: why the last one does not. scheduled: the host checks itself. drift: what differs, field by field; behind: what of
-    the lock is not what runs ("image", "model").
+    the lock is not what runs ("image", "model"). error: why the host could not be asked.
     """
 
     host: str
@@ -37,4 +37,5 @@ class Row:
     late: bool = False
     busy: str = ""
     sandbox: bool = False
+    error: str = ""
     exit: int = 0
