@@ -79,8 +79,10 @@ def desk() -> Iterator[Desk]:
 
 
 @pytest.fixture(scope="module")
-def asked(desk: Desk) -> Commands:
-    return Commands(desk)
+def asked(desk: Desk) -> Iterator[Commands]:
+    one = Commands(desk)
+    yield one
+    one.close()
 
 
 def parsed(said: Said) -> list[Any]:
