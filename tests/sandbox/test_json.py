@@ -130,6 +130,12 @@ def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(
     assert error["error"] in said.err
 
 
+def test_the_model_of_the_container_is_used_and_never_one_to_remove(asked: Commands) -> None:
+    (model,) = json.loads(asked.run("models.list", "--host", "sandbox", "--json").out)
+    assert model["used_by"] == ["qwen35"]
+    assert "qwen35" in asked.run("models.list", "--host", "sandbox").out
+
+
 def test_a_command_line_that_is_none_is_a_sentence_alone(asked: Commands) -> None:
     said = asked.run("status", "--json", "--hst", "sandbox")
     assert (said.code, said.out) == (5, "")
