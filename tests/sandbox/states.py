@@ -102,9 +102,7 @@ class Spark:
     def observe(self, state: str, columns: Collection[str] = COLUMNS) -> dict[str, Seen]:
         """Some cells of a row. Afterwards the server is as its fix left it."""
         found: dict[str, Seen] = {}
-        (self.desk.sandbox / "home/.local/state/sparkwright/health-remembered.json").unlink(
-            missing_ok=True
-        )  # no flapping
+        self._forget()
         self._break(state)
         for column in (one for one in READING if one in columns):
             found[column] = self._seen(column)
@@ -134,6 +132,12 @@ class Spark:
             BY_HAND[state](self.docker)
         elif state in control.FAULTS:
             control.fault(self.desk.sandbox, state)
+
+    def _forget(self) -> None:
+        """That the rows before made it come and go: flapping is no part of the table."""
+        path = self.desk.sandbox / "home/.local/state/sparkwright/health-remembered.json"
+        known = json.loads(path.read_text())
+        path.write_text(json.dumps({**known, "seen": known["seen"][-1:]}))
 
     def _heal(self) -> None:
         """No fault, and a server that serves, whatever it takes."""
