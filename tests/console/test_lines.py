@@ -6,6 +6,8 @@ import io
 import json
 from typing import Any
 
+import pytest
+
 from sparkwright.console.json_lines import JsonLines
 from sparkwright.console.lines import Lines
 from sparkwright.plan.events import event
@@ -64,6 +66,27 @@ def test_diff_shows_each_field_before_and_after_with_its_reason() -> None:
     change = {"field": "--max-num-seqs", "before": "8", "after": "16", "why": "the recipe says so"}
     shown = screen(finished(status="changed", diff=[change]), diff=True)
     assert shown[1:] == ["         - --max-num-seqs: 8", "         + --max-num-seqs: 16   # the recipe says so"]
+
+
+def test_in_a_pipe_a_value_of_a_diff_is_whole_and_on_a_terminal_of_a_width_it_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    change = {"field": "command", "before": ["--flag"] * 60, "after": None, "why": ""}
+    assert str(change["before"]) in "\n".join(screen(finished(status="changed", diff=[change]), diff=True))
+    monkeypatch.setenv("COLUMNS", "100")
+    assert max(map(len, screen(finished(status="changed", diff=[change]), diff=True))) <= 110
+
+
+def test_an_error_stands_in_its_recap_for_programs() -> None:
+    out = io.StringIO()
+    lines = JsonLines(out)
+    counts = {**COUNTS, "failed": 1}
+    lines.on(event("recap", host="spark1", exit=1, seconds=1, msg="It broke.", **counts))
+    lines.on(event("recap", host="spark2", exit=2, seconds=1, msg="", **COUNTS))
+    lines.close()
+    first, second = map(json.loads, out.getvalue().splitlines())
+    assert (first["error"], first["exit"]) == ("It broke.", 1) and "error" not in second
 
 
 def test_diff_of_a_long_text_shows_what_differs_and_its_neighbours() -> None:

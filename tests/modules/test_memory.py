@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -198,6 +199,21 @@ def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch
     said = Fits().run(args, spark)
     assert said.exit is Exit.REFUSED
     assert "95.0 GiB will be available (25.0 now, 70.0 of the server, 0.0 of Ollama)" in said.msg
+
+
+def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Ollama left alone its 30 GiB stay, however much a dead server is recorded to hold."""
+
+    def inspect(client: object, name: str) -> dict[str, object]:
+        return {"Id": "server", "State": {"Running": True}}
+
+    kept = SimpleNamespace(held=[SimpleNamespace(model=SimpleNamespace(size_bytes=30 * GIB))])
+    monkeypatch.setattr("sparkwright.host.ollama.ollama_models.look", lambda context: kept)
+    monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
+    monkeypatch.setattr(Spark, "docker", lambda self: None)
+    spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
+    said = Fits().run(Fits.Args(name="qwen35", utilization=0.7, ollama="leave"), spark).msg
+    assert said == "90.0 GiB will be available, 88.0 needed"
 
 
 def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:

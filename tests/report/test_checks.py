@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
+from sparkwright import report
 from sparkwright.cli.report_answers import seconds_of
 from sparkwright.errors import Refused
 from sparkwright.report import checks
@@ -68,3 +70,36 @@ def test_how_far_back(text: str, seconds: float) -> None:
 def test_a_time_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="--since takes"):
         seconds_of(text)
+
+
+def test_a_check_counts_for_as_long_as_it_speaks() -> None:
+    """Nine good checks of five minutes and one bad one, after which nobody checked for half a day: that is not 90 % ok."""
+    records = [weeks.check(weeks.SINCE_S + 300.0 * n) for n in range(9)]
+    records.append(weeks.check(weeks.SINCE_S + 2700.0, "down", why="gone"))
+    host = weeks.host(records)
+    assert host.ok_share == 2700 / (2700 + 900)  # the last one speaks until it is overdue
+    assert host.unknown_share == pytest.approx(1 - 3600 / (7 * weeks.DAY_S))
+    (episode,) = host.episodes
+    assert (episode.start_s, episode.end_s) == (weeks.SINCE_S + 2700, weeks.SINCE_S + 3600)
+    assert not episode.known
+
+
+def test_a_check_by_hand_speaks_for_ten_minutes_and_not_for_the_week() -> None:
+    (one,) = weeks.host([dataclasses.replace(weeks.check(weeks.SINCE_S + 100), every_s=0.0)]).stretches
+    assert (one.state, one.end_s - one.start_s, one.known) == ("ok", 600, False)
+    drawn = report.page(
+        [weeks.host([dataclasses.replace(weeks.check(weeks.SINCE_S), every_s=0.0)])], weeks.SINCE_S, weeks.UNTIL_S
+    )
+    assert "<title>not known</title>" in drawn
+    assert ">99.9 %<" in drawn  # not known
+
+
+def test_a_state_is_drawn_from_its_check_to_the_next() -> None:
+    bad = {"state": "wedged", "why": "no token"}
+    host = weeks.host(weeks.every_5_minutes(lambda hours: bad if 10 <= hours < 10.5 else {}))
+    assert [(one.state, (one.start_s - weeks.SINCE_S) / weeks.HOUR_S) for one in host.stretches] == [
+        ("ok", 0.0),
+        ("wedged", 10.0),
+        ("ok", 10.5),
+    ]
+    assert host.unknown_share == 0

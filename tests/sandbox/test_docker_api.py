@@ -70,6 +70,14 @@ def serving(engine: docker.DockerClient, name: str, model: Path, **fields: Any) 
     return container
 
 
+def test_a_container_lists_what_of_the_host_it_sees(engine: docker.DockerClient, model: Path) -> None:
+    """Who mounts a model uses it: it is neither called unused nor removed."""
+    create(engine, "one", model, Binds=[f"{model}:/m:ro"])
+    (mount,) = engine.api.inspect_container("one")["Mounts"]
+    assert (mount["Type"], mount["Source"], mount["Destination"], mount["RW"]) == ("bind", str(model), "/m", False)
+    assert engine.api.containers(all=True)[0]["Mounts"] == [mount]
+
+
 def until(true: Any, timeout_s: float = 10) -> None:
     end_s = time.monotonic() + timeout_s
     while not true():

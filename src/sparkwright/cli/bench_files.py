@@ -62,11 +62,12 @@ def compare(context: object, first: str, second: str, json: bool = False, debug:
     help={
         "file": "the JSON that `vllm bench serve --save-result` wrote, or its printed text",
         "name": "of the results; the file's name if not given",
+        "json": "the results as they were taken in",
         "debug": "show the traceback of an error",
     },
 )
 @reporting
-def take_in(context: object, file: str, name: str = "", debug: bool = False) -> int:
+def take_in(context: object, file: str, name: str = "", json: bool = False, debug: bool = False) -> int:
     """Take in what `vllm bench serve` measured, to lay it beside ours."""
     from sparkwright.cli.bench_results import FOLDER
     from sparkwright.cli.project import Project
@@ -83,6 +84,9 @@ def take_in(context: object, file: str, name: str = "", debug: bool = False) -> 
         raise Refused(f"{folder} is an experiment of the lab.", fix="--name OTHER")
     files.write(folder, found)
     page.write(folder, found)
+    if json:
+        say(files.to_json(found), end="")
+        return 0
     summary.show(found)
     say(f"\n{folder / files.JSON}: `invoke bench.compare {found.name} OTHER` lays it beside others.")
     return 0
@@ -90,24 +94,32 @@ def take_in(context: object, file: str, name: str = "", debug: bool = False) -> 
 
 @task(
     positional=["results"],
-    help={"results": "a results file, or the name of an experiment", "debug": "show the traceback of an error"},
+    help={
+        "results": "a results file, or the name of an experiment",
+        "json": "the results themselves",
+        "debug": "show the traceback of an error",
+    },
 )
 @reporting
-def report(context: object, results: str, debug: bool = False) -> int:
+def report(context: object, results: str, json: bool = False, debug: bool = False) -> int:
     """Print the tables of an experiment, and make its page and its CSV again."""
     from sparkwright.results import files, page, summary
 
     found, path = _read(results), _find(results)
     folder = path if path.is_dir() else path.parent
-    summary.show(found)
     files.write(folder, found)
-    say(f"\n{folder / page.write(folder, found)}")
+    written = page.write(folder, found)
+    if json:
+        say(files.to_json(found), end="")
+        return 0
+    summary.show(found)
+    say(f"\n{folder / written}")
     return 0
 
 
-@task(name="list", help={"debug": "show the traceback of an error"})
+@task(name="list", help={"json": "one object an experiment", "debug": "show the traceback of an error"})
 @reporting
-def show_all(context: object, debug: bool = False) -> int:
+def show_all(context: object, json: bool = False, debug: bool = False) -> int:
     """The experiments of this project: what was measured, where and when."""
     from sparkwright.cli.bench_results import FOLDER
     from sparkwright.cli.project import Project
@@ -115,6 +127,10 @@ def show_all(context: object, debug: bool = False) -> int:
 
     for path in sorted((Project.here_or_cwd() / FOLDER).glob(f"*/{files.JSON}")):
         found = files.read(path)
+        if json:
+            about = {"name": found.name, "experiment": found.experiment, "host": found.host}
+            say_json({**about, "cells": len(found.cells), "created_at": found.created_at})
+            continue
         say(
             f"{found.name:<28} {found.experiment:<8} {found.host or '-':<20} {len(found.cells):>3} cells  {found.created_at}"
         )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from invoke.tasks import task
 
+from sparkwright.cli.agreeing import agreed
 from sparkwright.cli.reporting import reporting, worst
 
 
@@ -29,19 +28,7 @@ def doctor(
     """
     from sparkwright.cli import doctor_answers
 
-    return worst(doctor_answers.run(host, fix=fix, agreed=lambda: yes or _agreed(), json=json))
-
-
-def _agreed() -> bool:
-    """Ask a person; nobody to ask is a no."""
-    if not sys.stdin.isatty():
-        print("nobody is there to ask: give --yes to do them.", file=sys.stderr)
-        return False
-    print("Do these? [y/N] ", end="", file=sys.stderr, flush=True)  # standard output may be a program's
-    try:
-        return input().strip().lower() in ("y", "yes")
-    except (EOFError, KeyboardInterrupt):
-        return False
+    return worst(doctor_answers.run(host, fix=fix, agreed=lambda: agreed("Do these?", yes=yes), json=json))
 
 
 TASKS = [doctor]

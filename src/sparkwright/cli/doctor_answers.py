@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from sparkwright import lockfile, recipe
 from sparkwright.cli import planning, session
 from sparkwright.cli.hosts import Chosen, choose
 from sparkwright.cli.pinning import lock_folder
-from sparkwright.console import tables
+from sparkwright.console import grid, tables
 from sparkwright.console.out import say, say_json
 from sparkwright.doctor.checks import clock
 from sparkwright.doctor.mends import MENDS
@@ -169,8 +168,7 @@ def _show(seen: Sequence[Seen]) -> None:
         if one.error:
             console.print(styled("failed", one.error), soft_wrap=True)
             continue
-        width = shutil.get_terminal_size(tables.WIDE).columns
-        for style, text in tables.lines([_row(finding) for finding in one.findings], COLUMNS, width):
+        for style, text in tables.lines([_row(finding) for finding in one.findings], COLUMNS, grid.width()):
             console.print(styled(style, text), soft_wrap=True)
         for name in one.mended:
             console.print(styled("changed", f"mended: {name}: {MENDS[name].says}"), soft_wrap=True)

@@ -9,8 +9,9 @@ from typing import Any
 from invoke.collection import Collection
 from invoke.tasks import task
 
+from sparkwright.cli.agreeing import agreed
 from sparkwright.cli.reporting import reporting, worst
-from sparkwright.console.out import say
+from sparkwright.console.out import say, say_error, say_json
 from sparkwright.errors import Exit, SparkwrightError
 
 
@@ -20,12 +21,19 @@ from sparkwright.errors import Exit, SparkwrightError
         "all": "images of every repository; else only of those that the recipes name",
         "check": "show only: exit 2 when something would go",
         "yes": "do not ask",
+        "json": "one object a host: its images, and what was freed (null: nothing was removed)",
         "debug": "show the traceback of an error",
     }
 )
 @reporting
 def prune(
-    context: object, host: str = "", all: bool = False, check: bool = False, yes: bool = False, debug: bool = False
+    context: object,
+    host: str = "",
+    all: bool = False,
+    check: bool = False,
+    yes: bool = False,
+    json: bool = False,
+    debug: bool = False,
 ) -> int:
     """Show which images of a host nothing needs and what removing them frees, ask, and remove them."""
     from sparkwright.cli import session
@@ -38,19 +46,21 @@ def prune(
             try:
                 args = _prune_args(chosen, member, everything=all)
                 found = session.look(chosen.fleet, member, "prune_images", args, check=True)
-                going = _show(member.host.name, found)
-                if not going:
-                    codes.append(int(Exit.OK))
-                    continue
-                if check or not _agreed(yes, member.host.name):
-                    codes.append(int(Exit.CHANGES))
-                    continue
-                only = [row["id"] for row in going]
-                done = session.look(chosen.fleet, member, "prune_images", {**args, "only": only}, exclusive=True)
-                say(f"{member.host.name}: {done['freed_bytes'] / 1e9:.1f} GB freed.")
+                going = [row for row in found["images"] if not row["kept"]]
+                if not json:
+                    _show(member.host.name, found)
+                freed = None
+                if going and not check and agreed(f"Remove these from {member.host.name}?", yes=yes):
+                    only = {**args, "only": [row["id"] for row in going]}
+                    freed = session.look(chosen.fleet, member, "prune_images", only, exclusive=True)["freed_bytes"]
+                codes.append(int(Exit.CHANGES if going and freed is None else Exit.OK))
+                if json:
+                    say_json({"host": member.host.name, "images": found["images"], "freed_bytes": freed})
+                elif freed is not None:
+                    say(f"{member.host.name}: {freed / 1e9:.1f} GB freed.")
             except SparkwrightError as error:
                 error.where = error.where or member.host.name
-                say(error, file=sys.stderr)
+                say_error(error, json=json, host=member.host.name)
                 codes.append(int(error.exit))
     finally:
         for member in chosen.fleet.members:
@@ -132,25 +142,22 @@ def _prune_args(chosen: Any, member: Any, *, everything: bool) -> dict[str, Any]
     }
 
 
-def _show(host: str, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Print what stays and what would go; returns the latter."""
-    from sparkwright.console import words
+def _show(host: str, found: dict[str, Any]) -> None:
+    """Print what stays and what would go."""
+    from sparkwright.console import grid, listed, words
 
-    going = [row for row in found["images"] if not row["kept"]]
-    for row in found["images"]:
-        name = row["names"][0] if row["names"] else row["id"][7:19]
-        say(f"{host}: {'keep' if row['kept'] else 'free'} {words.size(row['frees_bytes']):>9}  {name}  {row['kept']}")
+    going = any(not row["kept"] for row in found["images"])
+    rows = [
+        (
+            *(host, "keep" if row["kept"] else "free", words.size(row["frees_bytes"])),
+            *(row["names"][0] if row["names"] else row["id"][7:19], row["kept"]),
+        )
+        for row in found["images"]
+    ]
+    listed.show(
+        [*map(grid.Column, ("HOST", "STATE")), grid.Column("FREES", 1), *map(grid.Column, ("IMAGE", "WHY"))], rows
+    )
     say(f"{host}: would free {words.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
-    return going
-
-
-def _agreed(yes: bool, host: str) -> bool:
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        say("Nobody to ask: say --yes.", file=sys.stderr)
-        return False
-    return input(f"Remove these from {host}? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def images_collection() -> Collection:

@@ -10,8 +10,9 @@ from typing import Any
 
 from invoke.tasks import task
 
+from sparkwright.cli.agreeing import agreed
 from sparkwright.cli.reporting import reporting, worst
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import error_row, say, say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
 
 HELP = {
@@ -89,7 +90,7 @@ def lock(
         pending = any(one.state in ("moved", "new") for one in asked)
         return int(worst([*failed, int(Exit.CHANGES) if pending else int(Exit.OK)]))
     fresh = [one for one in asked if one.state in ("new", "moved", "completed")]
-    if any(one.state == "moved" for one in fresh) and not _agreed(yes):
+    if any(one.state == "moved" for one in fresh) and not agreed("Write this to spark.lock?", yes=yes):
         say("spark.lock is as it was.", file=sys.stderr)
         return int(worst([*failed, int(Exit.CHANGES)]))
     _write(fresh)
@@ -178,7 +179,16 @@ def _show(one: Pinned, *, json: bool) -> None:
             "rows": rows,
             "gone": (one.new or {}).get("gone"),
         }
-        say_json({**said, "msg": str(one.error or "")})
+        say_json(
+            {
+                **said,
+                **(
+                    error_row(str(one.error), one.error.exit, host=one.member.host.name)
+                    if one.error is not None
+                    else {}
+                ),
+            }
+        )
         return
     if one.error is not None:
         say(f"{one.key}: {one.error}", file=sys.stderr)
@@ -206,15 +216,6 @@ def _state(one: Pinned) -> str:
     about += [new["created"][:10]] if new.get("created") else []
     about += [words.size(new["size_bytes"])] if new.get("size_bytes") else []
     return f"{one.state}: {', '.join(about)}"
-
-
-def _agreed(yes: bool) -> bool:
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        say("Nobody to ask: say --yes.", file=sys.stderr)
-        return False
-    return input("Write this to spark.lock? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _write(fresh: list[Pinned]) -> None:

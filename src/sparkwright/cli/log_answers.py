@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -12,15 +11,12 @@ from typing import Any
 
 from sparkwright.cli import planning, session
 from sparkwright.cli.hosts import reach
-from sparkwright.console import state_table
-from sparkwright.console.out import say, say_json
+from sparkwright.console import grid, state_table
+from sparkwright.console.out import error_row, say, say_json
 from sparkwright.engine import log_text, logs
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet import Member
 from sparkwright.trust.visible import visible
-
-#: columns where no terminal tells its width
-WIDE = (160, 24)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ def _answer(member: Member, data: Mapping[str, Any] | None) -> Found:
 def show(one: Found, *, state: bool, json: bool, titled: bool) -> None:
     """Print one log, or its state; titled: with its host's name above."""
     if json:
-        said = {"error": one.error} if one.error else {}
+        said = error_row(one.error, one.error_exit) if one.error else {}
         body = one.state if state else {"text": one.text}
         say_json({**one.source, **body, **said})
     elif one.error:
@@ -99,6 +95,6 @@ def _lines(one: Found, *, state: bool, titled: bool) -> Iterable[str]:
     if titled:
         yield f"{' '.join(one.source.values())}:"
     if state:
-        yield from state_table.lines(one.state, shutil.get_terminal_size(WIDE).columns)
+        yield from state_table.lines(one.state, grid.width())
     elif one.text:
         yield one.text.removesuffix("\n")

@@ -10,36 +10,55 @@ from invoke.tasks import task
 
 from sparkwright import program
 from sparkwright.cli.reporting import optional_word, reporting
-from sparkwright.console.out import say
+from sparkwright.console.out import say, say_json
 
 
 @task(
-    help={"host": "whose docker run command", "recipe": "another recipe than the host's", "debug": "show the traceback"}
+    help={
+        "host": "whose docker run command",
+        "recipe": "another recipe than the host's",
+        "json": "one JSON object: host, script",
+        "debug": "show the traceback",
+    }
 )
 @reporting
-def render(context: object, host: str = "", recipe: str = "", debug: bool = False) -> int:
+def render(context: object, host: str = "", recipe: str = "", json: bool = False, debug: bool = False) -> int:
     """Print the docker run command of a host's recipe, as a script that works by hand."""
     from sparkwright.cli.hosts import choose
     from sparkwright.cli.planning import docker_run_script
 
     chosen = choose(host)
     script = docker_run_script(chosen.hosts[0], chosen.project, recipe)
-    if sys.stdout.isatty():
+    if json:
+        say_json({"host": chosen.hosts[0].name, "script": script})
+    elif sys.stdout.isatty():
         say(script, end="")
     else:
         print(script, end="")  # a file or a program gets it byte for byte
     return 0
 
 
-@task(help={"host": "only these", "debug": "show the traceback"})
+@task(help={"host": "only these", "json": "one JSON object a host", "debug": "show the traceback"})
 @reporting
-def hosts(context: object, host: str = "all", debug: bool = False) -> int:
+def hosts(context: object, host: str = "all", json: bool = False, debug: bool = False) -> int:
     """List the hosts of the inventory: address, groups, recipe."""
     from sparkwright.cli.hosts import choose
+    from sparkwright.console import grid, listed
 
-    for one in choose(host).hosts:
-        where = one.connection if one.connection != "ssh" else f"ssh {one.address}"
-        say(f"{one.name:<16} {where:<32} {','.join(one.groups):<16} {one.recipe or '-'}")
+    found = choose(host).hosts
+    if json:
+        for one in found:
+            about = {"host": one.name, "connection": one.connection, "address": one.address}
+            say_json({**about, "groups": list(one.groups), "recipe": one.recipe})
+        return 0
+    rows = [
+        (
+            *(one.name, one.connection if one.connection != "ssh" else f"ssh {one.address}"),
+            *(",".join(one.groups), one.recipe or "-"),
+        )
+        for one in found
+    ]
+    listed.show([*map(grid.Column, ("HOST", "ADDRESS")), grid.Column("GROUPS", 1), grid.Column("RECIPE")], rows)
     return 0
 
 
@@ -55,29 +74,33 @@ def init(context: object, folder: str | None = None) -> int:
     return 0
 
 
-@task(positional=["kind"], help={"kind": "host, groups, recipe, playbook, lock or results"})
+@task(
+    positional=["kind"],
+    help={"kind": "host, groups, recipe, playbook, lock or results", "json": "on one line, instead of indented"},
+)
 @reporting
-def schema(context: object, kind: str) -> int:
+def schema(context: object, kind: str, json: bool = False) -> int:
     """Print the JSON Schema of one kind of file, for an editor."""
-    import json
+    from json import dumps
 
     from sparkwright.userfiles import schemas
 
-    print(json.dumps(schemas.schema(kind), indent=2))
+    print(dumps(schemas.schema(kind), indent=None if json else 2))
     return 0
 
 
 @task(
     name="module",
     positional=optional_word("docs.module", "name"),
-    help={"name": "a module; without a name they are listed"},
+    help={"name": "a module; without a name they are listed", "json": "one JSON object: name, text"},
 )
 @reporting
-def module_docs(context: object, name: str | None = None) -> int:
+def module_docs(context: object, name: str | None = None, json: bool = False) -> int:
     """What a module guarantees, its arguments with units, what it returns, what can go wrong."""
     from sparkwright import docs
 
-    print(program.typed(docs.module(name) if name else docs.index()))
+    text = program.typed(docs.module(name) if name else docs.index())
+    say_json({"name": name, "text": text}) if json else print(text)
     return 0
 
 

@@ -9,18 +9,30 @@ from typing import Any
 
 from sparkwright import lockfile
 from sparkwright.cli import folder_answers, planning, session, sharing
+from sparkwright.cli.agreeing import agreed
 from sparkwright.cli.hosts import Chosen, choose
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.cli.reporting import worst
 from sparkwright.cli.shown import Shown
-from sparkwright.console.out import say, say_json
+from sparkwright.console import grid, listed
+from sparkwright.console.out import error_row, say, say_json
 from sparkwright.console.words import size as in_words
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet import Member, failure
 from sparkwright.inventory.host import Host
 from sparkwright.plan.model import Plan, Task
 from sparkwright.trust.visible import one_line
+
+#: of `models.list`
+LISTED = (
+    grid.Column("HOST"),
+    grid.Column("MODEL"),
+    grid.Column("SIZE", leaves=1),
+    grid.Column("STATE"),
+    grid.Column("USED BY"),
+    grid.Column("FOLDER"),
+)
 
 
 @dataclass
@@ -29,6 +41,10 @@ class Answers:
 
     found: dict[str, Any]
     errors: dict[str, SparkwrightError]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The errors as --json gives them."""
+        return [error_row(str(error), error.exit, host=host) for host, error in self.errors.items()]
 
     def exit(self, others: Exit = Exit.OK) -> int:
         """The worst of what happened."""
@@ -63,16 +79,20 @@ def list_models(pattern: str, *, as_json: bool) -> int:
     answers = ask(chosen, "models", folder_answers.Models, lambda host: {})
     rows = [(host, one) for host in answers.found for one in answers.found[host]["models"]]
     if as_json:
-        say_json([{"host": host, **one} for host, one in rows])
+        say_json([{"host": host, **one} for host, one in rows] + answers.rows())
         return answers.exit()
-    for host, one in rows:
-        state = f"{len(one['changed'])} files changed" if one["changed"] else "whole"
-        used = f"used by {', '.join(one['used_by'])}" if one["used_by"] else "unused"
-        model = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}"
-        say(one_line(f"{host:<12} {model:<52} {in_words(one['size_bytes']):>9}  {state}, {used}  {one['dir']}"))
+    listed.show(LISTED, [_cells(host, one) for host, one in rows])
     if not rows and not answers.errors:
         say("no models that sparkwright proved.")
     return answers.exit()
+
+
+def _cells(host: str, one: Mapping[str, Any]) -> tuple[str, ...]:
+    """A model as a row of LISTED."""
+    changed, used = len(one["changed"]), ", ".join(one["used_by"])
+    state = f"{changed} file{'s' * (changed != 1)} changed" if changed else "whole"
+    model = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}"
+    return host, model, in_words(one["size_bytes"]), state, used or "unused", one["dir"]
 
 
 def verify(pattern: str, *, deep: bool, as_json: bool) -> int:
@@ -81,7 +101,9 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> int:
     models = {host.name: locked_model(chosen.project, host) for host in chosen.hosts}
     answers = ask(chosen, "verify_model", folder_answers.Verified, lambda host: {**models[host.name], "deep": deep})
     if as_json:
-        say_json([{"host": host, "id": models[host]["id"], **one} for host, one in answers.found.items()])
+        say_json(
+            [{"host": host, "id": models[host]["id"], **one} for host, one in answers.found.items()] + answers.rows()
+        )
     else:
         for host, one in answers.found.items():
             how = "every byte read again" if deep else "as proved"
@@ -157,8 +179,10 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> int:
         say(f"{in_words(total)} can be freed." if rows else "nothing to free.")
     if not rows:
         return _ended([], answers, as_json=as_json)
-    if not yes and not _agreed(f"Remove {len(rows)} models? [y/N] "):
+    if not agreed(f"Remove {len(rows)} models?", yes=yes):
         say("nothing was removed.", file=sys.stderr)
+        if as_json:
+            say_json([{"host": host, **one} for host, one in rows] + answers.rows())
         return answers.exit(Exit.CHANGES)
     return _ended(_removed(choose(pattern), rows, answers), answers, as_json=as_json)
 
@@ -218,17 +242,7 @@ def _removed(chosen: Chosen, rows: list[tuple[str, Any]], answers: Answers) -> l
 
 def _ended(done: list[dict[str, Any]], answers: Answers, *, as_json: bool) -> int:
     if as_json:
-        say_json(done)
+        say_json(done + answers.rows())
     for one in [] if as_json else done:
         say(one_line(f"{one['host']:<12} {one['dir']}: {in_words(one['freed_bytes'])} freed"))
     return answers.exit()
-
-
-def _agreed(question: str) -> bool:
-    """Without a person to ask nothing is removed."""
-    if not sys.stdin.isatty():
-        return False
-    try:
-        return input(question).strip().lower() in ("y", "yes")
-    except (EOFError, KeyboardInterrupt):
-        return False

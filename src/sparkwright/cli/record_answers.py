@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sparkwright.cli.hosts import choose
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import say, say_error, say_json
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet import Fleet, Member
 from sparkwright.plan.events import Event
@@ -20,7 +19,7 @@ from sparkwright.trust.shapes import fitted, line, moment
 
 def history(pattern: str, last: int, *, json: bool) -> list[int]:
     """Print the acts on each host. Returns the exit codes."""
-    answers, codes = _ask(pattern, {"verb": "history"})
+    answers, codes = _ask(pattern, {"verb": "history"}, json=json)
     for host, events in answers.items():
         rows = [one for one in events if one["event"] == "history"][:last]
         if json:
@@ -35,9 +34,9 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
     return codes
 
 
-def incident(pattern: str, run: str, to: str) -> list[int]:
+def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
     """Write each host's bundle into a folder. Returns the exit codes."""
-    answers, codes = _ask(pattern, {"verb": "incident", "run": run})
+    answers, codes = _ask(pattern, {"verb": "incident", "run": run}, json=json)
     for host, events in answers.items():
         try:
             found, files = _bundle(host, events, run)
@@ -45,8 +44,11 @@ def incident(pattern: str, run: str, to: str) -> list[int]:
             folder = folder / host if to and len(answers) > 1 else folder
             evidence.keep(folder, files)
         except SparkwrightError as error:
-            say(error, file=sys.stderr)
+            say_error(error, json=json, host=host)
             codes.append(int(error.exit))
+            continue
+        if json:
+            say_json({"host": host, "incident": found, "folder": str(folder), "files": sorted(files)})
             continue
         say(f"{folder}: {', '.join(sorted(files))}")
         say(_why(files.get("about.json", "")), end="")
@@ -98,7 +100,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
     return Exit.OK
 
 
-def _ask(pattern: str, header: dict[str, Any]) -> tuple[dict[str, list[Event]], list[int]]:
+def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> tuple[dict[str, list[Event]], list[int]]:
     """What each host answers, by name, and the exit code of each."""
     chosen = choose(pattern)
     answers: dict[str, list[Event]] = {}
@@ -112,7 +114,9 @@ def _ask(pattern: str, header: dict[str, Any]) -> tuple[dict[str, list[Event]], 
         chosen.fleet.close()
     for member in chosen.fleet.members:
         if member.recap is not None:
-            say(f"{member.host.name}: {member.recap['msg']}")
+            error = SparkwrightError(str(member.recap["msg"]))
+            error.exit = Exit(member.recap["exit"])
+            say_error(error, json=json, host=member.host.name)
     codes = [member.recap["exit"] if member.recap else Exit.OK for member in chosen.fleet.members]
     return {name: answers[name] for name in sorted(answers)}, codes
 

@@ -28,14 +28,17 @@ def history(context: object, host: str = "", last: int = 20, json: bool = False,
         **HELP,
         "run": "the incident's run; the newest if not given",
         "to": "where to; incidents/HOST/RUN if not given",
+        "json": "one object a host: its incident, the folder, the files",
     }
 )
 @reporting
-def incident(context: object, host: str = "", run: str = "", to: str = "", debug: bool = False) -> int:
+def incident(
+    context: object, host: str = "", run: str = "", to: str = "", json: bool = False, debug: bool = False
+) -> int:
     """Fetch what was kept of a server that failed: log, inspect, memory, kernel lines, plan and events."""
     from sparkwright.cli import record_answers
 
-    return worst(record_answers.incident(host, run, to))
+    return worst(record_answers.incident(host, run, to, json=json))
 
 
 @task(

@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright import report
 from sparkwright.cli import asking
 from sparkwright.cli.hosts import Chosen
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import error_row, say, say_json
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.state import write_atomically
 
@@ -36,7 +36,7 @@ def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
         for one in hosts:
             rows = [] if one.error else [asdict(span) for span in one.spans]
             about: dict[str, Any] = {"host": one.name, "span_s": one.span_s, "checks": len(one.checks), "spans": rows}
-            say_json({**about, **({"error": one.error} if one.error else {})})
+            say_json({**about, **(error_row(one.error, one.error_exit) if one.error else {})})
     else:
         path = Path(to)
         try:

@@ -80,4 +80,5 @@ def _say(error: SparkwrightError, options: dict[str, Any]) -> None:
         unreachable = int(error.exit is Exit.UNREACHABLE)
         counts = {"ok": 0, "changed": 0, "failed": 1 - unreachable, "skipped": 0, "unreachable": unreachable}
         recap = event("recap", host=options.get("host", ""), **counts, exit=int(error.exit), seconds=0, msg=said)
+        recap["error"] = said
         print(json.dumps(recap, ensure_ascii=False))

@@ -5,20 +5,24 @@ from __future__ import annotations
 from invoke.tasks import task
 
 from sparkwright.cli.reporting import optional_word, reporting
+from sparkwright.console.out import say_json
 from sparkwright.errors import Refused
 
 
 @task(
     positional=optional_word("sandbox.fault", "name"),
-    help={"name": "what to break; `none` mends; without a name they are listed"},
+    help={"name": "what to break; `none` mends; without a name they are listed", "json": "one JSON object"},
 )
 @reporting
-def fault(context: object, name: str | None = None) -> int:
+def fault(context: object, name: str | None = None, json: bool = False) -> int:
     """Break one thing in the sandbox, now and for the next start."""
     import difflib
 
     from sparkwright.sandbox import control
 
+    if not name and json:
+        say_json(control.FAULTS)
+        return 0
     if not name:
         width = max(map(len, control.FAULTS))
         for known, what in control.FAULTS.items():
@@ -31,6 +35,9 @@ def fault(context: object, name: str | None = None) -> int:
     folder = control.default_folder()
     control.up(folder)
     control.fault(folder, None if name == "none" else name)
+    if json:
+        say_json({"fault": None if name == "none" else name})
+        return 0
     print("sandbox: nothing is broken." if name == "none" else f"sandbox: {name}: {control.FAULTS[name]}")
     return 0
 
@@ -46,13 +53,17 @@ def down(context: object) -> int:
     return 0
 
 
-@task
+@task(help={"json": "one JSON object"})
 @reporting
-def status(context: object) -> int:
+def status(context: object, json: bool = False) -> int:
     """What the sandbox is doing: containers, models in Ollama, memory, fault."""
     from sparkwright.sandbox import control
 
-    for name, value in control.status(control.default_folder()).items():
+    found = control.status(control.default_folder())
+    if json:
+        say_json(found)
+        return 0
+    for name, value in found.items():
         print(f"{name:<12} {value}")
     return 0
 

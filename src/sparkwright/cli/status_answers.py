@@ -165,9 +165,10 @@ def pinned(chosen: Chosen) -> dict[str, Pinned]:
 def _unasked(member: Member, error: SparkwrightError, wanted: Pinned) -> Row:
     state = "unreachable" if error.exit is Exit.UNREACHABLE else "unknown"
     why = str(error).removeprefix("unreachable: ")
-    return Row(member.host.name, state, why, wanted.recipe, exit=int(error.exit))
+    return Row(member.host.name, state, why, wanted.recipe, error=str(error), exit=int(error.exit))
 
 
 def _print_json(rows: list[Row]) -> None:
     for row in rows:
-        say_json(asdict(row))
+        told = asdict(row)
+        say_json(told if row.error else {name: value for name, value in told.items() if name != "error"})

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from sparkwright.console import words
+from sparkwright.console import grid, words
 from sparkwright.console.board import Board, Row
 from sparkwright.console.host_lines import HostLines
 from sparkwright.console.live import STYLES
@@ -19,6 +18,13 @@ from sparkwright.trust.visible import visible
 AROUND = 6
 A_SECOND = 4
 STYLE = {**STYLES, "muted": "dim"}
+COLUMNS = (
+    grid.Column("HOST"),
+    grid.Column("VERDICT"),
+    grid.Column("TIME", leaves=2),
+    grid.Column("PROGRESS", leaves=1),
+    grid.Column("STAGE"),
+)
 
 
 class HostTable:
@@ -51,26 +57,27 @@ class HostTable:
         """A line above the table, or below it at the end."""
         self._console.print(Text(visible(text).rstrip(), style=STYLE.get(style, "")), soft_wrap=True)
 
-    def _table(self) -> Table:
+    def _table(self) -> Text:
+        """At the end every row with all that it says; before that as much as the terminal holds."""
         every = len(self._board.rows)
         room = every if self._ended else max(3, self._console.size.height - AROUND)
         rows = self._board.foremost(room)
-        more = None if len(rows) == every else f"and {every - len(rows)} more; {self._board.totals()}"
-        table = Table(box=None, pad_edge=False, header_style="dim", caption=more, caption_justify="left")
-        for title in ("HOST", "STAGE", "PROGRESS"):
-            table.add_column(title, no_wrap=title != "STAGE", overflow="ellipsis")
-        table.add_column("TIME", justify="right", no_wrap=True)
-        table.add_column("VERDICT", no_wrap=True)
-        for row in rows:
-            table.add_row(*self._cells(row))
-        return table
+        title, *shown = grid.lines(COLUMNS, [self._cells(row) for row in rows], self._console.width)
+        lines = [Text(grid.text(line), style="dim") for line in title]
+        for row, found in zip(rows, shown, strict=True):
+            style = STYLE.get(row.style, "")
+            lines += [
+                Text.assemble(*((text, style if name == "VERDICT" else "") for name, text in one)) for one in found
+            ]
+        if len(rows) < every:
+            lines.append(Text(f"and {every - len(rows)} more; {self._board.totals()}", style="dim"))
+        return Text("\n").join(lines)
 
-    def _cells(self, row: Row) -> tuple[Text, ...]:
+    def _cells(self, row: Row) -> tuple[str, ...]:
         took_s = self._board.took_s(row)
-        style = STYLE.get(row.style, "")
-        stage = words.short(row.stage, 200 if self._ended else 60)
+        stage = visible(words.line(row.stage) if self._ended or row.ended else words.short(row.stage, 60))
         time = "" if took_s is None else words.duration(took_s)
-        return Text(row.host), Text(stage), Text(row.progress), Text(time), Text(row.verdict, style=style)
+        return visible(row.host), row.verdict, time, visible(row.progress), stage
 
 
 class _Said(HostLines):

@@ -6,6 +6,7 @@ import json
 import sys
 from typing import TextIO
 
+from sparkwright.errors import Exit
 from sparkwright.plan.events import Event
 
 HIDDEN = ("alive",)
@@ -20,7 +21,8 @@ class JsonLines:
 
     def on(self, event: Event) -> None:
         if event["event"] == "recap":
-            self._recaps.append(event)
+            fine = event["exit"] in (Exit.OK, Exit.CHANGES)
+            self._recaps.append(event if fine else {**event, "error": event.get("msg", "")})
         elif event["event"] not in HIDDEN:
             self._print(event)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sparkwright.console import rolled, words
+from sparkwright.console import grid, rolled, words
 from sparkwright.plan.events import KNOWN_AFTER, Event
 from sparkwright.trust.visible import visible
 
@@ -192,8 +192,12 @@ def _rows(before: Any, after: Any) -> list[tuple[str, str]]:
 
 
 def _lines_of(value: Any) -> list[str]:
+    """A value for a person: on a terminal one line is cut, in a pipe it is whole."""
     text = value if isinstance(value, str) and len(value) <= COMPARED else ""
-    return text.splitlines() if "\n" in text else [words.short(value)]
+    if "\n" in text:
+        return text.splitlines()
+    whole = words.line(value)
+    return [whole if grid.width() is None and len(whole) <= COMPARED else words.short(value)]
 
 
 def plain(style: str, text: str) -> None:

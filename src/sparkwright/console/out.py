@@ -4,8 +4,10 @@ commands as they are typed here."""
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, TextIO
 
+from sparkwright.errors import SparkwrightError
 from sparkwright.program import typed, typed_in
 from sparkwright.trust.bounds import clean
 from sparkwright.trust.visible import visible
@@ -14,6 +16,19 @@ from sparkwright.trust.visible import visible
 def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:
     """As `print`, with control characters made visible: it may quote a host, a hub or a file."""
     print(typed(visible(str(text))), end=end, file=file, flush=True)
+
+
+def say_error(error: SparkwrightError, *, json: bool, host: str = "") -> None:
+    """Why there is no answer: a sentence on standard error, and with --json a line on standard output."""
+    named = host if host and host not in (error.where, str(error).partition(":")[0]) else ""
+    say(f"{named}: {error}" if named else error, file=sys.stderr)
+    if json:
+        say_json(error_row(str(error), error.exit, host=host))
+
+
+def error_row(sentence: str, code: int, *, host: str = "") -> dict[str, Any]:
+    """An error as --json gives it, of every command: what is wrong, and the exit code that it stands for."""
+    return {**({"host": host} if host else {}), "error": sentence, "exit": int(code)}
 
 
 def say_json(value: Any) -> None:

@@ -12,8 +12,11 @@ VALUE_COLUMNS = 28
 LEAST_EVIDENCE = 10
 
 
-def lines(state: Mapping[str, Any], columns: int) -> list[str]:
-    """The table. state: an EngineState as JSON. columns: of the terminal; evidence is cut there, a value never is."""
+def lines(state: Mapping[str, Any], columns: int | None) -> list[str]:
+    """The table. state: an EngineState as JSON. columns: of the terminal; evidence is cut there, a value never is.
+
+    None: no terminal, nothing is cut.
+    """
     rows = [(name, _shown(state[name]), message(state["evidence"].get(name, ""))) for name in FIELDS]
     rows += [(f"stage {name}", f"{seconds:g} s", "") for name, seconds in state["stage_s"].items()]
     rows += [("warning", "", message(text)) for text in state["warnings"]]
@@ -22,7 +25,9 @@ def lines(state: Mapping[str, Any], columns: int) -> list[str]:
     return [_row(f"{name:<{names}}  {value:<{values}}", evidence, columns) for name, value, evidence in rows]
 
 
-def _row(start: str, evidence: str, columns: int) -> str:
+def _row(start: str, evidence: str, columns: int | None) -> str:
+    if columns is None:
+        return f"{start}  {evidence}".rstrip()
     room = columns - len(start) - 2
     return f"{start}  {_cut(evidence, room)}" if evidence and room >= LEAST_EVIDENCE else start.rstrip()
 

@@ -12,6 +12,7 @@ class Row:
     state: of health/record.py, `up`, `in progress` or `unreachable`. live: of this moment alone, no check speaks for it;
     outdated: why the last one does not. scheduled: the host checks itself. drift: what differs, field by field; behind: what of
     the lock is not what runs ("image", "model"). busy: who works there. interrupted: a run that was cut off, and what settles it.
+    error: why the host could not be asked.
     """
 
     host: str
@@ -38,4 +39,5 @@ class Row:
     busy: str = ""
     interrupted: str = ""
     sandbox: bool = False
+    error: str = ""
     exit: int = 0

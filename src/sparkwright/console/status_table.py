@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from collections.abc import Sequence
 
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from sparkwright.console import words
+from sparkwright.console import grid, words
 from sparkwright.console.status_row import Row
 from sparkwright.console.terminal import terminal
 
-#: columns where no terminal tells its width
-WIDE = (200, 24)
 DIGEST, COMMIT = 12, 8
 STYLES = {
     "ok": "green",
@@ -29,43 +24,60 @@ STYLES = {
     "unreachable": "bold red",
 }
 FINE = ("ok", "up")
-COLUMNS = ("HOST", "STATE", "RECIPE", "IMAGE", "VLLM", "MODEL", "TOK/S", "UP", "MEMORY", "DRIFT", "CHECKED", "WHY")
+COLUMNS = (
+    grid.Column("HOST"),
+    grid.Column("STATE"),
+    grid.Column("RECIPE", leaves=4),
+    grid.Column("IMAGE", leaves=8),
+    grid.Column("VLLM", leaves=7),
+    grid.Column("MODEL", leaves=9),
+    grid.Column("TOK/S", leaves=3),
+    grid.Column("UP", leaves=5),
+    grid.Column("MEMORY", leaves=6),
+    grid.Column("DRIFT", leaves=1),
+    grid.Column("CHECKED", leaves=2),
+    grid.Column("WHY"),
+)
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print the table once; whole where no terminal limits it."""
-    width = shutil.get_terminal_size(WIDE).columns if sys.stdout.isatty() else WIDE[0]
-    terminal(width=width).print(table(rows))
+    """Print the table once."""
+    terminal().print(table(rows, grid.width()), soft_wrap=True)
 
 
 class Screen:
     """The table in place, on a terminal."""
 
     def __init__(self) -> None:
-        self._live = Live(console=terminal(), auto_refresh=False, screen=True)
+        self._console = terminal()
+        self._live = Live(console=self._console, auto_refresh=False, screen=True)
         self._live.start()
 
     def update(self, rows: Sequence[Row]) -> None:
         """Draw the newest answers."""
         at = Text(time.strftime("%H:%M:%S   Ctrl-C ends this"), style="dim")
-        self._live.update(Group(table(rows), at), refresh=True)
+        self._live.update(Group(table(rows, self._console.width), at), refresh=True)
 
     def close(self) -> None:
         """Give the terminal back."""
         self._live.stop()
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """Columns that say nothing of any host are left out."""
+def table(rows: Sequence[Row], room: int | None = None) -> Text:
+    """The table. room: columns of the terminal; None where nothing limits a line. States and their reasons are never cut."""
     cells = [_cells(row) for row in rows]
-    kept = [name for name in COLUMNS if name in ("HOST", "STATE") or any(one[name] not in ("", "-") for one in cells)]
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for name in kept:
-        shown.add_column(name, no_wrap=name != "WHY", overflow="fold" if name == "WHY" else "ellipsis")
-    for row, one in zip(rows, cells, strict=True):
-        style = STYLES.get(row.state, "bold red")
-        shown.add_row(*(Text(one[name], style=style if name == "STATE" else "") for name in kept))
-    return shown
+    title, *shown = grid.lines(COLUMNS, [[one[column.title] for column in COLUMNS] for one in cells], room)
+    styles = [STYLES.get(row.state, "bold red") for row in rows]
+    lines = [Text(grid.text(line), style="dim") for line in title]
+    lines += [_styled(line, style) for style, found in zip(styles, shown, strict=True) for line in found]
+    return Text("\n").join(lines)
+
+
+def _styled(line: grid.Line, style: str) -> Text:
+    """A line whose state has a colour."""
+    found = Text.assemble(*((text, style if title == "STATE" else "") for title, text in line))
+    found.rstrip()
+    return found
 
 
 def _cells(row: Row) -> dict[str, str]:
@@ -115,8 +127,9 @@ def _checked(row: Row) -> str:
 
 
 def _why(row: Row) -> str:
-    """Who works there, or was interrupted, comes before why it is not fine, and that before why no check speaks for it."""
-    return words.short(row.busy or row.interrupted or ("" if row.state in FINE else row.why) or row.outdated, 200)
+    """Who works there, or was interrupted, comes before why it is not fine; of one that seems fine, why no check speaks for it."""
+    said = row.busy or row.interrupted or ("" if row.state == "ok" else row.why)
+    return words.line("; ".join(filter(None, (said, row.outdated if row.state in FINE and not row.busy else ""))))
 
 
 def age(seconds: float) -> str:

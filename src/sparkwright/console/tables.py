@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from sparkwright.console import grid
 from sparkwright.plan.events import Event
 from sparkwright.plan.kinds import said
 from sparkwright.trust.shapes import Usual, fitted, line
 
-#: where no terminal tells its width
-WIDE = (120, 24)
-LEAST = 30
-#: of a column but the last
-WIDEST = 60
 STYLES = {
     "proved": "ok",
     "failed": "failed",
@@ -28,8 +22,12 @@ STYLES = {
     "warning": "changed",
 }
 
-#: module: where its rows are, and the columns: (title, key)
-TABLES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
+ARROW = "→ "
+#: (title, key of a row) of each column; all of them stay, whatever the width
+Columns = Sequence[tuple[str, str]]
+
+#: module: where its rows are, and the columns
+TABLES: dict[str, tuple[str, Columns]] = {
     "verdict": (
         "rows",
         (("CHECK", "check"), ("VERDICT", "verdict"), ("FIGURE / BASELINE", "figure"), ("EVIDENCE", "evidence")),
@@ -59,24 +57,26 @@ class Tables:
             self._write("", "")
             if many:
                 self._write("title", host)
-            for style, text in lines(rows, TABLES[module][1], shutil.get_terminal_size(WIDE).columns):
+            for style, text in lines(rows, TABLES[module][1], grid.width()):
                 self._write(style, text)
 
 
-def lines(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]], width: int) -> list[tuple[str, str]]:
-    """(style, text) of each line; the last column is folded, and a fix stands below it with an arrow. width: of the terminal."""
+def lines(rows: Sequence[dict[str, Any]], columns: Columns, room: int | None) -> list[tuple[str, str]]:
+    """(style, text) of each line; a fix stands below what it is for, with an arrow. room: as `grid.lines` takes it."""
     kept = [(title, key) for title, key in columns if any(row.get(key) for row in rows)]
-    *narrow, (last_title, last) = kept
-    wide = [min(WIDEST, max(len(title), *(len(str(row[key])) for row in rows))) for title, key in narrow]
-    start = sum(wide) + 2 * len(wide)
-    room = max(LEAST, width - start)
-    shown = [("muted", "  ".join([*(f"{title:<{w}}" for (title, _), w in zip(narrow, wide, strict=True)), last_title]))]
-    for row in rows:
-        style = STYLES.get(str(row["verdict"]), "muted")
-        cells = "".join(f"{row[key]!s:<{w}}  " for (_, key), w in zip(narrow, wide, strict=True))
-        folded = textwrap.wrap(str(row[last]), room) or [""]
-        shown.append((style, f"{cells}{folded[0]}".rstrip()))
-        shown += [("muted", " " * start + more) for more in folded[1:]]
-        fix = textwrap.wrap(f"→ {row['fix']}", room) if row.get("fix") else []
-        shown += [("fix", " " * start + more) for more in fix]
-    return shown
+    cells = [[" ".join(str(row.get(key, "")).splitlines()) for _, key in kept] for row in rows]
+    for row, cell in zip(rows, cells, strict=True):
+        cell[-1] += f"\n{ARROW}{row['fix']}" if row.get("fix") else ""
+    title, *shown = grid.lines([grid.Column(title) for title, _ in kept], cells, room)
+    found = [("muted", grid.text(line)) for line in title]
+    for row, lines_of_row in zip(rows, shown, strict=True):
+        found += _styled(STYLES.get(str(row["verdict"]), "muted"), [grid.text(line) for line in lines_of_row])
+    return found
+
+
+def _styled(verdict: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """A row's first line in the style of its verdict, then its evidence, then its fix."""
+    style = "muted"
+    for n, text in enumerate(texts):
+        style = "fix" if text.lstrip().startswith(ARROW) else style
+        yield (style if n else verdict), text

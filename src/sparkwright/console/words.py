@@ -38,8 +38,13 @@ def names(given: Sequence[str], most: int = 12) -> str:
     return " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), *shown[-1:]])
 
 
-def short(value: Any, width: int = 88) -> str:
-    """One line of any value; a digest or commit keeps its first twelve characters."""
+def line(value: Any) -> str:
+    """One line of any value; a digest keeps its first twelve characters."""
     text = "absent" if value is None else value if isinstance(value, str) else str(value)
-    text = re.sub(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}", r"\1…", text.replace("\n", "⏎"))
+    return re.sub(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}", r"\1…", text.replace("\n", "⏎"))
+
+
+def short(value: Any, width: int = 88) -> str:
+    """As `line`, cut to this many characters."""
+    text = line(value)
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -13,15 +13,13 @@ from typing import Any
 from sparkwright.engine import endpoints
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judge import Limits
-from sparkwright.health.record import Container, Record, Server, Serves
+from sparkwright.health.record import Container, Record, Server, Serves, speaks_s
 from sparkwright.host import http_probe
 from sparkwright.host.containers import containers, engine_socket
 from sparkwright.host.machine import Machine
 
 ENGINE_S = 3.0
 HEALTH_S = 2.0
-#: a check by hand speaks for the present as long as this
-BY_HAND_S = 600.0
 #: states that are told from this moment alone: a start goes on, an end may be over
 MOMENTARY = ("starting", "unknown")
 
@@ -88,7 +86,7 @@ def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
 def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:
     """Why a check says nothing of the present; empty when it does."""
     was, box = record.container, now.container
-    if not record.every_s and not 0 <= now.time_s - record.time_s < BY_HAND_S:
+    if not record.every_s and not 0 <= now.time_s - record.time_s < speaks_s(0):
         return "no check in the last 10 minutes"
     if float(good.get("since") or 0) > record.time_s:
         return "no check since the last deploy"

@@ -22,6 +22,8 @@ HISTORY = "health.jsonl"
 #: the history before it was rotated, oldest last: health.jsonl.1, health.jsonl.2 ...
 ROTATED = 4
 ROTATE_BYTES = 4 * 2**20
+#: a check by hand speaks for the present as long as this
+BY_HAND_S = 600.0
 
 State = Literal["ok", "starting", "degraded", "stalled", "wedged", "crash-looping", "down", "unknown"]
 STATES: tuple[State, ...] = get_args(State)
@@ -177,7 +179,7 @@ class Record:
 
     def late(self, now_s: float) -> bool:
         """Whether a scheduled check is overdue: three were missed, or its time is still to come, by a wrong clock."""
-        return self.every_s > 0 and abs(now_s - self.time_s) > 3 * self.every_s
+        return self.every_s > 0 and abs(now_s - self.time_s) > speaks_s(self.every_s)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `from_json` is its inverse."""
@@ -198,6 +200,11 @@ _PARTS: dict[str, type[Any]] = {
     "serves": Serves,
     "cost": Cost,
 }
+
+
+def speaks_s(every_s: float) -> float:
+    """How long a check speaks for, seconds, when no other follows. every_s: of its schedule, 0 by hand."""
+    return 3 * every_s if every_s else BY_HAND_S
 
 
 def checked(data: Any) -> Record:

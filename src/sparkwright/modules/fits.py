@@ -41,9 +41,11 @@ class Fits(Module["Fits.Args"]):
             return Result(msg=f"{available / GIB:.1f} GiB are available, {need.bytes / GIB:.1f} needed", data=data)
         if server is None:
             return Result(msg="what the running server holds is not known; seen once it has stopped", data=data)
-        sizes = [] if args.ollama == "leave" else [one.model.size_bytes for one in ollama_models.look(context).held]
+        held = [one.model.size_bytes for one in ollama_models.look(context).held]
+        taken = need.total_bytes - available - sum(size or 0 for size in held)
+        server = min(server, max(0, taken))  # a dead one holds less than was recorded, and nothing of what Ollama has
+        sizes = [] if args.ollama == "leave" else held
         models = sum(size or 0 for size in sizes)
-        server = min(server, max(0, need.total_bytes - available - models))  # a dead one holds less than was recorded
         freed = server + models
         data["freed_bytes"] = freed
         will = f"{(available + freed) / GIB:.1f} GiB will be available"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.report.stretches import Stretch, seconds, stretches
 from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment
 
 #: states from best to worst; a span is as bad as its worst check
@@ -21,7 +22,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check, as far as the report draws it. None: not known."""
+    """One check, as far as the report draws it. None: not known. every_s: of its schedule, 0 by hand."""
 
     time_s: float
     state: str
@@ -32,6 +33,7 @@ class Check:
     temperature_c: float | None = None
     power_w: float | None = None
     healed: str = ""
+    every_s: float = 0.0
 
 
 #: a check as a host sends it
@@ -43,6 +45,7 @@ CHECK: dict[str, Shape] = {
         ("tok_per_s", "baseline_tok_per_s", "mem_available_bytes", "temperature_c", "power_w"),
         Usual((None, float), None),
     ),
+    "every_s": Usual(moment, 0.0),
 }
 
 
@@ -62,12 +65,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A time in which the host was not ok, from the first such check to the first that was ok again (None: it still is not)."""
+    """A time in which the host was not ok, from the first such check to the first of another state (None: it still is so).
+
+    known: something is known of what came after it.
+    """
 
     state: str
     why: str
     start_s: float
     end_s: float | None
+    known: bool = True
 
 
 @dataclass(frozen=True)
@@ -85,9 +92,20 @@ class Host:
     episodes: Sequence[Episode] = field(default_factory=tuple)
 
     @property
+    def stretches(self) -> list[Stretch]:
+        """The times of which something is known."""
+        return stretches(self.checks, self.until_s)
+
+    @property
     def ok_share(self) -> float | None:
-        """The share of checks that were ok."""
-        return sum(one.state == "ok" for one in self.checks) / len(self.checks) if self.checks else None
+        """The share of the time of which something is known."""
+        known_s = seconds(self.stretches)
+        return seconds(self.stretches, "ok") / known_s if known_s else None
+
+    @property
+    def unknown_share(self) -> float:
+        """The share of the whole time of which nothing is known."""
+        return 1 - seconds(self.stretches) / max(1.0, self.until_s - self.since_s)
 
     @property
     def baseline_tok_per_s(self) -> float | None:
@@ -104,7 +122,9 @@ def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> H
     checks = [Check(**row) for row in fitted(rows, [CHECK], "a check")]
     checks = sorted((one for one in checks if since_s <= one.time_s <= until_s), key=lambda one: one.time_s)
     span_s = length_s(until_s - since_s, checks)
-    return Host(name, since_s, until_s, span_s, checks, list(spans(checks, span_s)), episodes=list(episodes(checks)))
+    return Host(
+        name, since_s, until_s, span_s, checks, list(spans(checks, span_s)), episodes=list(episodes(checks, until_s))
+    )
 
 
 def length_s(whole_s: float, checks: Sequence[Check]) -> float:
@@ -118,7 +138,7 @@ def spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
     """Spans with checks in them, oldest first; they begin at whole multiples of span_s. One without a check is left out."""
     for start, group in itertools.groupby(checks, key=lambda one: one.time_s // span_s * span_s):
         rows = list(group)
-        worst = max(rows, key=lambda one: _severity(one.state))
+        worst = max(rows, key=lambda one: severity(one.state))
         rates = [one.tok_per_s for one in rows if one.tok_per_s is not None]
         memory = [one.mem_available_bytes / GIB for one in rows if one.mem_available_bytes is not None]
         heat = [one.temperature_c for one in rows if one.temperature_c is not None]
@@ -134,15 +154,13 @@ def spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
         )
 
 
-def episodes(checks: Sequence[Check]) -> Iterable[Episode]:
+def episodes(checks: Sequence[Check], until_s: float) -> Iterable[Episode]:
     """Each time that it was not ok; a change from one bad state to another is two of them."""
-    runs = [(state, list(rows)) for state, rows in itertools.groupby(checks, key=lambda one: one.state)]
-    for at, (state, rows) in enumerate(runs):
-        if state != "ok":
-            end_s = runs[at + 1][1][0].time_s if at + 1 < len(runs) else None
-            why = next((one.why for one in rows if one.why), "")
-            yield Episode(state, why, rows[0].time_s, end_s)
+    for one in stretches(checks, until_s):
+        if one.state != "ok":
+            yield Episode(one.state, one.why, one.start_s, None if one.end_s >= until_s else one.end_s, one.known)
 
 
-def _severity(state: str) -> int:
+def severity(state: str) -> int:
+    """How bad a state is: 0 is ok; one that nobody knows is as bad as `unknown`."""
     return SEVERITY.index(state) if state in SEVERITY else SEVERITY.index("unknown")

@@ -51,7 +51,8 @@ def _shown(host: Host) -> dict[str, Any]:
     heat = [one.temperature_c for one in host.spans if one.temperature_c is not None]
     facts = [
         ("checks", f"{len(host.checks):,}"),
-        ("ok", "-" if share is None else f"{100 * share:.1f} %"),
+        ("ok, of the time known", "-" if share is None else f"{100 * share:.1f} %"),
+        ("not known", f"{100 * host.unknown_share:.1f} %"),
         ("times not ok", f"{len(host.episodes)}"),
         ("tok/s, slowest to fastest", f"{min(rates):.1f} to {max(rates):.1f}" if rates else "-"),
         ("baseline, tok/s", figure(host.baseline_tok_per_s)),
@@ -79,6 +80,6 @@ def _plots(host: Host) -> list[Markup]:
             [(one.start_s, one.temperature_c) for one in host.spans if one.temperature_c is not None],
         ),
     ]
-    states = plot.band(host.spans, axis, f"States of {host.name} over time. {table}")
+    states = plot.band(host.stretches, axis, f"States of {host.name} over time. {table}")
     lines = [plot.line(one, points, axis, f"{one.name} of {host.name} over time. {table}") for one, points in drawn]
     return [Markup(one) for one in (states, *lines)]  # every text in them was escaped

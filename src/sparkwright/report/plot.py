@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sparkwright.report.checks import Span
+from sparkwright.report.checks import severity
+from sparkwright.report.stretches import Stretch
 
 WIDTH, HEIGHT, BAND = 720, 120, 34
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 26, 18
@@ -71,12 +72,13 @@ def line(figure: Figure, points: Sequence[tuple[float, float]], axis: Axis, labe
     return _svg(parts, HEIGHT, label)
 
 
-def band(spans: Sequence[Span], axis: Axis, label: str) -> str:
-    """The states as a band of colours; where nothing was checked the band is empty."""
+def band(found: Sequence[Stretch], axis: Axis, label: str) -> str:
+    """The states as a band of colours, each as long as its checks speak for; the worse lies above. The rest is not known."""
     parts = [_text(0, 11, "state", "name")]
-    parts.append(f'<rect class="nothing" x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND - 18}"/>')
-    for state, since_s, until_s in _runs(spans, axis.span_s):
-        x, end = axis.x(since_s), axis.x(until_s)
+    frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND - 18}"'
+    parts.append(f'<rect class="nothing" {frame}><title>not known</title></rect>')
+    for one in sorted(found, key=lambda one: severity(one.state)):
+        state, x, end = one.state, axis.x(one.start_s), axis.x(one.end_s)
         shape = f'x="{x:.1f}" y="16" width="{max(1.0, end - x):.1f}" height="{BAND - 18}"'
         parts.append(f'<rect class="state {escape(state)}" {shape}><title>{escape(state)}</title></rect>')
     return _svg(parts, BAND, label)
@@ -126,18 +128,6 @@ def _pieces(points: Sequence[tuple[float, float]], most_s: float) -> list[list[t
         else:
             pieces.append([point])
     return pieces
-
-
-def _runs(spans: Sequence[Span], span_s: float) -> list[tuple[str, float, float]]:
-    """(state, since, until): neighbours of one state are one."""
-    runs: list[tuple[str, float, float]] = []
-    for one in spans:
-        end_s = one.start_s + span_s
-        if runs and runs[-1][0] == one.state and one.start_s - runs[-1][2] <= (BREAK - 1) * span_s:
-            runs[-1] = (one.state, runs[-1][1], end_s)
-        else:
-            runs.append((one.state, one.start_s, end_s))
-    return runs
 
 
 def _nice(value: float) -> float:

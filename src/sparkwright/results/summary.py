@@ -28,8 +28,8 @@ FIGURES: tuple[tuple[str, str, int], ...] = (
     ("stalled ms", "stall_ms", 0),
 )
 MEASURED = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
-#: where no terminal tells its width
-WIDE = 140
+#: in a pipe: wider than any line, so that nothing is folded or cut
+WIDE = 10_000
 DERIVED: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",
     "decode_tok_per_s": "decode tok/s",
@@ -86,9 +86,9 @@ def _figures(results: Results) -> Table:
     many = len({row.arm for row in found}) > 1
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("LOAD", *(("ARM",) if many else ()), *(("RUNS",) if any(len(r.cells) > 1 for r in found) else ())):
-        table.add_column(title, justify="left", no_wrap=True)
+        table.add_column(title, justify="left", overflow="fold")
     for title, _, _ in names:
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", overflow="fold")
     for row in found:
         start = [row.words, *([row.arm] if many else [])]
         start += [str(len(row.cells))] if any(len(r.cells) > 1 for r in found) else []
@@ -142,10 +142,10 @@ def show_differences(found: Sequence[Difference], first: str, second: str, out: 
     console = _console(out, None)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("LOAD", "FIGURE"):
-        table.add_column(title)
+        table.add_column(title, overflow="fold")
     for title in (first, second, f"{second} / {first}"):
-        table.add_column(title, justify="right")
-    table.add_column("")
+        table.add_column(title, justify="right", overflow="fold")
+    table.add_column("", overflow="fold")
     before = ""
     for one in found:
         ratio = "-" if one.ratio is None else f"{one.ratio:.3f}"

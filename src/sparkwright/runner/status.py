@@ -55,7 +55,7 @@ def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -
 #: of a row of `read_checks`, in this order
 FIELDS = (
     *("time_s", "state", "why", "tok_per_s", "baseline_tok_per_s", "mem_available_bytes"),
-    *("temperature_c", "power_w", "healed"),
+    *("temperature_c", "power_w", "healed", "every_s"),
 )
 
 
@@ -71,7 +71,7 @@ def row_of(one: Record) -> list[Any]:
         one.gpu.temperature_c,
         one.gpu.power_w,
     )
-    return [round(one.time_s), one.state, why, *figures, one.healed]
+    return [round(one.time_s), one.state, why, *figures, one.healed, one.every_s]
 
 
 def _runs(state: StateFolder) -> tuple[str, str]:

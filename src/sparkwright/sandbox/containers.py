@@ -168,8 +168,27 @@ class Container:
             "State": state,
             "Config": config,
             "HostConfig": host,
+            "Mounts": self.mounts(),
             "NetworkSettings": {"Ports": self.body["HostConfig"].get("PortBindings") or {}},
         }
+
+    def mounts(self) -> list[dict[str, Any]]:
+        """What of the host the container sees, as the engine lists it."""
+        given = self.body["HostConfig"]
+        binds = [bind.split(":") for bind in given.get("Binds") or ()]
+        found = [(outside, target, mode[:1] == ["ro"]) for outside, target, *mode in binds]
+        found += [(one["Source"], one["Target"], bool(one.get("ReadOnly"))) for one in given.get("Mounts") or ()]
+        return [
+            {
+                "Type": "bind",
+                "Source": self._world.at_home(outside),
+                "Destination": inside,
+                "Mode": "ro" if read_only else "",
+                "RW": not read_only,
+                "Propagation": "rprivate",
+            }
+            for outside, inside, read_only in found
+        ]
 
     def ports(self) -> list[dict[str, Any]]:
         """The published ports, as a listing shows them."""

@@ -90,5 +90,5 @@ def row(one: Container, image_id: str) -> dict[str, Any]:
         "State": one.status,
         "Status": one.status.capitalize(),
         "HostConfig": {"NetworkMode": "default"},
-        "Mounts": [],
+        "Mounts": one.mounts(),
     }

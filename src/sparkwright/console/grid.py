@@ -1,0 +1,114 @@
+"""Rows in columns, for any width: what matters is never cut, and what matters less is left out first. Pure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+GAP = "  "
+INDENT = "    "
+#: characters that a sentence needs beside the other columns; with fewer it stands below them
+LEAST = 30
+#: of a sentence, where a window is narrower than any sentence
+LEAST_BELOW = 20
+#: what a cell holds of which nothing is known
+NOTHING = ("", "-")
+
+#: (title of the column, text) of each cell of a line, with its padding
+Line = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """leaves: where there is no room the highest number leaves first; 0 stays whatever the width."""
+
+    title: str
+    leaves: int = 0
+
+
+def width() -> int | None:
+    """Columns of the terminal, or those of COLUMNS; None in a pipe without it, where nothing has to be folded."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
+
+
+def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None) -> list[list[Line]]:
+    """The title's lines, then each row's. room: characters of a line, None for any number.
+
+    The last column is a sentence: folded beside the others, or below its row where that leaves it less than LEAST characters.
+    A newline in it begins a line of its own.
+    A column in which no row says anything is left out, but for those that stay.
+    """
+    kept = [n for n, one in enumerate(columns[:-1]) if not one.leaves or _says(rows, n)]
+    told = _says(rows, len(columns) - 1)
+    longest = max((len(row[-1]) for row in rows), default=0)
+    beside = room is None or not told or room - _taken(columns, rows, kept) >= min(LEAST, longest)
+    while room is not None and _taken(columns, rows, kept, last=not beside or not told) > room:
+        leaving = max(kept, key=lambda n: columns[n].leaves)
+        if not columns[leaving].leaves:
+            break
+        kept.remove(leaving)
+    ragged = room is not None and _taken(columns, rows, kept, last=not beside or not told) > room
+    shape = _Shape(columns, [(n, 0 if ragged else _wide(columns, rows, n)) for n in kept], room, beside and not ragged)
+    titles = [*(one.title for one in columns[:-1]), columns[-1].title if told and shape.beside else ""]
+    return [list(shape.of(row)) for row in (titles, *rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """columns: all. kept: (number, width) of those that are shown, 0 for as wide as the text. beside: so stands the sentence."""
+
+    columns: Sequence[Column]
+    kept: Sequence[tuple[int, int]]
+    room: int | None
+    beside: bool
+
+    def of(self, row: Sequence[str]) -> Iterator[Line]:
+        """A row and its sentence."""
+        start = sum(wide + len(GAP) for _, wide in self.kept) if self.beside else len(INDENT)
+        first, *rest = _folded(row[-1], None if self.room is None else max(LEAST_BELOW, self.room - start))
+        if not self.beside:
+            first, rest = "", [first, *rest] if first else []
+        yield from self._cells(row, first)
+        yield from ([("", " " * start), (self.columns[-1].title, one)] for one in rest)
+
+    def _cells(self, row: Sequence[str], sentence: str) -> Iterator[Line]:
+        """The columns that are shown, and what stands beside them; in a narrow window on as many lines as they need."""
+        found = [(self.columns[n].title, f"{row[n]:<{wide}}") for n, wide in self.kept]
+        found += [(self.columns[-1].title, sentence)] if sentence else []
+        line: Line = []
+        for title, cell in found:
+            if line and self.room is not None and len(text(line)) + len(GAP) + len(cell.rstrip()) > self.room:
+                yield line
+                line = [("", INDENT)]
+            line.append((title, cell + GAP))
+        yield line
+
+
+def text(line: Line) -> str:
+    """A line without styles."""
+    return "".join(cell for _, cell in line).rstrip()
+
+
+def _says(rows: Sequence[Sequence[str]], n: int) -> bool:
+    return any(row[n] not in NOTHING for row in rows)
+
+
+def _wide(columns: Sequence[Column], rows: Sequence[Sequence[str]], n: int) -> int:
+    return max(len(columns[n].title), *(len(row[n]) for row in rows)) if rows else len(columns[n].title)
+
+
+def _taken(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Sequence[int], *, last: bool = False) -> int:
+    """Characters of the columns. last: nothing stands beside them."""
+    return sum(_wide(columns, rows, n) + len(GAP) for n in kept) - (len(GAP) if last else 0)
+
+
+def _folded(sentence: str, room: int | None) -> list[str]:
+    """At least one line, and one for each of its own; only a word that is longer than the room is broken."""
+    own = sentence.split("\n")
+    if room is None:
+        return own
+    return [line for one in own for line in textwrap.wrap(one, room, break_on_hyphens=False) or [""]]
