@@ -19,6 +19,7 @@ from sparkwright import __version__
 from sparkwright.cli import (
     bench,
     command_line,
+    diagnose,
     doctor,
     health,
     images,
@@ -45,6 +46,7 @@ namespace = Collection(
     *logs.TASKS,
     *look.TASKS,
     *status.TASKS,
+    *diagnose.TASKS,
     *doctor.TASKS,
     *lint.TASKS,
     *lock.TASKS,

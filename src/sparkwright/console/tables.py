@@ -33,7 +33,7 @@ TABLES: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
         "rows",
         (("CHECK", "check"), ("VERDICT", "verdict"), ("FIGURE / BASELINE", "figure"), ("EVIDENCE", "evidence")),
     ),
-    "diagnose": ("causes", (("CAUSE", "cause"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))),
+    "diagnose": ("causes", (("VERDICT", "verdict"), ("CAUSE", "cause"), ("EVIDENCE", "evidence"))),
 }
 
 
