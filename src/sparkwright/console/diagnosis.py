@@ -37,9 +37,9 @@ def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[
     """(style, text) of each line. width: columns. named: with the host's name in front."""
     summary = one_line(str(row["summary"]))
     yield _style(row["exit"]), f"{row['host']}: {summary}" if named else summary
-    if row["fix"]:
-        yield "fix", f"→ {row['fix']}"
     causes = row["causes"]
+    if row["fix"] and row["fix"] not in [one["fix"] for one in causes]:
+        yield "fix", f"→ {row['fix']}"
     if causes:
         yield "", ""
     for verdict in TOLD:

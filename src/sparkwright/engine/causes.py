@@ -23,7 +23,7 @@ LITTLE_ACCEPTED = 0.5
 #: below this share of what is expected the rate itself is to be explained
 SLOW = 0.7
 #: of last words that tell of too little memory
-MEMORY_WORDS = ("memory", "kv cache")
+MEMORY_WORDS = ("gib", "out of memory", "no memory")
 
 Look = Callable[[Seen], Iterator[Cause]]
 LOOKS: list[Look] = []

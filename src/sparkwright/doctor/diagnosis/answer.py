@@ -10,13 +10,14 @@ from typing import Any, Literal
 from sparkwright.doctor.diagnosis import down_causes, host_faults, looking, served
 from sparkwright.doctor.diagnosis.asking import Asking
 from sparkwright.doctor.diagnosis.measuring import Expected, Measured, measure
-from sparkwright.doctor.diagnosis.sight import Probe, Sight
+from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.doctor.diagnosis.standing import EXITS, Standing, standing
 from sparkwright.engine import causes as slow_causes
 from sparkwright.engine import endpoints
 from sparkwright.engine.cause import Cause
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judge import Limits
+from sparkwright.health.looking import start_of
 from sparkwright.health.record import Gpu
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
@@ -28,6 +29,9 @@ from sparkwright.modules.base import Context
 from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
+#: how long a server that dies at a request may take to be gone
+ENDS_S = 2.0
+AGAIN_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -126,22 +130,22 @@ def _asked(context: Context, good: Mapping[str, Any], asking: Asking, seen: Sigh
         return replace(seen, probe=probe)
     words = list((seen.inspected.get("Config") or {}).get("Cmd") or ())
     probe = asking.token(probe, model, endpoints.low_priority(words))
-    if probe.token in ("none", "error"):
-        probe = _beside_others(asking, probe)
-    now = looking.again(seen, context, good) if probe.token == "error" and seen.inspected else seen
-    if (now.box.started_s, now.box.restarts, now.box.status) != (
-        seen.box.started_s,
-        seen.box.restarts,
-        seen.box.status,
-    ):
-        return replace(now, probe=replace(probe, token="ended"))
-    return replace(seen, probe=probe)
+    return (
+        _after_an_error(context, good, replace(seen, probe=probe))
+        if probe.token == "error"
+        else replace(seen, probe=probe)
+    )
 
 
-def _beside_others(asking: Asking, probe: Probe) -> Probe:
-    """Requests that came while the token was waited for: they may have made it wait."""
-    running = evidence.busy(evidence.metrics(asking.url, asking.key)[0])
-    return replace(probe, running=running if running and probe.token == "error" else probe.running)
+def _after_an_error(context: Context, good: Mapping[str, Any], seen: Sight) -> Sight:
+    """Whether the server ended at the request: its process outlives its last answer by a moment."""
+    began_s = time.monotonic()
+    while seen.inspected and time.monotonic() - began_s < ENDS_S:
+        now = looking.again(seen, context, good)
+        if start_of(now.box) != start_of(seen.box) or now.box.status != seen.box.status:
+            return replace(now, probe=replace(seen.probe, token="ended"))
+        time.sleep(AGAIN_S)
+    return seen
 
 
 def _with_listener(seen: Sight, context: Context, url: str) -> Sight:
@@ -208,7 +212,7 @@ def _verdict(expected: Expected, found: Measured, slow: bool | None, rows: Seque
     of = f"{_figure(rate)} of {_figure(expected.tok_per_s or 0)} tok/s"
     if slow:
         why = _because(worst) if worst else "nothing that was measured explains it"
-        return Standing("slow", f"slow: {of}: {why}", worst.fix if worst else "")
+        return Standing("slow", f"slow: {of}; {why}", worst.fix if worst else "")
     if worst:
         return Standing("degraded", f"not slow: {of}; but {_because(worst)}", worst.fix)
     return Standing("ok", f"not slow: {of}")
@@ -220,7 +224,7 @@ def _figure(rate: float) -> str:
 
 
 def _because(one: Cause | None) -> str:
-    return f"{one.name} ({one.evidence})" if one else ""
+    return f"{one.name}: {one.evidence}" if one else ""
 
 
 def _docker(seen: Sight) -> list[Cause]:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sparkwright.doctor.diagnosis.sight import Sight
-from sparkwright.doctor.diagnosis.standing import ago
+from sparkwright.doctor.diagnosis.standing import ago, is_slow
 from sparkwright.engine.cause import Cause, Verdict
 from sparkwright.engine.engine_state import UNKNOWN
 from sparkwright.engine.logs import message
+from sparkwright.health.judge import Limits
 
 #: the exit code of a process that was killed (128 + SIGKILL), and of one that was asked to end (128 + SIGTERM)
 KILLED, TERMINATED = 137, 143
@@ -107,14 +108,18 @@ def _hangs(seen: Sight) -> Iterator[Cause]:
         yield Cause("a prefill of a very long prompt", "possible", "128K tokens take a GB10 about 52 s", "wait", 50)
 
 
+def _fails(seen: Sight) -> Iterator[Cause]:
+    if seen.probe.token == "error":
+        yield Cause("its requests fail", "found", seen.probe.error, "`invoke logs` shows why", 130)
+
+
 def _slow_start(seen: Sight) -> Iterator[Cause]:
-    if seen.box.status != "running" or seen.probe.health or seen.age_s is None or seen.log is None:
+    if seen.probe.health == 200 or not seen.age_s or not is_slow(seen, Limits()):
         return
-    if seen.ready_s and seen.age_s > 2 * seen.ready_s:
-        stage = f", and stands at: {seen.log.stage}" if seen.log.stage else ""
-        said = f"it has been loading for {seen.age_s:.0f} s, the last start took {seen.ready_s:.0f} s{stage}"
-        fix = "`invoke logs` shows the stage; a cold page cache, a slow disk or a compile without its cache do that"
-        yield Cause("a slow start", "found", said, fix, 120)
+    stage = f", and stands at: {seen.log.stage}" if seen.log is not None and seen.log.stage else ""
+    last = f", the last start took {seen.ready_s:.0f} s" if seen.ready_s else ""
+    fix = "`invoke logs` shows the stage; a cold page cache, a slow disk or a compile without its cache do that"
+    yield Cause("a slow start", "found", f"it has been loading for {seen.age_s:.0f} s{last}{stage}", fix, 120)
 
 
 def _restarts(seen: Sight) -> Iterator[Cause]:
@@ -126,5 +131,6 @@ def _restarts(seen: Sight) -> Iterator[Cause]:
 
 
 ASKED: tuple[Callable[[Sight], Iterator[Cause]], ...] = (
-    *(_last_words, _out_of_memory, _docker_refused, _port, _hangs, _broken, _cut_off, _slow_start, _restarts, _stopped),
+    *(_last_words, _out_of_memory, _docker_refused, _port, _hangs, _fails, _broken, _cut_off, _slow_start, _restarts),
+    _stopped,
 )

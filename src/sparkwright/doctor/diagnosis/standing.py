@@ -44,6 +44,8 @@ EXITS: dict[State, Exit] = {
 #: so many restarts, and no answer, are a loop even to somebody who looks for the first time
 LOOP = 2
 LINE_CHARS = 200
+#: a start that lasts so long begins Docker's count of seconds between restarts anew
+SETTLED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,13 @@ def ago(seconds: float) -> str:
         if seconds >= 2 * factor:
             return f"{seconds / factor:.0f} {unit} ago"
     return f"{max(0.0, seconds):.0f} s ago"
+
+
+def is_slow(seen: Sight, limits: Limits) -> bool:
+    """Whether this start takes longer than the last measured one explains; not while Docker may still call it a restart."""
+    if seen.box.status != "running" or seen.age_s is None:
+        return False
+    return seen.age_s > (max(SETTLED_S, limits.ready_factor * seen.ready_s) if seen.ready_s else seen.allowed_s)
 
 
 # -- the questions -----------------------------------------------------------------------------------------------------
@@ -117,8 +126,8 @@ def _loop(seen: Sight, limits: Limits) -> Standing | None:
     box, restarts = seen.box, seen.box.restarts or 0
     if seen.engine_error or seen.probe.health == 200:
         return None
-    if seen.loop or restarts >= LOOP:
-        said = f"crash loop: {box.name} {_ended(seen)}, {restarts} restarts so far"
+    if (seen.loop or restarts >= LOOP) and not is_slow(seen, limits):
+        said = f"crash loop: {box.name} {_ended(seen, f', {restarts} restarts so far')}"
         return Standing("crash-looping", f"no server answers: {said}", LOOK)
     if box.status == "restarting":
         return Standing("down", f"no server answers: {box.name} {_ended(seen)}; Docker is restarting it", LOOK)
@@ -142,12 +151,11 @@ def _start(seen: Sight, limits: Limits) -> Standing | None:
         return Standing(
             "down", f"no server answers: {name} was ready, and {seen.probe.url} is {_silent(seen)} now", RESTART
         )
-    if age_s > seen.allowed_s:
+    if age_s > seen.allowed_s or (seen.box.restarts and is_slow(seen, limits)):
         return Standing("slow start", f"no server answers: slow start: {name} has been starting {said}", LOOK)
     if seen.box.restarts:
         return Standing("down", f"no server answers: {name} is starting again {said}", LOOK)
-    slow = seen.ready_s is not None and age_s > limits.ready_factor * seen.ready_s
-    how = "slow start: " if slow else ""
+    how = "slow start: " if is_slow(seen, limits) else ""
     return Standing("starting", f"no server answers yet: {how}{name} has been starting {said}", WAIT)
 
 
@@ -195,20 +203,20 @@ QUESTIONS: tuple[Callable[[Sight, Limits], Standing | None], ...] = (
 )
 
 DEPLOY = "`invoke deploy` brings a server up."
-RESTART = "`invoke restart` starts it."
+RESTART = "`invoke restart` starts it again."
 LOOK = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
 WAIT = "Wait, and ask again."
 KEY = "Set its secret VLLM_API_KEY in the host's file."
 
 
-def _ended(seen: Sight) -> str:
-    """exited (1) 20 s ago, its last line: "..." ."""
+def _ended(seen: Sight, more: str = "") -> str:
+    """exited (1) 20 s ago, its last line: "..."; more: said before the line."""
     end = seen.end
     how = "was killed for lack of memory" if end.out_of_memory else "exited"
     code = f" ({end.code})" if end.code is not None else ""
     when = f" {ago(seen.now_s - end.at_s)}" if end.at_s is not None else ""
     line = f', its last line: "{seen.last_line}"' if seen.last_line else ""
-    return f"{how}{code}{when}{line}"
+    return f"{how}{code}{when}{more}{line}"
 
 
 def _stage(seen: Sight) -> str:
