@@ -168,7 +168,9 @@ def _not_measured(
     now = gpu.parse(evidence.gpu_query(context))
     host = host_faults.causes(context, seen, Gpu(now.temperature_c if now else None), _policy(good, seen), limits)
     about = served.seen(context, asked, good, seen, None, "")
-    start = slow_causes.of_a_start(about, str(seen.died.value or "")) if down_causes.failed(seen) else []
+    start = (
+        slow_causes.of_a_start(about, str(down_causes.last_words(seen).value or "")) if down_causes.failed(seen) else []
+    )
     rows = slow_causes.ranked([*down_causes.causes(seen), *_docker(seen), *host, *start])
     return Answer(seen, place, causes=_named_once(rows), gpu=gpu.summed([now] if now else []))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.doctor.diagnosis.standing import ago, is_slow
 from sparkwright.engine.cause import Cause, Verdict
-from sparkwright.engine.engine_state import UNKNOWN
+from sparkwright.engine.engine_state import UNKNOWN, Reading
 from sparkwright.engine.logs import message
 from sparkwright.health.judge import Limits
 
@@ -24,24 +24,27 @@ def causes(seen: Sight) -> list[Cause]:
 def failed(seen: Sight) -> bool:
     """Whether the engine ended by a fault of its own, as far as Docker and its log tell."""
     ended = seen.box.status in ("exited", "dead", "restarting") and seen.end.code not in (None, 0, TERMINATED)
-    return ended or bool(seen.died.value) or bool(seen.box.restarts and seen.probe.health != 200)
+    return ended or bool(last_words(seen).value) or bool(seen.box.restarts and seen.probe.health != 200)
 
 
 def before_now(seen: Sight) -> list[Cause]:
     """What happened to a server that serves: it counts when it is a loop, and is noted otherwise."""
     verdict: Verdict = "found" if seen.loop else "noted"
-    return [*_cut_off(seen), *(replace(one, verdict=verdict) for one in _restarts(replace(seen, died=UNKNOWN)))]
+    return [*_cut_off(seen), *(replace(one, verdict=verdict) for one in _restarts(seen))]
+
+
+def last_words(seen: Sight) -> Reading:
+    """Why the engine died: as its present start says, or, where nothing answers, the start before it."""
+    if seen.log is not None and seen.log.died.value:
+        return seen.log.died
+    return seen.died if seen.probe.health != 200 else UNKNOWN
 
 
 def _last_words(seen: Sight) -> Iterator[Cause]:
-    if seen.died.value:
-        yield Cause(
-            str(seen.died.value).rstrip("."),
-            "found",
-            message(seen.died.evidence),
-            "`invoke logs` shows what stands around it; `invoke lint` judges the recipe",
-            200,
-        )
+    died = last_words(seen)
+    if died.value:
+        fix = "`invoke logs` shows what stands around it; `invoke lint` judges the recipe"
+        yield Cause(str(died.value).rstrip("."), "found", message(died.evidence), fix, 200)
 
 
 def _out_of_memory(seen: Sight) -> Iterator[Cause]:
@@ -124,7 +127,7 @@ def _slow_start(seen: Sight) -> Iterator[Cause]:
 
 def _restarts(seen: Sight) -> Iterator[Cause]:
     """It ended by itself at least once: Docker counts no restart by hand."""
-    if seen.box.restarts and not seen.died.value:
+    if seen.box.restarts and seen.box.status != "exited" and not last_words(seen).value:
         when = f", the last one {ago(seen.now_s - seen.end.at_s)}" if seen.end.at_s is not None else ""
         said = f"{seen.box.restarts} restarts{when} with exit code {seen.end.code}; its last line: {seen.last_line}"
         yield Cause("it ends by itself", "found", said, "`invoke logs` shows why", 110)

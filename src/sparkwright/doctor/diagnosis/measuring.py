@@ -20,8 +20,11 @@ from sparkwright.modules.smoke_test import CUT_SHORT, MISMATCH, SETTLES_S, specu
 
 TOKENS = 64
 WARM_UP_TOKENS = 8
-CAP_S = 8.0
+CAP_S = 4.0
 THINKS_TOKENS = 32
+THINKS_S = 2.0
+#: below this share of what is expected one stream is proof enough
+PLAIN = 0.5
 #: how far below what a recipe expects is still as fast as expected
 RECIPE_TOLERANCE = 0.2
 
@@ -93,7 +96,7 @@ class Measured:
 
 
 def measure(context: Context, url: str, model: str, key: str, expected: Expected) -> Measured:
-    """A warm-up, one stream, and two more when the first is slow: one moment proves nothing."""
+    """A warm-up, one stream, and two more when the first leaves a doubt."""
     found = Measured(before=evidence.metrics(url, key)[0])
     shape = smoke.Shape(url, model, key)
     with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
@@ -102,7 +105,8 @@ def measure(context: Context, url: str, model: str, key: str, expected: Expected
             sampler.forget()
             _take(found, shape, "prose", TOKENS)
             share = expected.share(found.runs)
-            for name in ("code", "reasoning") if share is None or share < 1 - expected.tolerance / 2 else ():
+            unclear = share is None or PLAIN < share < 1 - expected.tolerance / 2
+            for name in ("code", "reasoning") if unclear else ():
                 _take(found, shape, name, TOKENS)
             _think(found, url, model, key)
         except stream.StreamError as error:
@@ -125,7 +129,7 @@ def _think(found: Measured, url: str, model: str, key: str) -> None:
     body = endpoints.measured_stream(model, smoke.prompt("reasoning"), THINKS_TOKENS)
     plain = {name: value for name, value in body.items() if name != "chat_template_kwargs"}
     try:
-        free = stream.run(url, plain, api_key=key, cap_s=CAP_S)
+        free = stream.run(url, plain, api_key=key, cap_s=THINKS_S)
     except stream.StreamError:
         return
     _count(found, free)
