@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +91,7 @@ def served() -> Iterator[Desk]:
 def diagnosed(desk: Desk, *words: str) -> dict[str, Any]:
     """What programs get. A machine that is too busy to measure is asked again."""
     for _ in range(5):
-        said = desk.run("diagnose", "--host", "sandbox", "--token-s", "3", "--json", *words)
+        said = desk.run("diagnose", "--host", "sandbox", "--json", *(words or ("--token-s", "3")))
         row: dict[str, Any] = json.loads(said.out)
         assert row["exit"] == said.code
         if "client is too slow" not in row["summary"]:
@@ -209,11 +209,9 @@ def test_beside_a_run_nothing_is_asked_and_the_run_is_named(desk: Desk) -> None:
 def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(desk: Desk) -> None:
     desk.deployed()
     control.fault(desk.sandbox, "wedge")
-    hung: list[Callable[[], None]] = []
 
     def hang() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", desk.port, timeout=60)
-        hung.append(connection.close)
         body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "Count."}], "max_tokens": 5}
         try:
             connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
@@ -222,7 +220,7 @@ def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(desk:
             pass
 
     threading.Thread(target=hang, daemon=True).start()
-    while b"num_requests_running" not in (text := metrics(desk)) or b"running{} 0" in text or not running(text):
+    while not running(metrics(desk)):
         time.sleep(0.05)
     row = diagnosed(desk, "--token-s", "1")
     assert re.match(r"not known whether it is wedged: 1 request runs, and no token came for \d+ s; .*", row["summary"])
@@ -247,25 +245,17 @@ def running(text: bytes) -> bool:
     )
 
 
-def test_a_start_in_time_is_no_fault_and_no_proof(desk: Desk) -> None:
-    desk.deployed()
-    control.fault(desk.sandbox, "slow-start")
-    desk.docker().api.restart("qwen35")
-    row = diagnosed(desk)
-    assert re.match(r"no server answers yet: (slow start: )?qwen35 has been starting for \d+ s", row["summary"])
-    assert (row["state"], row["exit"]) == ("starting", 4)
-
-
 # -- with what is left -------------------------------------------------------------------------------------------------
 
 
 def test_neither_lock_nor_registry_nor_recipe_is_needed_and_what_is_not_known_is_said(desk: Desk) -> None:
     desk.deployed()
-    (desk.root / "spark.lock").unlink()
+    pinned = [path.unlink() for path in desk.root.rglob("spark.lock")]
+    assert pinned
     desk.edit("recipes/qwen3.5-35b.yml", "^image:.*", "image: no.such.registry.invalid/vllm:v1")
     row = diagnosed(desk)
     assert re.fullmatch(FAST, row["summary"])
-    assert not (desk.root / "spark.lock").exists()
+    assert not list(desk.root.rglob("spark.lock"))
 
     desk.edit("recipes/qwen3.5-35b.yml", "^image:.*", "image: [")
     row = diagnosed(desk)
