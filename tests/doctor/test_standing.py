@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from sparkwright.doctor.diagnosis import down_causes
+from sparkwright.doctor.diagnosis.answer import verdict
+from sparkwright.doctor.diagnosis.measuring import Expected, Measured
 from sparkwright.doctor.diagnosis.sight import End, Probe, Sight
 from sparkwright.doctor.diagnosis.standing import EXITS, ago, standing
 from sparkwright.engine import causes
 from sparkwright.engine.engine_state import EngineState, Reading
 from sparkwright.health.judge import Limits
 from sparkwright.health.record import Container
+from sparkwright.measure.smoke import Run
 
 NOW = 1_800_000_000.0
 LIMITS = Limits()
@@ -195,6 +198,34 @@ def test_what_holds_memory_is_no_reason_of_a_death_that_tells_another() -> None:
 def test_nothing_explains_the_slowness_of_a_fast_server() -> None:
     seen = causes.Seen(share=1.0, slow=False, ollama=[("qwen3:32b", 20 * GIB)], thought=30, answered=32)
     assert {one.verdict for one in causes.causes(seen)} <= {"noted", "unknown", "excluded"}
+
+
+HOT = causes.Cause("the GPU is too hot", "found", "96 °C", weight=70)
+FULL = causes.Cause("the disk is full", "found", "0.0 GiB free", weight=90, of_rate=False)
+BASELINE = Expected(47.0, 0.1, "baseline")
+
+
+@pytest.mark.parametrize(
+    ("rate", "rows", "slow", "state", "said"),
+    [
+        (47.0, [], False, "ok", "not slow: 47 of 47 tok/s"),
+        (46.96, [FULL], False, "degraded", "not slow: 47 of 47 tok/s; but the disk is full: 0.0 GiB free"),
+        (5.7, [FULL], True, "slow", "slow: 5.7 of 47 tok/s; nothing that was measured explains it"),
+        (5.7, [FULL, HOT], True, "slow", "slow: 5.7 of 47 tok/s; the GPU is too hot: 96 °C"),
+    ],
+)
+def test_a_rate_is_explained_by_what_slows_it_and_not_by_what_is_wrong_too(
+    rate: float, rows: list[causes.Cause], slow: bool, state: str, said: str
+) -> None:
+    found = verdict(BASELINE, Measured([Run("prose", rate, 0.1)]), slow, rows)
+    assert (found.state, found.said) == (state, said)
+
+
+def test_a_rate_that_nobody_expects_and_one_that_others_spoilt_are_no_verdict() -> None:
+    runs = [Run("prose", 47.0, 0.1)]
+    assert verdict(Expected(), Measured(runs), None, []).state == "unknown"
+    spoilt = verdict(BASELINE, Measured(runs, doubt="this client is too slow"), None, [])
+    assert (spoilt.state, EXITS[spoilt.state]) == ("busy", 4)
 
 
 def test_of_a_slow_one_what_was_measured_comes_before_what_is_supposed() -> None:

@@ -252,12 +252,12 @@ def test_neither_lock_nor_registry_nor_recipe_is_needed_and_what_is_not_known_is
     desk.deployed()
     pinned = [path.unlink() for path in desk.root.rglob("spark.lock")]
     assert pinned
-    desk.edit("recipes/qwen3.5-35b.yml", "^image:.*", "image: no.such.registry.invalid/vllm:v1")
+    desk.edit("recipes/qwen3.5-35b.yml", "(?m)^image:.*", "image: no.such.registry.invalid/vllm:v1")
     row = diagnosed(desk)
     assert re.fullmatch(FAST, row["summary"])
     assert not list(desk.root.rglob("spark.lock"))
 
-    desk.edit("recipes/qwen3.5-35b.yml", "^image:.*", "image: [")
+    desk.edit("recipes/qwen3.5-35b.yml", "(?m)^image:.*", "image: [")
     row = diagnosed(desk)
     assert (row["exit"], bool(re.fullmatch(FAST, row["summary"]))) == (0, True)
     unknown = {one["cause"]: one["evidence"] for one in row["causes"] if one["verdict"] == "unknown"}

@@ -92,6 +92,7 @@ KINDS: dict[str, dict[str, Shape]] = {
         "memory_total_bytes": BYTES,
     },
     "diagnosis": {
+        "schema": COUNT,
         **dict.fromkeys(("state", "summary"), said),
         "fix": TEXT,
         "exit": exit_code,

@@ -192,11 +192,18 @@ def _measured(
     now = Gpu(state.temperature_c, state.power_w, state.clock_mhz, state.utilization)
     host = [*_docker(seen), *host_faults.causes(context, seen, now, _policy(good, seen), limits)]
     rows = slow_causes.ranked([*host, *down_causes.before_now(seen), *slow_causes.causes(about)])
-    place = _verdict(expected, found, slow, rows)
+    if slow:
+        rows = sorted(rows, key=_beside_the_rate)
+    place = verdict(expected, found, slow, rows)
     return Answer(seen, place, expected, found, _named_once(rows), state)
 
 
-def _verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequence[Cause]) -> Standing:
+def _beside_the_rate(one: Cause) -> bool:
+    """What is wrong too, and makes no token slow: it comes after what was measured to."""
+    return one.verdict != "found" or not one.of_rate
+
+
+def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequence[Cause]) -> Standing:
     """The sentence of a server that was measured, or should have been."""
     worst = next((one for one in rows if one.verdict == "found"), None)
     rate = found.tok_per_s
@@ -213,8 +220,9 @@ def _verdict(expected: Expected, found: Measured, slow: bool | None, rows: Seque
         return Standing("degraded" if worst else "unknown", said)
     of = f"{_figure(rate)} of {_figure(expected.tok_per_s or 0)} tok/s"
     if slow:
-        why = _because(worst) if worst else "nothing that was measured explains it"
-        return Standing("slow", f"slow: {of}; {why}", worst.fix if worst else "")
+        reason = next((one for one in rows if one.verdict == "found" and one.of_rate), None)
+        why = _because(reason) if reason else "nothing that was measured explains it"
+        return Standing("slow", f"slow: {of}; {why}", reason.fix if reason else "")
     if worst:
         return Standing("degraded", f"not slow: {of}; but {_because(worst)}", worst.fix)
     return Standing("ok", f"not slow: {of}")
@@ -234,7 +242,7 @@ def _docker(seen: Sight) -> list[Cause]:
     if not seen.engine_error:
         return []
     said = f"{seen.engine_error}; its container and its log could not be read"
-    return [Cause("the Docker Engine can't be asked", "found", said, seen.engine_fix, 175)]
+    return [Cause("the Docker Engine can't be asked", "found", said, seen.engine_fix, 175, of_rate=False)]
 
 
 def _policy(good: Mapping[str, Any], seen: Sight) -> str:

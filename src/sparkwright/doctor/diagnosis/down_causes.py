@@ -30,7 +30,8 @@ def failed(seen: Sight) -> bool:
 def before_now(seen: Sight) -> list[Cause]:
     """What happened to a server that serves: it counts when it is a loop, and is noted otherwise."""
     verdict: Verdict = "found" if seen.loop else "noted"
-    return [*_cut_off(seen), *(replace(one, verdict=verdict) for one in _restarts(seen))]
+    restarts = (replace(one, verdict=verdict) for one in _restarts(seen))
+    return [replace(one, of_rate=False) for one in (*_cut_off(seen), *restarts)]
 
 
 def last_words(seen: Sight) -> Reading:

@@ -26,6 +26,8 @@ FIXES = {
     "restart policy": "`invoke deploy` sets it",
     "drift": "`invoke plan --diff` shows what differs, `invoke deploy` fixes it",
 }
+#: what of them can make tokens slow
+OF_RATE = frozenset(("temperature", "memory", "swap", "drift"))
 WEIGHT = 70
 
 
@@ -44,7 +46,7 @@ def causes(context: Context, seen: Sight, gpu: Gpu, policy: str, limits: Limits)
     for question, name in ASKED.items():
         answer = QUESTIONS[question](look, limits)
         if answer is not None and "degraded" in answer[2:]:
-            found.append(Cause(name, "found", answer[1], FIXES[question], WEIGHT))
+            found.append(Cause(name, "found", answer[1], FIXES[question], WEIGHT, of_rate=question in OF_RATE))
     return found
 
 

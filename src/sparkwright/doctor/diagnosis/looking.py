@@ -26,6 +26,8 @@ from sparkwright.trust.visible import one_line
 
 #: of the end of a log
 LINES = 2000
+#: of what Docker says of a start that it refused: the reason stands at its end
+ERROR_CHARS = 500
 
 
 def look(context: Context, good: Mapping[str, Any], name: str, limits: Limits, now_s: float) -> Sight:
@@ -42,7 +44,7 @@ def look(context: Context, good: Mapping[str, Any], name: str, limits: Limits, n
     )
     found = _with_runs(found, context)
     for one in dict.fromkeys((verified, name)):
-        if one and found.box.status in ("", "absent"):
+        if one and found.box.status in ("", "absent") and not found.engine_error:
             found = _with_container(found, context, good, one)
     return found
 
@@ -99,7 +101,7 @@ def end_of(inspected: Mapping[str, Any]) -> End:
     state = inspected["State"]
     at_s = moment(str(state.get("FinishedAt") or ""))
     code = state.get("ExitCode") if at_s is not None and isinstance(state.get("ExitCode"), int) else None
-    why = one_line(str(state.get("Error") or ""), at_most=LINE_CHARS)
+    why = one_line(str(state.get("Error") or ""), at_most=ERROR_CHARS)
     return End(code, at_s, out_of_memory=state.get("OOMKilled") is True, error=why)
 
 

@@ -65,11 +65,12 @@ class Expected:
 class Measured:
     """thought: tokens of thinking among `answered`, of a stream that was told nothing about it. error: why there is no rate.
 
-    doubt: why the rate proves nothing. before, after: the server's counters.
+    doubt: why the rate proves nothing. before, after: the server's counters. gpu_degraded: None where its clock is not known.
     """
 
     runs: list[Run] = field(default_factory=list)
     gpu: gpu.State = field(default_factory=gpu.State)
+    gpu_degraded: bool | None = None
     tokens: int = 0
     capped: int = 0
     approximate: bool = False
@@ -112,6 +113,8 @@ def measure(context: Context, url: str, model: str, key: str, expected: Expected
         except stream.StreamError as error:
             found.error = str(error)
         found.gpu = sampler.state
+    if found.gpu.known:
+        found.gpu_degraded = found.gpu.degraded(expected.baseline.clock_mhz if expected.baseline else None)
     _settle(found, url, key)
     found.doubt = _doubt(found, lag)
     return found

@@ -30,10 +30,9 @@ def seen(
     version = versions.parse(_version(server, url))
     told = rules.Asked(command.flags, str(config.get("Image") or ""), asked.platform, env)
     measured = found or Measured()
-    state = measured.gpu
     return cause.Seen(
-        gpu=state.sentence,
-        gpu_degraded=state.degraded(None) if state.known else None,
+        gpu=measured.gpu.sentence,
+        gpu_degraded=measured.gpu_degraded,
         log=server.log.to_json() if server.log is not None else None,
         ollama=evidence.ollama(context),
         memory=evidence.memory(context),
