@@ -32,7 +32,7 @@ WEIGHT = 70
 
 
 def causes(context: Context, seen: Sight, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
-    """What is bad of them, each with its evidence. policy: the one that was verified."""
+    """What is bad of them, and what could not be told, each with its evidence. policy: the one that was verified."""
     look = Look(
         seen.now_s,
         container=seen.box,
@@ -45,7 +45,9 @@ def causes(context: Context, seen: Sight, gpu: Gpu, policy: str, limits: Limits)
     found = []
     for question, name in ASKED.items():
         answer = QUESTIONS[question](look, limits)
-        if answer is not None and "degraded" in answer[2:]:
+        if answer is not None and answer[0] == "unknown":
+            found.append(Cause(name, "unknown", answer[1]))
+        elif answer is not None and "degraded" in answer[2:]:
             found.append(Cause(name, "found", answer[1], FIXES[question], WEIGHT, of_rate=question in OF_RATE))
     return found
 

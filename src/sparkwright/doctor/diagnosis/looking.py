@@ -28,6 +28,8 @@ from sparkwright.trust.visible import one_line
 LINES = 2000
 #: of what Docker says of a start that it refused: the reason stands at its end
 ERROR_CHARS = 500
+#: Docker waits at least so long before it starts a container again
+RESTARTS_S = 0.1
 
 
 def look(context: Context, good: Mapping[str, Any], name: str, limits: Limits, now_s: float) -> Sight:
@@ -137,10 +139,17 @@ def _before(seen: Sight, context: Context) -> list[str]:
     """The last lines of the start that ended last: what the present one printed is not of them."""
     if seen.box.status == "running" and not seen.box.restarts:
         return []
-    started_s = moment(str(seen.inspected["State"].get("StartedAt") or ""))
-    until = started_s if seen.box.status == "running" and started_s is not None else None
-    raw = log_reading.end(context.docker(), seen.box.name, LINES, until_s=until)
+    raw = log_reading.end(context.docker(), seen.box.name, LINES, until_s=_until_s(seen))
     return log_text.plain(raw.decode(errors="replace")).splitlines()
+
+
+def _until_s(seen: Sight) -> float | None:
+    """When the start that ended last wrote its last line: another one may have begun since; None where none can have."""
+    if seen.box.status == "running":
+        return moment(str(seen.inspected["State"].get("StartedAt") or ""))
+    if seen.box.status == "restarting" and seen.end.at_s is not None:
+        return seen.end.at_s + RESTARTS_S
+    return None
 
 
 def _with_drift(seen: Sight, context: Context, good: Mapping[str, Any]) -> Sight:
