@@ -113,9 +113,9 @@ def _container(seen: Sight, limits: Limits) -> Standing | None:
     if box.status == "created":
         why = f": {seen.end.error}" if seen.end.error else ""
         return Standing("down", f"no server answers: {box.name} was created and never started{why}", RESTART)
-    if seen.broken or seen.loop:
-        why = seen.broken or seen.loop
-        return Standing("crash-looping", f"no server answers: {box.name} {_ended(seen)}; crash loop: {why}", LOOK)
+    if seen.broken:  # a container that Docker would start again and left was stopped by hand, whatever it did before
+        said = f"no server answers: {box.name} {_ended(seen)}; crash loop: {seen.broken}"
+        return Standing("crash-looping", said, LOOK)
     if box.status in ("exited", "dead"):
         return Standing("down", f"no server answers: {box.name} {_ended(seen)}", RESTART)
     return Standing("down", f"no server answers: {box.name} is {box.status}", RESTART)
