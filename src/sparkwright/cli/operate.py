@@ -47,7 +47,6 @@ COMMANDS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
     ("rollback", "rollback", {}, "Go back to the last verified state: image digest, settings, model revision."),
     ("provision", "provision", {}, "Prepare a new host: docker group, folders; never upgrades packages."),
     ("verify", "verify", {}, "Prove what runs: health, the engine's own log, prefix cache, throughput; a table."),
-    ("diagnose", "diagnose", {}, "Why is it slow: what can be seen of it, most likely cause first, with its fix."),
 )
 
 

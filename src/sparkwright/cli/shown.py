@@ -6,7 +6,6 @@ import sys
 from typing import Any
 
 from sparkwright.cli.hosts import Chosen
-from sparkwright.cli.templates import rendered
 from sparkwright.console.lines import Lines
 from sparkwright.console.summary import Served, Summary
 from sparkwright.console.tables import Tables

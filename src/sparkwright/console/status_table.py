@@ -127,7 +127,7 @@ def _checked(row: Row) -> str:
 
 
 def _why(row: Row) -> str:
-    """Who works there, or was interrupted, comes before why it is not fine; of one that seems fine, why no check speaks for it."""
+    """Who works there, or what was interrupted, then why it is not fine; of one that seems fine, why no check speaks for it."""
     said = row.busy or row.interrupted or ("" if row.state == "ok" else row.why)
     return words.line("; ".join(filter(None, (said, row.outdated if row.state in FINE and not row.busy else ""))))
 

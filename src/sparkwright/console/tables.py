@@ -32,7 +32,7 @@ TABLES: dict[str, tuple[str, Columns]] = {
         "rows",
         (("CHECK", "check"), ("VERDICT", "verdict"), ("FIGURE / BASELINE", "figure"), ("EVIDENCE", "evidence")),
     ),
-    "diagnose": ("causes", (("CAUSE", "cause"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))),
+    "diagnose": ("causes", (("VERDICT", "verdict"), ("CAUSE", "cause"), ("EVIDENCE", "evidence"))),
 }
 
 

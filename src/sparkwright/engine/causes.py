@@ -1,20 +1,18 @@
 """Why a server is slow: what was seen, held against what is known to make it so. Pure; the most likely first.
 
-A cause is `found` when what was seen explains slowness, `possible` when nothing speaks against it and nothing proves it, `excluded`
-when what was seen speaks against it, and `unknown` when nobody could look. Sources: docs/measuring.md.
+What was measured comes before what is only possible; cause.py says what the verdicts mean. Sources: docs/measuring.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
-from sparkwright.engine.logs import message
+from sparkwright.engine.cause import ORDER, Cause, Seen, Verdict
 from sparkwright.engine.rules.rule import Finding
 
-Verdict = Literal["found", "possible", "unknown", "excluded"]
-ORDER: tuple[Verdict, ...] = ("found", "possible", "unknown", "excluded")
+__all__ = ["Cause", "Seen", "Verdict", "causes", "likely", "of_a_start", "ranked"]
+
 GIB = 2**30
 
 JIT = "JIT compilation during inference"
@@ -24,62 +22,8 @@ MUCH_CACHE = 0.25
 LITTLE_ACCEPTED = 0.5
 #: below this share of what is expected the rate itself is to be explained
 SLOW = 0.7
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Everything that was looked at; None or empty where nobody looked or nothing was told.
-
-    share: the measured rate of what is expected (or of the baseline). gpu: its state in words while it decoded, gpu_degraded what
-    that means. log: an EngineState as JSON. ollama: (model, bytes) in memory, None when it could not be asked. memory: of
-    /proc/meminfo, bytes. counters, cache: of /metrics. findings: of the rules over the recipe's flags. thought: tokens of thinking
-    among `answered` when nothing was said about it. budget: max-num-batched-tokens as it is effective.
-    """
-
-    share: float | None = None
-    gpu: str = ""
-    gpu_degraded: bool | None = None
-    log: Mapping[str, Any] | None = None
-    ollama: Sequence[tuple[str, int]] | None = None
-    memory: Mapping[str, int] | None = None
-    counters: Mapping[str, float] = field(default_factory=dict)
-    busy: float | None = None
-    kv_used: float | None = None
-    acceptance: float | None = None
-    findings: Sequence[Finding] = ()
-    flags: Mapping[str, Any] = field(default_factory=dict)
-    model: str = ""
-    thought: int | None = None
-    answered: int = 0
-    budget: int | None = None
-
-    def said(self, name: str) -> tuple[Any, str]:
-        """What the engine's log says of a setting, and the line; None when it does not."""
-        log = self.log or {}
-        return log.get(name), message((log.get("evidence") or {}).get(name, ""))
-
-    def warned(self, *parts: str) -> str:
-        """The first warning of the log that holds one of these; "" when none does."""
-        lines = (self.log or {}).get("warnings", ())
-        return message(next((line for line in lines if any(part in line for part in parts)), ""))
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """name: short. weight: how well it explains a slow stream; the larger first among equals. of_rate: False for what makes
-    answers late without making tokens slow."""
-
-    name: str
-    verdict: Verdict
-    evidence: str
-    fix: str = ""
-    weight: int = 0
-    of_rate: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {"cause": self.name, "verdict": self.verdict, "evidence": self.evidence, "fix": self.fix}
-
+#: of last words that tell of too little memory
+MEMORY_WORDS = ("gib", "out of memory", "no memory")
 
 Look = Callable[[Seen], Iterator[Cause]]
 LOOKS: list[Look] = []
@@ -91,15 +35,36 @@ def _look(look: Look) -> Look:
 
 
 def causes(seen: Seen) -> list[Cause]:
-    """All of them: what was found, then what is possible, what is unknown, what is excluded."""
-    found = [cause for look in LOOKS for cause in look(seen)]
-    slow = seen.share is not None and seen.share < SLOW
+    """All of them: what was found, then what is possible, unknown, noted, excluded."""
+    slow = seen.slow if seen.slow is not None else seen.share is not None and seen.share < SLOW
+    found = [_held(cause, slow=slow, fast=seen.slow is False) for look in LOOKS for cause in look(seen)]
+    return ranked(found)
 
-    def place(one: Cause) -> tuple[int, bool, int]:
-        aside = slow and not one.of_rate and one.verdict == "found"
-        return ORDER.index("possible" if aside else one.verdict), aside, -one.weight
 
-    return sorted(found, key=place)
+def ranked(found: Iterable[Cause]) -> list[Cause]:
+    """What was measured before what is possible; among equals what explains more before what explains less."""
+    return sorted(found, key=lambda one: (ORDER.index(one.verdict), -one.weight))
+
+
+def _held(one: Cause, *, slow: bool, fast: bool) -> Cause:
+    """A cause held against the rate: nothing explains the slowness of a fast server, nor what is late that of a slow one."""
+    aside = fast and one.verdict in ("found", "possible")
+    aside = aside or (slow and one.verdict == "found" and not one.of_rate)
+    return replace(one, verdict="noted") if aside else one
+
+
+def of_a_start(seen: Seen, died: str) -> list[Cause]:
+    """What can keep an engine from starting. died: its last words; those of memory make what holds memory the reason."""
+    verdict: Verdict = (
+        "found" if any(word in died.lower() for word in MEMORY_WORDS) else "noted" if died else "possible"
+    )
+    rows = [one for look in (little_memory, ollama_in_memory) for one in look(seen)]
+    held = [replace(one, verdict=verdict) if one.verdict == "found" else one for one in rows]
+    return ranked([*held, *(one for one in rules(replace(seen, findings=_errors(seen))))])
+
+
+def _errors(seen: Seen) -> list[Finding]:
+    return [one for one in seen.findings if one.severity == "error"]
 
 
 def likely(seen: Seen) -> list[Cause]:
@@ -115,7 +80,7 @@ def slow_clock(seen: Seen) -> Iterator[Cause]:
     name = "the GPU is held at a low clock (power fault)"
     fix = "cut its AC power for 60 s: a failed USB-PD negotiation leaves it at 500-850 MHz; a restart does not heal it"
     if seen.gpu_degraded is None:
-        yield Cause(name, "unknown", seen.gpu or "nvidia-smi tells no clock", fix, weight=90)
+        yield Cause(name, "unknown", seen.gpu or "nvidia-smi returned no clock", fix, weight=90)
     elif seen.gpu_degraded:
         yield Cause(name, "found", seen.gpu, fix, weight=100)
     else:
@@ -158,7 +123,7 @@ def little_memory(seen: Seen) -> Iterator[Cause]:
     tight = available < LITTLE_BYTES or swapped > GIB
     fix = "lower gpu-memory-utilization, or stop what else runs (`invoke plan` names who holds memory)"
     yield Cause(
-        "the memory is full", "found" if tight else "excluded", said, fix if tight else "", weight=50 if tight else 0
+        "the memory is full", "found" if tight else "excluded", said, fix if tight else "", weight=62 if tight else 0
     )
 
 

@@ -9,19 +9,18 @@ from typing import Any
 
 from sparkwright.engine import endpoints, key_file
 from sparkwright.errors import SparkwrightError
+from sparkwright.health import drift
 from sparkwright.health.judge import Limits, Look, starved
 from sparkwright.health.live import container_of, serves_of
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence, http_probe, server_key
-from sparkwright.host.containers import container_options, containers
+from sparkwright.host.containers import containers
 from sparkwright.host.containers.container_options import port_bindings
-from sparkwright.host.models.whole import Manifest
 from sparkwright.host.records import good_states
 from sparkwright.measure import gpu
 from sparkwright.modules import crash_loop
 from sparkwright.modules.base import Context
-from sparkwright.plan.container import ContainerSpec
 
 AGAIN_S = 0.5  # between the two looks at counters, and at a suspicious GPU
 HEALTH_S = 5.0
@@ -67,7 +66,7 @@ class Looker:
                 return {}, replace(found, container=Container(name, status="absent"))
             box = container_of(inspected, str(self.good.get("container_id", "")))
             loop = crash_loop.look(inspected, self.context) if box.exit_code or box.status != "exited" else ""
-            drift = self._drift(inspected)
+            differs = drift.found(self.context, self.good, inspected)
         except SparkwrightError as error:
             return {}, replace(found, engine_error=error.message, container=Container(name))
         except Exception as error:  # requests' and docker's own: an engine that hangs or answers nonsense
@@ -76,21 +75,7 @@ class Looker:
         broken = self.remembered.broken
         why = broken.get("why", "") if broken.get("id") == box.id else ""
         answered = self.remembered.answered == start_of(box)
-        return inspected, replace(found, container=box, loop=loop, broken=why, drift=drift, answered=answered)
-
-    def _drift(self, inspected: dict[str, Any]) -> tuple[str, ...]:
-        if not self.good["spec"].get("image"):
-            return ("image",)  # what was verified is damaged: no server is as it says
-        spec = ContainerSpec.from_json(self.good["spec"])
-        image = containers.image_of(self.context.docker(), inspected)
-        fields = [one.field for one in container_options.differences(spec, inspected, image)]
-        if inspected["Id"] == self.good.get(
-            "container_id"
-        ):  # a container's image can't change; the names of that image can
-            fields = [one for one in fields if one != "image"]
-        folder = (self.good.get("model") or {}).get("dir")
-        manifest = Manifest.of(self.context.state, self.context.machine.expand(folder)) if folder else None
-        return (*dict.fromkeys(fields), *(f"model {path}" for path in (manifest.changed() if manifest else ())))
+        return inspected, replace(found, container=box, loop=loop, broken=why, drift=differs, answered=answered)
 
     def _ready_s(self) -> float | None:
         """How long its last start took, as far as that was measured."""

@@ -106,11 +106,16 @@ def break_loop(context: Context, name: str, why: str) -> str:
 
 def look(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
     """The verdict on a container now; a look that finds nothing is remembered for the next."""
-    now_s, seen = time.time(), _samples(container, context)
-    why = verdict(container, seen, now_s=now_s, most=most, within_s=within_s)
+    why = verdict_now(container, context, most=most, within_s=within_s)
     if not why and not context.check:
-        _remember(container, [*seen, Sample(now_s, int(container.get("RestartCount", 0)))], context)
+        now = Sample(time.time(), int(container.get("RestartCount", 0)))
+        _remember(container, [*_samples(container, context), now], context)
     return why
+
+
+def verdict_now(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
+    """The verdict on a container now, by what earlier looks saw of it. Remembers nothing."""
+    return verdict(container, _samples(container, context), now_s=time.time(), most=most, within_s=within_s)
 
 
 def _samples(container: Mapping[str, Any], context: Context) -> list[Sample]:

@@ -50,6 +50,9 @@ BYTES = Usual((None, COUNT), None)
 TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE}
 CHANGE: dict[str, Shape] = {"field": line, "before": Usual(object, None), "after": Usual(object, None), "why": TEXT}
 
+#: of a diagnosis
+CAUSE: dict[str, Shape] = {"cause": said, "verdict": line, "evidence": TEXT, "fix": TEXT}
+
 KINDS: dict[str, dict[str, Shape]] = {
     "alive": {},
     "raw": {"text": said},
@@ -88,6 +91,18 @@ KINDS: dict[str, dict[str, Shape]] = {
         "interrupted": Usual(line, ""),
         "memory_available_bytes": BYTES,
         "memory_total_bytes": BYTES,
+    },
+    "diagnosis": {
+        "schema": COUNT,
+        **dict.fromkeys(("state", "summary"), said),
+        "fix": TEXT,
+        "exit": exit_code,
+        **dict.fromkeys(("tok_per_s", "expected_tok_per_s"), Usual((None, within(0, 1e6)), None)),
+        "expected_by": Usual((None, line), None),
+        "container": OBJECT,
+        "gpu": OBJECT,
+        "causes": [CAUSE],
+        "sandbox": FLAG,
     },
     "checks": {"fields": [str], "rows": [[object]]},
     "history": {

@@ -5,6 +5,7 @@
 {"verb": "stop", "run": "" | id}                                   ask the current run to stop at a safe point
 {"verb": "runs"}                                                   one `run` event for each kept run, newest first
 {"verb": "health", "smoke": bool, "token_s": seconds}              check the server's health now
+{"verb": "diagnose", "container": name, ...}                       what is wrong with its server, in one event (see diagnose.py)
 {"verb": "status", "container": name}                              what the host is doing, in one event (see status.py)
 {"verb": "checks", "since_s": seconds}                             its checks since then, in one event
 {"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
@@ -244,6 +245,12 @@ def _health(request: dict[str, Any], machine: Machine, state: StateFolder) -> It
     return by_hand.check(request, machine, state)
 
 
+def _diagnose(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    from sparkwright.runner import diagnose
+
+    return diagnose.read_diagnosis(request, machine, state)
+
+
 def _status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     from sparkwright.runner import status
 
@@ -280,6 +287,7 @@ _VERBS = {
     "stop": _stop,
     "runs": _runs,
     "health": _health,
+    "diagnose": _diagnose,
     "status": _status,
     "checks": _checks,
     "history": records.read_history,

@@ -62,10 +62,13 @@ class StartLog:
                 return
 
 
-def end(client: docker.DockerClient, name: str, count: int) -> bytes:
-    """The last lines of a container's log: of long ones what fits into 4 MiB and comes within 5 s."""
+def end(client: docker.DockerClient, name: str, count: int, *, until_s: float | None = None) -> bytes:
+    """The last lines of a container's log: of long ones what fits into 4 MiB and comes within 5 s.
+
+    until_s: those of the last lines that were written before, seconds since the epoch.
+    """
     deadline_s, kept = time.monotonic() + END_S, bytearray()
-    for piece in client.api.logs(name, tail=count, stream=True, follow=False):
+    for piece in client.api.logs(name, tail=count, stream=True, follow=False, until=until_s):
         kept += piece
         if len(kept) > 2 * END_BYTES:
             del kept[:-END_BYTES]

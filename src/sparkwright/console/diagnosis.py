@@ -1,0 +1,80 @@
+"""How a diagnosis is laid out: its sentence first, then the causes with evidence and fix; nothing is cut at any width."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sparkwright.console.live import styled
+from sparkwright.console.terminal import terminal
+from sparkwright.errors import Exit
+from sparkwright.trust.visible import one_line
+
+#: where no terminal tells its width
+WIDE = (120, 24)
+LEAST = 40
+#: each cause with its evidence and fix
+TOLD = ("found", "possible", "noted")
+#: all of them in one paragraph
+SUMMED = {"unknown": "unknown", "excluded": "ruled out"}
+STYLES = {"found": "failed", "possible": "changed"}
+MARGIN = max(map(len, (*TOLD, *SUMMED.values()))) + 2
+
+
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print every host's, a blank line between them; with its name where there are several."""
+    width, console = max(LEAST, shutil.get_terminal_size(WIDE).columns), terminal()
+    for n, row in enumerate(rows):
+        if n:
+            console.print()
+        for style, text in lines(row, width, named=len(rows) > 1):
+            console.print(styled(style, text), soft_wrap=True)
+
+
+def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[str, str]]:
+    """(style, text) of each line. width: columns. named: with the host's name in front."""
+    summary = one_line(str(row["summary"]))
+    yield _style(row["exit"]), f"{row['host']}: {summary}" if named else summary
+    causes = row["causes"]
+    if row["fix"] and row["fix"] not in [one["fix"] for one in causes]:
+        yield "fix", f"→ {row['fix']}"
+    if causes:
+        yield "", ""
+    for verdict in TOLD:
+        for one in causes:
+            if one["verdict"] == verdict:
+                yield from _cause(one, width)
+    for verdict, title in SUMMED.items():
+        told = "; ".join(_short(one) for one in causes if one["verdict"] == verdict)
+        if told:
+            yield from (("muted", text) for text in _wrapped(told, title, width))
+    if row["sandbox"]:
+        yield "muted", f"{row['host']} is the sandbox: a pretend Spark, no GPU and no real model."
+
+
+def _cause(one: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:
+    first, *more = _wrapped(str(one["cause"]), str(one["verdict"]), width)
+    style = STYLES.get(str(one["verdict"]), "plain")
+    yield style, first
+    yield from ((style, text) for text in more)
+    yield from (("plain", text) for text in _wrapped(str(one["evidence"]), "", width))
+    if one["fix"]:
+        yield from (("fix", text) for text in _wrapped(f"→ {one['fix']}", "", width))
+
+
+def _short(one: Mapping[str, Any]) -> str:
+    """What was ruled out needs no evidence here; `--json` has it."""
+    return f"{one['cause']}: {one['evidence']}" if one["verdict"] == "unknown" else str(one["cause"])
+
+
+def _wrapped(text: str, title: str, width: int) -> list[str]:
+    """The text beside its title, folded at the width; words longer than a line are folded too."""
+    indent = " " * MARGIN
+    first = f"{title:<{MARGIN}}"
+    return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _style(code: int) -> str:
+    return {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(Exit(code), "failed")

@@ -1,0 +1,140 @@
+"""Why a server does not serve: what its end, its port, its log and the runs on its host say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from sparkwright.doctor.diagnosis.sight import Sight
+from sparkwright.doctor.diagnosis.standing import ago, is_slow
+from sparkwright.engine.cause import Cause, Verdict
+from sparkwright.engine.engine_state import UNKNOWN, Reading
+from sparkwright.engine.logs import message
+from sparkwright.health.judge import Limits
+
+#: the exit code of a process that was killed (128 + SIGKILL), and of one that was asked to end (128 + SIGTERM)
+KILLED, TERMINATED = 137, 143
+
+
+def causes(seen: Sight) -> list[Cause]:
+    """All that have evidence."""
+    return [one for ask in ASKED for one in ask(seen)]
+
+
+def failed(seen: Sight) -> bool:
+    """Whether the engine ended by a fault of its own, as far as Docker and its log tell."""
+    ended = seen.box.status in ("exited", "dead", "restarting") and seen.end.code not in (None, 0, TERMINATED)
+    return ended or bool(last_words(seen).value) or bool(seen.box.restarts and seen.probe.health != 200)
+
+
+def before_now(seen: Sight) -> list[Cause]:
+    """What happened to a server that serves: it counts when it is a loop, and is noted otherwise."""
+    verdict: Verdict = "found" if seen.loop else "noted"
+    restarts = (replace(one, verdict=verdict) for one in _restarts(seen))
+    return [replace(one, of_rate=False) for one in (*_cut_off(seen), *restarts)]
+
+
+def last_words(seen: Sight) -> Reading:
+    """Why the engine died: as its present start says, or, where nothing answers, the start before it."""
+    if seen.log is not None and seen.log.died.value:
+        return seen.log.died
+    return seen.died if seen.probe.health != 200 else UNKNOWN
+
+
+def _last_words(seen: Sight) -> Iterator[Cause]:
+    died = last_words(seen)
+    if died.value:
+        fix = "`invoke logs` shows what stands around it; `invoke lint` judges the recipe"
+        yield Cause(str(died.value).rstrip("."), "found", message(died.evidence), fix, 200)
+
+
+def _out_of_memory(seen: Sight) -> Iterator[Cause]:
+    if seen.end.out_of_memory:
+        yield Cause(
+            "the kernel killed it for lack of memory",
+            "found",
+            f"Docker says OOMKilled, exit code {seen.end.code}",
+            "lower gpu-memory-utilization, or stop what else runs",
+            190,
+        )
+
+
+def _docker_refused(seen: Sight) -> Iterator[Cause]:
+    if seen.end.error and seen.box.status != "running":
+        yield Cause("Docker could not start it", "found", seen.end.error, "fix that, then `invoke restart`", 180)
+
+
+def _port(seen: Sight) -> Iterator[Cause]:
+    if seen.listener:
+        fix = "stop that, or set another `serve_port:` in the host's file"
+        yield Cause("something else has its port", "found", f"port {seen.port} is held by {seen.listener}", fix, 170)
+
+
+def _stopped(seen: Sight) -> Iterator[Cause]:
+    """Docker starts again what ends by itself, by such a policy; what was stopped by hand it leaves."""
+    if seen.box.status != "exited" or seen.end.out_of_memory or seen.broken:
+        return
+    name = "it was stopped by hand (docker stop, docker kill)"
+    if seen.policy_keeps:
+        said = f"its restart policy is {seen.box.policy}, and Docker leaves only what was stopped"
+        yield Cause(name, "possible", said, "`invoke restart` starts it again", 60)
+    elif seen.end.code in (KILLED, TERMINATED):
+        said = f"exit code {seen.end.code}: it was sent a signal"
+        yield Cause(name, "possible", said, "`invoke restart` starts it again", 40)
+
+
+def _broken(seen: Sight) -> Iterator[Cause]:
+    if seen.broken:
+        said = f"a health check stopped it and took its restart policy: {seen.broken}"
+        yield Cause("a crash loop was stopped", "found", said, "`invoke incident` fetches what was kept of it", 150)
+
+
+def _cut_off(seen: Sight) -> Iterator[Cause]:
+    if seen.cut_off:
+        fix = "run it again: it takes up from what is there"
+        yield Cause("an earlier run was cut off", "found", seen.cut_off, fix, 140)
+
+
+def _hangs(seen: Sight) -> Iterator[Cause]:
+    probe = seen.probe
+    if probe.token == "none" and not probe.running:
+        said = f"no token within {probe.waited_s:g} s, and no other request runs; /health answers 200"
+        yield Cause(
+            "the engine hangs",
+            "found",
+            said,
+            "`invoke incident` first if you want to report it, then `invoke restart`",
+            160,
+        )
+    elif probe.still_s is not None:
+        said = f"{probe.running:.0f} running, and its counter of tokens has not moved for {probe.still_s:.0f} s"
+        yield Cause("the engine hangs", "possible", said, "`invoke restart`", 60)
+        yield Cause("a prefill of a very long prompt", "possible", "128K tokens take a GB10 about 52 s", "wait", 50)
+
+
+def _fails(seen: Sight) -> Iterator[Cause]:
+    if seen.probe.token == "error":
+        yield Cause("its requests fail", "found", seen.probe.error, "`invoke logs` shows why", 130)
+
+
+def _slow_start(seen: Sight) -> Iterator[Cause]:
+    if seen.probe.health == 200 or not seen.age_s or not is_slow(seen, Limits()):
+        return
+    stage = f", and stands at: {seen.log.stage}" if seen.log is not None and seen.log.stage else ""
+    last = f", the last start took {seen.ready_s:.0f} s" if seen.ready_s else ""
+    fix = "`invoke logs` shows the stage; a cold page cache, a slow disk or a compile without its cache do that"
+    yield Cause("a slow start", "found", f"it has been loading for {seen.age_s:.0f} s{last}{stage}", fix, 120)
+
+
+def _restarts(seen: Sight) -> Iterator[Cause]:
+    """It ended by itself at least once: Docker counts no restart by hand."""
+    if seen.box.restarts and seen.box.status != "exited" and not last_words(seen).value:
+        when = f", the last one {ago(seen.now_s - seen.end.at_s)}" if seen.end.at_s is not None else ""
+        said = f"{seen.box.restarts} restarts{when} with exit code {seen.end.code}; its last line: {seen.last_line}"
+        yield Cause("it ends by itself", "found", said, "`invoke logs` shows why", 110)
+
+
+ASKED: tuple[Callable[[Sight], Iterator[Cause]], ...] = (
+    *(_last_words, _out_of_memory, _docker_refused, _port, _hangs, _fails, _broken, _cut_off, _slow_start, _restarts),
+    _stopped,
+)

@@ -1,0 +1,63 @@
+"""What is wrong with a server's host or settings although it may be fast: by the rules of the health checks."""
+
+from __future__ import annotations
+
+from sparkwright.doctor.diagnosis.sight import Sight
+from sparkwright.engine.cause import Cause
+from sparkwright.health.judge import QUESTIONS, Limits, Look
+from sparkwright.health.record import Gpu, Machine
+from sparkwright.host import evidence
+from sparkwright.modules.base import Context
+
+#: of health/judge.py: the question, and the cause that a bad answer is
+ASKED = {
+    "temperature": "the GPU is too hot",
+    "memory": "the host has too little memory",
+    "swap": "the host is out of swap",
+    "disk": "the disk is full",
+    "restart policy": "its restart policy is another",
+    "drift": "it is not as it was verified",
+}
+FIXES = {
+    "temperature": "look at its fans and its airflow; it slows down by itself when it gets hotter",
+    "memory": "stop what else runs (`invoke plan` names who holds memory)",
+    "swap": "stop what else runs (`invoke plan` names who holds memory)",
+    "disk": "`invoke models.prune` and `invoke images.prune` free what nothing uses",
+    "restart policy": "`invoke deploy` sets it",
+    "drift": "`invoke plan --diff` shows what differs, `invoke deploy` fixes it",
+}
+#: what of them can make tokens slow
+OF_RATE = frozenset(("temperature", "memory", "swap", "drift"))
+WEIGHT = 70
+
+
+def causes(context: Context, seen: Sight, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
+    """What is bad of them, and what could not be told, each with its evidence. policy: the one that was verified."""
+    look = Look(
+        seen.now_s,
+        container=seen.box,
+        policy=policy,
+        machine=_machine(context),
+        gpus=(gpu,),
+        drift=seen.drift,
+        drift_error=seen.drift_error,
+    )
+    found = []
+    for question, name in ASKED.items():
+        answer = QUESTIONS[question](look, limits)
+        if answer is not None and answer[0] == "unknown":
+            found.append(Cause(name, "unknown", answer[1]))
+        elif answer is not None and "degraded" in answer[2:]:
+            found.append(Cause(name, "found", answer[1], FIXES[question], WEIGHT, of_rate=question in OF_RATE))
+    return found
+
+
+def _machine(context: Context) -> Machine:
+    memory = evidence.memory(context) or {}
+    total, free = memory.get("SwapTotal"), memory.get("SwapFree")
+    try:
+        disk = context.machine.free_bytes(context.machine.home)
+    except OSError:
+        disk = None
+    used = total - free if total is not None and free is not None else None
+    return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), total, used, disk)

@@ -1,0 +1,173 @@
+"""One stream, measured with an eye on the GPU and on this client, held against what this server should give."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sparkwright.engine import endpoints
+from sparkwright.host import evidence
+from sparkwright.host.records.baselines import Baselines, key_of
+from sparkwright.measure import gpu, smoke, stream
+from sparkwright.measure.lag import Lag
+from sparkwright.measure.smoke import Baseline, Run
+from sparkwright.measure.undisturbed import undisturbed
+from sparkwright.modules.base import Context
+from sparkwright.modules.smoke_test import CUT_SHORT, MISMATCH, SETTLES_S, speculates
+
+TOKENS = 64
+WARM_UP_TOKENS = 8
+CAP_S = 4.0
+THINKS_TOKENS = 32
+THINKS_S = 2.0
+#: below this share of what is expected one stream is proof enough
+PLAIN = 0.5
+#: how far below what a recipe expects is still as fast as expected
+RECIPE_TOLERANCE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What one stream should give, tok/s. tolerance: the share that is noise. source: who says so; empty: nobody."""
+
+    tok_per_s: float | None = None
+    tolerance: float = RECIPE_TOLERANCE
+    source: Literal["", "baseline", "recipe"] = ""
+    baseline: Baseline | None = None
+
+    @classmethod
+    def of(
+        cls, context: Context, good: Mapping[str, Any], recipe_tok_per_s: float | None, *, verified: bool
+    ) -> Expected:
+        """The baseline of the verified server where it is that one, else what the recipe expects."""
+        serve = good.get("serve") or {}
+        key = serve.get("baseline_key") or {}
+        if verified and key:
+            found = Baselines(context.state).read(key_of(key, context.machine, speculation=speculates(key)))
+            if found is not None:
+                return cls(found.median, found.tolerance, "baseline", found)
+        expected = recipe_tok_per_s or (serve.get("tok_per_s") if verified else None)
+        return cls(float(expected), source="recipe") if expected else cls()
+
+    def share(self, runs: list[Run]) -> float | None:
+        """The runs as a share of it; None where nobody says what to expect."""
+        if not runs or not self.tok_per_s:
+            return None
+        return statistics.median(
+            self.baseline.share(one) if self.baseline else one.tok_per_s / self.tok_per_s for one in runs
+        )
+
+
+@dataclass
+class Measured:
+    """thought: tokens of thinking among `answered`, of a stream that was told nothing about it. error: why there is no rate.
+
+    doubt: why the rate proves nothing. before, after: the server's counters. gpu_degraded: None where its clock is not known.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    gpu: gpu.State = field(default_factory=gpu.State)
+    gpu_degraded: bool | None = None
+    tokens: int = 0
+    capped: int = 0
+    approximate: bool = False
+    thought: int | None = None
+    answered: int = 0
+    error: str = ""
+    doubt: str = ""
+    before: dict[str, float] = field(default_factory=dict)
+    after: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def tok_per_s(self) -> float | None:
+        """Median of the runs."""
+        return statistics.median(one.tok_per_s for one in self.runs) if self.runs else None
+
+    @property
+    def acceptance(self) -> float | None:
+        """Tokens accepted a draft; None without speculation."""
+        drafts = self._more(endpoints.DRAFTS)
+        return self._more(endpoints.ACCEPTED_TOKENS) / drafts if drafts > 0 else None
+
+    def _more(self, name: str) -> float:
+        return self.after.get(name, 0.0) - self.before.get(name, 0.0)
+
+
+def measure(context: Context, url: str, model: str, key: str, expected: Expected) -> Measured:
+    """A warm-up, one stream, and two more when the first leaves a doubt."""
+    found = Measured(before=evidence.metrics(url, key)[0])
+    shape = smoke.Shape(url, model, key)
+    with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
+        try:
+            _take(found, shape, "prose", WARM_UP_TOKENS, counts=False)
+            sampler.forget()
+            _take(found, shape, "prose", TOKENS)
+            share = expected.share(found.runs)
+            unclear = share is None or PLAIN < share < 1 - expected.tolerance / 2
+            for name in ("code", "reasoning") if unclear else ():
+                _take(found, shape, name, TOKENS)
+            _think(found, url, model, key)
+        except stream.StreamError as error:
+            found.error = str(error)
+        found.gpu = sampler.state
+    if found.gpu.known:
+        found.gpu_degraded = found.gpu.degraded(expected.baseline.clock_mhz if expected.baseline else None)
+    _settle(found, url, key)
+    found.doubt = _doubt(found, lag)
+    return found
+
+
+def _take(found: Measured, shape: smoke.Shape, name: str, tokens: int, *, counts: bool = True) -> None:
+    got = shape.run(name, tokens, CAP_S)
+    _count(found, got)
+    if counts and got.tok_per_s is not None:
+        found.runs.append(Run(name, got.tok_per_s, got.ttft_s or 0.0, tuple(got.gaps_s)))
+
+
+def _think(found: Measured, url: str, model: str, key: str) -> None:
+    """A stream that is told nothing about thinking."""
+    body = endpoints.measured_stream(model, smoke.prompt("reasoning"), THINKS_TOKENS)
+    plain = {name: value for name, value in body.items() if name != "chat_template_kwargs"}
+    try:
+        free = stream.run(url, plain, api_key=key, cap_s=THINKS_S)
+    except stream.StreamError:
+        return
+    _count(found, free)
+    found.thought, found.answered = min(free.thought, free.tokens), free.tokens
+
+
+def _count(found: Measured, got: stream.Stream) -> None:
+    found.tokens += got.tokens
+    found.capped += got.capped
+    found.approximate = found.approximate or got.approximate
+
+
+def _settle(found: Measured, url: str, key: str) -> None:
+    """The counters afterwards: they may come a moment later than the last token."""
+    deadline_s = time.monotonic() + SETTLES_S
+    while True:
+        found.after = evidence.metrics(url, key)[0]
+        if not _others(found) or time.monotonic() > deadline_s:
+            return
+        time.sleep(0.1)
+
+
+def _others(found: Measured) -> str:
+    """What others did meanwhile, in words; empty when nothing is seen of them."""
+    name = endpoints.GENERATED_TOKENS
+    if name in found.before and name in found.after and not found.approximate:
+        served = found.after[name] - found.before[name]
+        if served - found.tokens > max(MISMATCH * served, CUT_SHORT * found.capped):
+            return f"others used it meanwhile: it generated {served:.0f} tokens, {found.tokens} of them were asked for here"
+    running = evidence.busy(found.after)
+    return f"others use it: {running:.0f} requests" if running and not found.capped else ""
+
+
+def _doubt(found: Measured, lag: Lag) -> str:
+    decoding = statistics.median(sum(one.gaps_s) for one in found.runs) if found.runs else None
+    if lag.spoils_rates(decoding):
+        return f"this client is too slow: it wakes {lag.p99_s * 1000:.0f} ms late (p99)"
+    return _others(found)

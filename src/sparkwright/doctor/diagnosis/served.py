@@ -1,0 +1,66 @@
+"""What a server runs with, gathered for `engine.causes`: from its container, its log and its host, never from a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.doctor.diagnosis.measuring import Measured
+from sparkwright.doctor.diagnosis.sight import Sight
+from sparkwright.engine import architecture, cause, command_words, endpoints, rules, versions
+from sparkwright.engine.predict import effective
+from sparkwright.host import evidence, http_probe
+from sparkwright.modules.base import Context
+
+if TYPE_CHECKING:
+    from sparkwright.doctor.diagnosis.answer import Asked
+
+
+def seen(
+    context: Context, asked: Asked, good: Mapping[str, Any], server: Sight, found: Measured | None, url: str
+) -> cause.Seen:
+    """Everything that was looked at. found, url: of a server that was measured."""
+    config = server.inspected.get("Config") or {}
+    words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
+    command = command_words.parsed([str(one) for one in words])
+    env = dict(str(one).partition("=")[::2] for one in config.get("Env") or ())
+    folder = _model_folder(context, good, server, command.model)
+    kind = architecture.classify(evidence.model_config(folder) if folder else {})
+    version = versions.parse(_version(server, url))
+    told = rules.Asked(command.flags, str(config.get("Image") or ""), asked.platform, env)
+    measured = found or Measured()
+    return cause.Seen(
+        gpu=measured.gpu.sentence,
+        gpu_degraded=measured.gpu_degraded,
+        log=server.log.to_json() if server.log is not None else None,
+        ollama=evidence.ollama(context),
+        memory=evidence.memory(context),
+        busy=evidence.busy(measured.before),
+        kv_used=measured.after.get(endpoints.KV_CACHE_USED),
+        acceptance=measured.acceptance,
+        findings=rules.check(told, kind, version) if server.inspected else (),
+        flags=command.flags,
+        model=str((good.get("model") or {}).get("id", "")) or asked.model_id or command.model,
+        thought=measured.thought,
+        answered=measured.answered,
+        budget=effective(told, kind, version).budget if server.inspected else None,
+    )
+
+
+def _version(server: Sight, url: str) -> str | None:
+    """As its log says, else as the server does."""
+    said = server.log.value("version") if server.log is not None else None
+    found = said or ((http_probe.ask(url, endpoints.VERSION).json() or {}).get("version") if url else None)
+    return str(found) if found else None
+
+
+def _model_folder(context: Context, good: Mapping[str, Any], server: Sight, model: str) -> Path | None:
+    """The model's folder on the host: what the container mounts where the engine was told to look."""
+    for bind in (server.inspected.get("HostConfig") or {}).get("Binds") or ():
+        source, _, target = str(bind).partition(":")
+        inside = target.partition(":")[0]
+        if inside and (model == inside or model.startswith(f"{inside}/")):
+            return Path(source) / model[len(inside) :].lstrip("/")
+    folder = (good.get("model") or {}).get("dir") if server.box.verified else None
+    return context.machine.expand(str(folder)) if folder else None

@@ -1,0 +1,230 @@
+"""From what was seen to where a server stands: a table of questions, the first that has an answer decides. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from sparkwright.doctor.diagnosis.sight import Sight
+from sparkwright.errors import Exit
+from sparkwright.health.judge import Limits
+
+State = Literal[
+    "ok",
+    "slow",
+    "degraded",
+    "busy",
+    "in progress",
+    "starting",
+    "slow start",
+    "wedged",
+    "stalled",
+    "crash-looping",
+    "down",
+    "unknown",
+]
+
+#: how `diagnose` exits for each
+EXITS: dict[State, Exit] = {
+    "ok": Exit.OK,
+    "slow": Exit.FAILED,
+    "degraded": Exit.FAILED,
+    "busy": Exit.INCONCLUSIVE,
+    "in progress": Exit.INCONCLUSIVE,
+    "starting": Exit.INCONCLUSIVE,
+    "slow start": Exit.FAILED,
+    "wedged": Exit.FAILED,
+    "stalled": Exit.FAILED,
+    "crash-looping": Exit.FAILED,
+    "down": Exit.FAILED,
+    "unknown": Exit.INCONCLUSIVE,
+}
+
+#: so many restarts, and no answer, are a loop even to somebody who looks for the first time
+LOOP = 2
+LINE_CHARS = 200
+#: a start that lasts so long begins Docker's count of seconds between restarts anew
+SETTLED_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """said: one sentence, true by itself. fix: the command that helps, if one does."""
+
+    state: State
+    said: str
+    fix: str = ""
+
+
+def standing(seen: Sight, limits: Limits) -> Standing | None:
+    """Where a server stands that does not serve, or can't be measured; None for one that gave a token and has nothing to do."""
+    found = next((one for ask in QUESTIONS if (one := ask(seen, limits)) is not None), None)
+    if not seen.busy:
+        return found
+    meanwhile = found.said if found is not None else "/health answers; nothing was measured beside it"
+    return Standing("in progress", f"in progress: {seen.busy}; {meanwhile}", "Diagnose again when it has ended.")
+
+
+def ago(seconds: float) -> str:
+    """20 s ago, 5 min ago, 3 h ago, 2 days ago."""
+    for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * factor:
+            return f"{seconds / factor:.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
+
+
+def is_slow(seen: Sight, limits: Limits) -> bool:
+    """Whether this start takes longer than the last measured one explains; not while Docker may still call it a restart."""
+    if seen.box.status != "running" or seen.age_s is None:
+        return False
+    return seen.age_s > (max(SETTLED_S, limits.ready_factor * seen.ready_s) if seen.ready_s else seen.allowed_s)
+
+
+# -- the questions -----------------------------------------------------------------------------------------------------
+
+
+def _engine(seen: Sight, limits: Limits) -> Standing | None:
+    """Without Docker's word only the port can tell; where it answers, the rest is measured all the same."""
+    if not seen.engine_error or seen.probe.health == 200:
+        return None
+    if seen.probe.health is None:
+        return Standing("unknown", f"not known whether a server runs: {seen.engine_error}", seen.engine_fix)
+    return Standing("down", f"no server answers at {seen.probe.url}: {seen.engine_error}", seen.engine_fix)
+
+
+def _nothing(seen: Sight, limits: Limits) -> Standing | None:
+    if seen.name:
+        return None
+    return Standing("unknown", "no server is known here: nothing was deployed, and the host has no recipe", DEPLOY)
+
+
+def _container(seen: Sight, limits: Limits) -> Standing | None:
+    box = seen.box
+    if seen.engine_error or box.status in ("running", "restarting"):
+        return None
+    if box.status == "absent":
+        never = "" if seen.known else "; no server was ever verified on this host"
+        return Standing("down", f"no server answers: there is no container {box.name}{never}", DEPLOY)
+    if box.status == "paused":
+        return Standing(
+            "down", f"no server answers: {box.name} is paused", f"On the host: `docker unpause {box.name}`."
+        )
+    if box.status == "created":
+        why = f": {seen.end.error}" if seen.end.error else ""
+        return Standing("down", f"no server answers: {box.name} was created and never started{why}", RESTART)
+    if seen.broken:  # a container that Docker would start again and left was stopped by hand, whatever it did before
+        said = f"no server answers: {box.name} {_ended(seen)}; crash loop: {seen.broken}"
+        return Standing("crash-looping", said, LOOK)
+    if box.status in ("exited", "dead"):
+        return Standing("down", f"no server answers: {box.name} {_ended(seen)}", RESTART)
+    return Standing("down", f"no server answers: {box.name} is {box.status}", RESTART)
+
+
+def _loop(seen: Sight, limits: Limits) -> Standing | None:
+    """Docker starts it again and again, and it does not answer meanwhile."""
+    box, restarts = seen.box, seen.box.restarts or 0
+    if seen.engine_error or seen.probe.health == 200:
+        return None
+    if (seen.loop or restarts >= LOOP) and not is_slow(seen, limits):
+        said = f"crash loop: {box.name} {_ended(seen, f', {restarts} restarts so far')}"
+        return Standing("crash-looping", f"no server answers: {said}", LOOK)
+    if box.status == "restarting":
+        return Standing("down", f"no server answers: {box.name} {_ended(seen)}; Docker is restarting it", LOOK)
+    return None
+
+
+def _start(seen: Sight, limits: Limits) -> Standing | None:
+    """Nothing answers at the port of a container that runs."""
+    name, health, age_s = seen.box.name, seen.probe.health, seen.age_s
+    if health is None:
+        return Standing("unknown", f"{name} runs and publishes no port: it can't be asked")
+    if health:
+        return None
+    if age_s is None:
+        return Standing("unknown", f"nothing answers at {seen.probe.url}, and it is not known since when {name} runs")
+    last = f"; the last start took {seen.ready_s:.0f} s" if seen.ready_s else ""
+    again = f"; {name} {_ended(seen)} before it" if seen.box.restarts else ""
+    stage = f" ({_stage(seen)})" if _stage(seen) else ""
+    said = f"for {age_s:.0f} s{stage}{last}{again}"
+    if seen.log is not None and seen.log.ready:
+        return Standing(
+            "down", f"no server answers: {name} was ready, and {seen.probe.url} is {_silent(seen)} now", RESTART
+        )
+    if age_s > seen.allowed_s or (seen.box.restarts and is_slow(seen, limits)):
+        return Standing("slow start", f"no server answers: slow start: {name} has been starting {said}", LOOK)
+    if seen.box.restarts:
+        return Standing("down", f"no server answers: {name} is starting again {said}", LOOK)
+    how = "slow start: " if is_slow(seen, limits) else ""
+    return Standing("starting", f"no server answers yet: {how}{name} has been starting {said}", WAIT)
+
+
+def _health(seen: Sight, limits: Limits) -> Standing | None:
+    if seen.probe.health == 200:
+        return None
+    return Standing("down", f"no server answers: /health says {seen.probe.health}, so its engine is dead", RESTART)
+
+
+def _token(seen: Sight, limits: Limits) -> Standing | None:
+    probe = seen.probe
+    if probe.token == "ended":
+        return Standing(
+            "down", f"no server answers: {seen.box.name} {_ended(seen)}, at the request for one token", LOOK
+        )
+    if probe.token == "none" and not probe.running:
+        said = f"/health answers 200, nothing else runs, and no token came within {probe.waited_s:g} s"
+        return Standing("wedged", f"no token: the server is wedged: {said}", RESTART)
+    if probe.token == "refused":
+        return Standing("unknown", "not measured: the server asks for an API key that is not known here", KEY)
+    if probe.token == "error":
+        return Standing("down", f"no token: the server answers a request with an error: {probe.error}", LOOK)
+    return None
+
+
+def _others(seen: Sight, limits: Limits) -> Standing | None:
+    """Requests of others: they are not disturbed, and whether they get their tokens is seen without asking."""
+    probe = seen.probe
+    if not probe.running:
+        return None
+    runs = "1 request runs" if probe.running == 1 else f"{probe.running:.0f} requests run"
+    if probe.still_s is None:
+        rate = f" at {probe.rate:.1f} tok/s together" if probe.rate else ""
+        return Standing(
+            "busy", f"not measured: {runs}{rate}, and measuring would disturb others", "Ask again when it is idle."
+        )
+    said = f"{runs}, and no token came for {probe.still_s:.0f} s"
+    if probe.still_s >= limits.frozen_s:
+        return Standing("stalled", f"no token: the server is wedged: {said}", RESTART)
+    return Standing("unknown", f"not known whether it is wedged: {said}; a long prefill does that too", "Ask again.")
+
+
+QUESTIONS: tuple[Callable[[Sight, Limits], Standing | None], ...] = (
+    *(_engine, _nothing, _container, _loop, _start, _health, _token, _others),
+)
+
+DEPLOY = "`invoke deploy` brings a server up."
+RESTART = "`invoke restart` starts it again."
+LOOK = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
+WAIT = "Wait, and ask again."
+KEY = "Set its secret VLLM_API_KEY in the host's file."
+
+
+def _ended(seen: Sight, more: str = "") -> str:
+    """exited (1) 20 s ago, its last line: "..."; more: said before the line."""
+    end = seen.end
+    how = "was killed for lack of memory" if end.out_of_memory else "exited"
+    code = f" ({end.code})" if end.code is not None else ""
+    when = f" {ago(seen.now_s - end.at_s)}" if end.at_s is not None else ""
+    line = f', its last line: "{seen.last_line}"' if seen.last_line else ""
+    return f"{how}{code}{when}{more}{line}"
+
+
+def _stage(seen: Sight) -> str:
+    if seen.log is None or not seen.log.stage:
+        return ""
+    done, total = seen.log.shards
+    return f"{seen.log.stage}, {done} of {total} shards" if total and done < total else seen.log.stage
+
+
+def _silent(seen: Sight) -> str:
+    return "silent" if seen.probe.error == "timeout" else "closed"

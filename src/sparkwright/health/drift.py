@@ -1,0 +1,29 @@
+"""What of a container and its model is not as it was verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.host.containers import container_options, containers
+from sparkwright.host.models.whole import Manifest
+from sparkwright.modules.base import Context
+from sparkwright.plan.container import ContainerSpec
+
+
+def found(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) -> tuple[str, ...]:
+    """The fields that differ from the last verified state, and the files that changed since. Raises as docker's client does."""
+    if not good["spec"].get("image"):
+        return ("image",)  # what was verified is damaged: no server is as it says
+    spec = ContainerSpec.from_json(good["spec"])
+    image = containers.image_of(context.docker(), inspected)
+    fields = [one.field for one in container_options.differences(spec, inspected, image)]
+    if inspected["Id"] == good.get("container_id"):  # a container's image can't change; the names of that image can
+        fields = [one for one in fields if one != "image"]
+    return (*dict.fromkeys(fields), *(f"model {path}" for path in changed_files(context, good)))
+
+
+def changed_files(context: Context, good: Mapping[str, Any]) -> list[str]:
+    """The model's files that are not as they were proved. A stat each."""
+    folder = (good.get("model") or {}).get("dir")
+    return Manifest.of(context.state, context.machine.expand(folder)).changed() if folder else []

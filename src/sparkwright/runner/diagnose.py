@@ -1,0 +1,40 @@
+"""The verb `diagnose`: no run is kept of it and no lock is taken, so it works beside a run and on a full disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sparkwright.doctor.diagnosis.answer import Asked, diagnose
+from sparkwright.engine import key_file
+from sparkwright.errors import Refused
+from sparkwright.health.check import DOCKER_S
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
+from sparkwright.plan.events import Event, event
+from sparkwright.runner.context import Engine, RunContext
+from sparkwright.secret import Secret
+from sparkwright.trust.shapes import Usual, fitted, number, text
+
+_ASKED = {
+    **dict.fromkeys(("container", "base_url", "model", "model_id"), Usual(text, "")),
+    "tok_per_s": Usual((None, number), None),
+    "platform": Usual(frozenset(("gb10", "ascend")), "gb10"),
+    "token_s": Usual(number, 0.0),
+}
+
+
+def read_diagnosis(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """One `diagnosis` event, as `Answer.to_json` has it. Raises Refused for a request that can't be used."""
+    try:
+        given = fitted({name: request[name] for name in _ASKED if name in request}, _ASKED, "the request")
+    except ValueError as error:
+        raise Refused(f"{error}.") from None
+    secrets = {name: Secret(value) for name, value in (request.get("secrets") or {}).items()}
+    key = secrets[key_file.VARIABLE].reveal() if key_file.VARIABLE in secrets else ""
+    run_id = f"{time.strftime('%Y%m%dT%H%M%S')}-diagnose-{os.getpid()}"
+    engine = Engine(machine, timeout_s=DOCKER_S)
+    context = RunContext(machine, state, run_id, lambda one: None, check=True, secrets=secrets, engine=engine)
+    yield event("diagnosis", **diagnose(context, Asked(**given, key=key)), sandbox=machine.sandbox)

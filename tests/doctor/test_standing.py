@@ -1,0 +1,239 @@
+"""Where a server stands, by what was seen of it: the sentence, the state, the exit code, the causes that have evidence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sparkwright.doctor.diagnosis import down_causes
+from sparkwright.doctor.diagnosis.answer import verdict
+from sparkwright.doctor.diagnosis.measuring import Expected, Measured
+from sparkwright.doctor.diagnosis.sight import End, Probe, Sight
+from sparkwright.doctor.diagnosis.standing import EXITS, ago, standing
+from sparkwright.engine import causes
+from sparkwright.engine.engine_state import EngineState, Reading
+from sparkwright.health.judge import Limits
+from sparkwright.health.record import Container
+from sparkwright.measure.smoke import Run
+
+NOW = 1_800_000_000.0
+LIMITS = Limits()
+GIB = 2**30
+REFUSED = Probe("http://127.0.0.1:8000", health=0, error="refused")
+SERVES = Probe("http://127.0.0.1:8000", health=200)
+LOADS = EngineState(stage="weights", shards=(3, 14))
+
+
+def box(status: str = "running", age_s: float = 20.0, **more: Any) -> Container:
+    return Container("qwen35", "c" * 64, status, **{"restarts": 0, "started_s": NOW - age_s, **more})
+
+
+def sight(**more: Any) -> Sight:
+    """A server that runs, was verified, and whose last start took 100 s."""
+    usual: dict[str, Any] = {"name": "qwen35", "known": True, "allowed_s": 200.0, "ready_s": 100.0, "box": box()}
+    return Sight(NOW, **{**usual, **more})
+
+
+EXITED = End(1, NOW - 20)
+PREFILL = "not known whether it is wedged: 2 requests run, and no token came for 30 s; a long prefill does that too"
+#: what was seen, state, sentence
+SEEN: tuple[tuple[Sight, str, str], ...] = (
+    (
+        sight(box=box("exited"), end=EXITED, last_line="RuntimeError: no"),
+        "down",
+        'no server answers: qwen35 exited (1) 20 s ago, its last line: "RuntimeError: no"',
+    ),
+    (
+        sight(box=box("exited"), end=End(137, NOW - 7200, out_of_memory=True)),
+        "down",
+        "no server answers: qwen35 was killed for lack of memory (137) 2 h ago",
+    ),
+    (
+        sight(box=box("created"), end=End(error="port is already allocated")),
+        "down",
+        "no server answers: qwen35 was created and never started: port is already allocated",
+    ),
+    (sight(box=box("paused")), "down", "no server answers: qwen35 is paused"),
+    (sight(box=box("absent")), "down", "no server answers: there is no container qwen35"),
+    (
+        sight(box=box("absent"), known=False),
+        "down",
+        "no server answers: there is no container qwen35; no server was ever verified on this host",
+    ),
+    (
+        sight(box=box("restarting", restarts=1), end=EXITED),
+        "down",
+        "no server answers: qwen35 exited (1) 20 s ago; Docker is restarting it",
+    ),
+    (
+        sight(box=box("restarting", restarts=4), end=EXITED),
+        "crash-looping",
+        "no server answers: crash loop: qwen35 exited (1) 20 s ago, 4 restarts so far",
+    ),
+    (
+        sight(box=box(restarts=4), end=EXITED, probe=REFUSED),
+        "crash-looping",
+        "no server answers: crash loop: qwen35 exited (1) 20 s ago, 4 restarts so far",
+    ),
+    (
+        sight(box=box("exited", policy="no"), end=EXITED, broken="it was started again 4 times within 10 minutes"),
+        "crash-looping",
+        "no server answers: qwen35 exited (1) 20 s ago; crash loop: it was started again 4 times within 10 minutes",
+    ),
+    (
+        sight(probe=REFUSED, log=LOADS),
+        "starting",
+        "no server answers yet: qwen35 has been starting for 20 s (weights, 3 of 14 shards); the last start took 100 s",
+    ),
+    (
+        sight(box=box(age_s=250), probe=REFUSED, log=LOADS),
+        "slow start",
+        "no server answers: slow start: qwen35 has been starting for 250 s (weights, 3 of 14 shards); the last start took 100 s",
+    ),
+    (
+        sight(box=box(restarts=1), end=EXITED, probe=REFUSED),
+        "down",
+        "no server answers: qwen35 is starting again for 20 s; the last start took 100 s; qwen35 exited (1) 20 s ago before it",
+    ),
+    (
+        sight(box=box(age_s=900), probe=REFUSED, log=EngineState(readings={"ready": Reading(True, "ready")})),
+        "down",
+        "no server answers: qwen35 was ready, and http://127.0.0.1:8000 is closed now",
+    ),
+    (
+        sight(probe=replace(SERVES, health=503)),
+        "down",
+        "no server answers: /health says 503, so its engine is dead",
+    ),
+    (
+        sight(probe=replace(SERVES, token="none", waited_s=30)),
+        "wedged",
+        "no token: the server is wedged: /health answers 200, nothing else runs, and no token came within 30 s",
+    ),
+    (
+        sight(probe=replace(SERVES, running=2, still_s=61)),
+        "stalled",
+        "no token: the server is wedged: 2 requests run, and no token came for 61 s",
+    ),
+    (sight(probe=replace(SERVES, running=2, still_s=30)), "unknown", PREFILL),
+    (
+        sight(probe=replace(SERVES, running=1, rate=31.0)),
+        "busy",
+        "not measured: 1 request runs at 31.0 tok/s together, and measuring would disturb others",
+    ),
+    (
+        sight(probe=replace(SERVES, token="refused")),
+        "unknown",
+        "not measured: the server asks for an API key that is not known here",
+    ),
+    (
+        sight(engine_error="the Docker socket refuses ada", box=box("")),
+        "unknown",
+        "not known whether a server runs: the Docker socket refuses ada",
+    ),
+    (
+        sight(engine_error="no Docker Engine answers", box=box(""), probe=REFUSED),
+        "down",
+        "no server answers at http://127.0.0.1:8000: no Docker Engine answers",
+    ),
+    (
+        sight(busy="ada runs deploy", box=box("absent")),
+        "in progress",
+        "in progress: ada runs deploy; no server answers: there is no container qwen35",
+    ),
+)
+
+
+@pytest.mark.parametrize(("seen", "state", "said"), SEEN, ids=[f"{n}-{row[1]}" for n, row in enumerate(SEEN)])
+def test_what_is_seen_is_said(seen: Sight, state: str, said: str) -> None:
+    found = standing(seen, LIMITS)
+    assert found is not None
+    assert (found.state, found.said) == (state, said)
+    assert (EXITS[found.state] == 0) == (state == "ok")
+
+
+def test_a_server_that_gave_a_token_and_has_nothing_to_do_is_to_be_measured() -> None:
+    assert standing(sight(probe=replace(SERVES, token="made")), LIMITS) is None
+    unseen = sight(engine_error="no Docker Engine answers", box=box(""), probe=replace(SERVES, token="made"))
+    assert standing(unseen, LIMITS) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.4, "0 s ago"), (119, "119 s ago"), (300, "5 min ago"), (9000, "2 h ago"), (2e5, "2 days ago")],
+)
+def test_how_long_ago_is_said_in_one_unit(seconds: float, said: str) -> None:
+    assert ago(seconds) == said
+
+
+def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() -> None:
+    seen = sight(
+        box=box("exited", policy="unless-stopped"),
+        end=End(137, NOW - 20, out_of_memory=True),
+        died=Reading("11.8 of 119.7 GiB were free, and the engine wanted 101.7.", "ValueError: Free memory on device"),
+        listener="python (pid 7, user ada)",
+        port=8000,
+        cut_off="ada runs deploy since 14:03",
+    )
+    about = causes.Seen(ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB})
+    rows = causes.ranked([*down_causes.causes(seen), *causes.of_a_start(about, str(seen.died.value))])
+    assert [one.name for one in rows if one.verdict == "found"] == [
+        "11.8 of 119.7 GiB were free, and the engine wanted 101.7 (utilization 0.85)".partition(" (")[0],
+        "the kernel killed it for lack of memory",
+        "something else has its port",
+        "an earlier run was cut off",
+        "Ollama holds a model in the shared memory",
+    ]
+    assert all(one.evidence and one.fix for one in rows if one.verdict == "found")
+
+
+def test_what_holds_memory_is_no_reason_of_a_death_that_tells_another() -> None:
+    about = causes.Seen(ollama=[("qwen3:32b", 20 * GIB)])
+    assert causes.of_a_start(about, "the engine does not know: --nope.")[0].verdict == "noted"
+
+
+def test_nothing_explains_the_slowness_of_a_fast_server() -> None:
+    seen = causes.Seen(share=1.0, slow=False, ollama=[("qwen3:32b", 20 * GIB)], thought=30, answered=32)
+    assert {one.verdict for one in causes.causes(seen)} <= {"noted", "unknown", "excluded"}
+
+
+HOT = causes.Cause("the GPU is too hot", "found", "96 °C", weight=70)
+FULL = causes.Cause("the disk is full", "found", "0.0 GiB free", weight=90, of_rate=False)
+BASELINE = Expected(47.0, 0.1, "baseline")
+
+
+@pytest.mark.parametrize(
+    ("rate", "rows", "slow", "state", "said"),
+    [
+        (47.0, [], False, "ok", "not slow: 47 of 47 tok/s"),
+        (46.96, [FULL], False, "degraded", "not slow: 47 of 47 tok/s; but the disk is full: 0.0 GiB free"),
+        (5.7, [FULL], True, "slow", "slow: 5.7 of 47 tok/s; nothing that was measured explains it"),
+        (5.7, [FULL, HOT], True, "slow", "slow: 5.7 of 47 tok/s; the GPU is too hot: 96 °C"),
+    ],
+)
+def test_a_rate_is_explained_by_what_slows_it_and_not_by_what_is_wrong_too(
+    rate: float, rows: list[causes.Cause], slow: bool, state: str, said: str
+) -> None:
+    found = verdict(BASELINE, Measured([Run("prose", rate, 0.1)]), slow, rows)
+    assert (found.state, found.said) == (state, said)
+
+
+def test_a_rate_that_nobody_expects_and_one_that_others_spoilt_are_no_verdict() -> None:
+    runs = [Run("prose", 47.0, 0.1)]
+    assert verdict(Expected(), Measured(runs), None, []).state == "unknown"
+    spoilt = verdict(BASELINE, Measured(runs, doubt="this client is too slow"), None, [])
+    assert (spoilt.state, EXITS[spoilt.state]) == ("busy", 4)
+
+
+def test_of_a_slow_one_what_was_measured_comes_before_what_is_supposed() -> None:
+    seen = causes.Seen(
+        share=0.12, slow=True, gpu_degraded=True, gpu="SM clock 712 MHz", kv_used=0.99, thought=9, answered=9
+    )
+    verdicts = [one.verdict for one in causes.causes(seen)]
+    assert verdicts == sorted(verdicts, key=["found", "possible", "unknown", "noted", "excluded"].index)
+    names = [one.name for one in causes.causes(seen) if one.verdict == "found"]
+    assert names == ["the GPU is held at a low clock (power fault)", "the KV cache is full"]
+    assert re.match("found|possible", verdicts[1])
