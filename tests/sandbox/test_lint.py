@@ -23,6 +23,8 @@ def test_an_error_stops_a_deploy_with_the_recipes_line_and_nothing_is_pulled(des
 
 
 def test_an_option_the_image_does_not_list_is_refused_while_the_old_server_serves(desk: Desk) -> None:
+    """Of a build between two releases, whose options only the image knows."""
+    desk.edit(RECIPE, "image: .*", "image: vllm/vllm-openai:cu130-nightly")
     desk.deployed()
     before = desk.serving()
     desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-sequences: 8")
