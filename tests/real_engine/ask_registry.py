@@ -34,6 +34,11 @@ class Anything:
             raise AttributeError(name)
         return Anything()
 
+    def __or__(self, other: Any) -> type:
+        return object
+
+    __ror__ = __or__
+
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
         return (object,)
 
