@@ -27,9 +27,11 @@ HELD_UP_S, TRIES = 0.005, 4
 DOCKER = (
     "tests/bed/",
     "tests/registry/",
+    "tests/doctor/test_diagnose_docker.py",
     "tests/modules/test_inspect_server.py",
     "tests/modules/test_log_reading.py",
     "tests/modules/test_stopped.py",
+    "tests/recipe/test_docker_words.py",
 )
 #: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole
 ONE_BY_ONE = ("tests/sandbox/test_deploy.py", "tests/sandbox/test_faults.py", "tests/sandbox/test_restart.py")
