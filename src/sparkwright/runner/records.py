@@ -22,7 +22,7 @@ def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) 
     from sparkwright.host.records import history
 
     for row in history.read(state):
-        yield event("history", **{key: value for key, value in row.items() if key != "time"}, at=row.get("time", 0))
+        yield {**row, **event("history"), "at": row.get("time", 0)}
 
 
 def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
