@@ -24,7 +24,7 @@ ALONE = ("tests/measure/", "tests/modules/test_smoke_test.py")
 #: who sleeps for a millisecond and wakes so late was held up; more tries than that nobody needs
 HELD_UP_S, TRIES = 0.005, 4
 #: one Docker Engine, one pretend Spark of each name: never two of these at once
-DOCKER = ("tests/bed/", "tests/registry/", "tests/modules/test_log_reading.py")
+DOCKER = ("tests/bed/", "tests/registry/", "tests/modules/test_log_reading.py", "tests/doctor/test_diagnose_docker.py")
 #: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole
 ONE_BY_ONE = ("tests/sandbox/test_deploy.py", "tests/sandbox/test_faults.py", "tests/sandbox/test_restart.py")
 #: the whole fault matrix, where a few of its cells go together
