@@ -277,12 +277,14 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", required=True, help="observe and print")
     parser.add_argument("--columns", default=",".join(COLUMNS), help="only these, separated by commas")
     parser.add_argument("--whole", action="store_true", help="with all that each command prints")
-    parser.add_argument("states", nargs="*", default=STATES, choices=[*STATES, []], metavar="STATE")
+    parser.add_argument("states", nargs="*", metavar="STATE")
     given = parser.parse_args()
+    if unknown := set(given.states) - set(STATES):
+        parser.error(f"no state {', '.join(sorted(unknown))}: there are {', '.join(STATES)}")
     with fresh_desk() as desk:
         desk.deployed()
         spark = Spark(desk)
-        for state in given.states:
+        for state in given.states or STATES:
             found = spark.observe(state, given.columns.split(","))
             print(printed(state, found), flush=True)
             for column, seen in found.items() if given.whole else ():
