@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from sparkwright.sandbox import control
+from tests.cells import fits, flat
 from tests.sandbox.commands import Commands
 from tests.sandbox.conftest import Desk, Said, fresh_desk
 
@@ -213,11 +214,8 @@ def wrong(row: dict[str, str], found: dict[str, Seen]) -> list[str]:
 
 
 def _differs(column: str, cell: str, seen: Seen) -> Iterator[str]:
-    for way in cell.split(" | "):
-        code, _, says = way.partition(" ")
-        if int(code) == seen.said.code and re.search(".*".join(map(re.escape, says.split(" ... "))), flat(seen.text)):
-            return
-    yield f"{column}: expected {cell!r}, got {seen.said.code}: {flat(seen.text)[-600:]}"
+    if not fits(cell, seen.said.code, seen.text):
+        yield f"{column}: expected {cell!r}, got {seen.said.code}: {flat(seen.text)[-600:]}"
 
 
 def broken(column: str, seen: Seen) -> Iterator[str]:
@@ -226,11 +224,6 @@ def broken(column: str, seen: Seen) -> Iterator[str]:
         return
     if seen.client == NOTHING or (seen.client == SLOW and column in MEASURES):
         yield f"{column} ended with 0, and a client gets {seen.client}: {flat(seen.text)[-600:]}"
-
-
-def flat(text: str) -> str:
-    """A screen as one line."""
-    return re.sub(r"\s+", " ", text).strip()
 
 
 #: what of a screen a cell holds when it is printed: the first of these that is found

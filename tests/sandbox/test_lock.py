@@ -24,7 +24,7 @@ def test_lock_fills_what_is_missing_and_is_content_the_second_time(desk: Desk) -
     first = desk.run("lock", "--host", "sandbox")
     assert (first.code, "new" in first.out) == (0, True), first.err
     text = (desk.sandbox / "spark.lock").read_text()
-    assert "nothing to write" in desk.run("lock", "--host", "sandbox").out
+    assert "spark.lock: unchanged" in desk.run("lock", "--host", "sandbox").out
     assert (desk.sandbox / "spark.lock").read_text() == text
     assert not (desk.root / "spark.lock").exists()
 

@@ -95,7 +95,7 @@ def lock(
         return int(worst([*failed, int(Exit.CHANGES)]))
     _write(fresh)
     if not json:
-        say(f"spark.lock: {_counted(fresh)}." if fresh else "spark.lock: nothing to write.")
+        say(f"spark.lock: {_counted(fresh)}." if fresh else "spark.lock: unchanged.")
     return int(worst(failed))
 
 

@@ -268,7 +268,7 @@ def _find(state: StateFolder, run_id: str) -> Path:
         if run_id in ("", folder.name):
             return folder
     what = f"no run {run_id} is kept here" if run_id else "nothing has run here yet"
-    raise SparkwrightError(f"{what}.", fix="`invoke runs --host HOST` lists them.")
+    raise Refused(f"{what}.", fix="`invoke runs --host HOST` lists them.")
 
 
 def _refusal(request: dict[str, Any], error: SparkwrightError) -> Event:

@@ -1,0 +1,52 @@
+"""What the commands say of a broken Spark over ssh, how they end, and whether a client would agree. The table is states.yml."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.bed.conftest import Lab, Said
+from tests.bed.test_faults import ASK
+from tests.cells import fits, flat
+
+pytestmark = pytest.mark.bed
+
+TABLE: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("states.yml").read_text())
+READING = ("status", "health", "verify", "diagnose", "plan")
+#: whose exit code 0 promises that a client is served
+PROMISES = ("health", "verify", "deploy")
+
+
+def served(lab: Lab) -> bool:
+    """Whether a client gets a token."""
+    return lab.on("spark1", f"{ASK} | grep -c choices") == "1"
+
+
+def wrong(lab: Lab, column: str, cell: str) -> list[str]:
+    """What a command says otherwise than its cell, and a promise that is not kept."""
+    said = lab.run(column, "--host", "spark1")
+    screen = said.out + said.err
+    found = [] if fits(cell, said.code, screen) else [f"{column}: expected {cell!r}, got {said.code}: {flat(screen)}"]
+    if column in PROMISES and green(said) and not served(lab):
+        found.append(f"{column} ended with 0, and a client gets nothing: {flat(screen)}")
+    return found
+
+
+def green(said: Said) -> bool:
+    return said.code == 0 and not re.search(r"\bstarting\b", said.out)
+
+
+@pytest.mark.parametrize("state", TABLE)
+def test_each_command_says_what_is_so(lab: Lab, state: str) -> None:
+    row = TABLE[state]
+    lab.run("deploy", "--host", "spark1")
+    assert served(lab), "the server is there before it is broken"
+    lab.on("spark1", row["break"])
+    found = [one for column in READING for one in wrong(lab, column, row[column])]
+    lab.on("spark1", row.get("mend", "true"))
+    found += wrong(lab, "deploy", row["deploy"])
+    assert not found, "\n".join(found)
+    assert served(lab)
