@@ -106,7 +106,7 @@ def test_watching_keeps_its_connections_and_finds_a_host_that_comes_back(lab: La
     run(project, "status", "--host", "spark1,spark2", "--json")  # ships the runtime
     before = connections(lab)
     lab.started[1].stop()
-    words = ["status", "--host", "spark1,spark2", "--watch", "--every", "0.05", "--json"]
+    words = ["status", "--host", "spark1,spark2", "--watch", "--every", "0.1", "--json"]
     program = "from sparkwright.cli import main; main()"
     with subprocess.Popen([sys.executable, "-c", program, *words], cwd=project, stdout=subprocess.PIPE) as watch:
         assert watch.stdout is not None

@@ -35,6 +35,8 @@ def served() -> Iterator[tuple[Desk, str]]:
     """A desk whose sandbox serves, and the Id of what serves: each test leaves it as it was."""
     with pytest.MonkeyPatch.context() as patch, fresh_desk() as one:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        # a release that refuses what the sweep's first arm asks for
+        one.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")
         one.deployed()
         yield one, one.serving()
 

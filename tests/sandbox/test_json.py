@@ -25,7 +25,7 @@ CHANGING = {
 #: questions to hosts: what is said beside `--host`
 OF_HOSTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
-        ("plan", "verify", "diagnose", "attach", "runs", "history", "status", "doctor", "health.check"), ()
+        ("plan", "verify", "diagnose", "client", "attach", "runs", "history", "status", "doctor", "health.check"), ()
     ),
     **dict.fromkeys(("models.list", "models.verify", "models.prune", "ollama.ps", "incident"), ()),
     "logs": ("--state",),

@@ -67,6 +67,7 @@ def test_a_value_the_engine_refuses_stops_a_deploy_before_anything_is_touched(de
 
 
 def test_the_lock_keeps_the_images_options_and_judges_choices_by_them(desk: Desk) -> None:
+    desk.edit(RECIPE, "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")
     desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 8\n  dtype: bfloat17")
     doubted = desk.run("plan", "--host", "sandbox")
     assert doubted.code == 2 and "dtype must be one of auto," in doubted.out and "may refuse to start" in doubted.out

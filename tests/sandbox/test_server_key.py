@@ -76,6 +76,7 @@ def inspects(desk: Desk) -> str:
 def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    desk.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")  # it prints its key
     said: list[Said] = []
 
     def run(*words: str) -> Said:

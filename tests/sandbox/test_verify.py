@@ -63,7 +63,7 @@ def test_a_missing_lock_is_not_written(desk: Desk) -> None:
 
 def test_an_image_that_nobody_can_pin_is_named_and_the_rest_proved(desk: Desk) -> None:
     desk.deployed()
-    desk.edit("recipes/qwen3.5-35b.yml", "cu130-nightly", "v0.1.2")
+    desk.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:v0.1.2")
     said = verify(desk)
     assert said.code == 2 or said.held_up, said.out
     assert (rows(said)[0]["check"], "v0.1.2" in rows(said)[0]["evidence"]) == ("image", True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from sparkwright import lockfile, recipe
@@ -11,7 +10,7 @@ from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.cli.project import Project
 from sparkwright.cli.templates import rendered
-from sparkwright.console.out import say, say_json
+from sparkwright.console.out import say, say_error, say_json
 from sparkwright.console.summary import Served
 from sparkwright.engine import endpoints
 from sparkwright.errors import Failed, SparkwrightError
@@ -39,10 +38,10 @@ def show(chosen: Chosen, *, json: bool) -> list[int]:
     for host in (member.host.name for member in chosen.fleet.members):
         one = found[host]
         codes.append(int(one.exit) if isinstance(one, SparkwrightError) else 0)
-        if json:
-            say_json({"host": host, "error": str(one)} if isinstance(one, SparkwrightError) else settings(one))
-        elif isinstance(one, SparkwrightError):
-            say(one if one.where else f"{host}: {one}", file=sys.stderr)
+        if isinstance(one, SparkwrightError):
+            say_error(one, json=json, host=host)
+        elif json:
+            say_json(settings(one))
         else:
             say(text(chosen.project, one), end="")
     return codes

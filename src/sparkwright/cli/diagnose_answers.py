@@ -22,6 +22,7 @@ FIELDS: dict[str, Any] = {
     "state": "",
     "summary": "",
     "fix": "",
+    "error": "",
     "exit": 0,
     "tok_per_s": None,
     "expected_tok_per_s": None,
@@ -93,7 +94,7 @@ def _row(host: Host, answer: asking.Answer, known: Mapping[str, Any]) -> dict[st
     """A host's answer as programs get it."""
     if isinstance(answer, SparkwrightError):
         state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
-        said = {"state": state, "summary": str(answer), "exit": int(answer.exit)}
+        said = {"state": state, "summary": str(answer), "error": str(answer), "exit": int(answer.exit)}
     else:
         said = {name: answer[name] for name in FIELDS if name in answer}
     row = {"host": host.name, **FIELDS, **said}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engine import flags
+from sparkwright.engine import flag_values, flags
 
 #: what stands before the model in a command
 PROGRAM = frozenset(("vllm", "serve"))
@@ -24,9 +24,12 @@ class Command:
 def parsed(words: Sequence[str]) -> Command:
     """The model and the flags of a command. A switch is true or false, a flag of several words a list, JSON its value."""
     grouped = list(_grouped(words))
-    found = {flags.canonical(name): _value(values) for name, values in grouped if name}
-    for name in [one for one in found if one.startswith("no-") and found[one] is True]:
-        found[name.removeprefix("no-")] = not found.pop(name)
+    found: dict[str, Any] = {}
+    for written, values in grouped:
+        for name, said in flags.named({written: _value(values)}).items() if written else ():
+            before = found.get(name)
+            again = before is not None and flag_values.repeats(name)
+            found[name] = [*(before if isinstance(before, list) else [before]), said] if again else said
     leading = [
         word for name, values in grouped if not name for word in values if word.rpartition("/")[2] not in PROGRAM
     ]

@@ -22,7 +22,7 @@ NEAR, SHOWN_CHOICES, SHOWN_CHARS = 0.6, 12, 60
 
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([kKmMgGtT])")
 _SIZE_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
 
 
@@ -77,6 +77,12 @@ def size(text: str) -> int:
         return int(text)
     number, unit = found.groups()
     return int(number) * _BINARY[unit] if unit in _BINARY else int(float(number) * _DECIMAL[unit])
+
+
+def repeats(name: str) -> bool:
+    """Whether an option is written once for each of its values."""
+    option = known().get(name)
+    return option is not None and option.kind.endswith("repeated")
 
 
 def misfit(name: str, said: Any, option: Option | None = None) -> Misfit | None:

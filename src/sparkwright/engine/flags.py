@@ -153,6 +153,6 @@ def _words(name: str, said: Any) -> list[str]:
         off = [] if option is not None and option.kind == "bare switch" else [f"--no-{name}"]
         return [f"--{name}"] if said else off
     words = flag_values.words(said, option)
-    if option is not None and option.kind.endswith("repeated"):
+    if flag_values.repeats(name):
         return [part for word in words for part in (f"--{name}", word)]
     return [f"--{name}", *words]

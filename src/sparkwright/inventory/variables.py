@@ -55,7 +55,8 @@ def _texts(project: Path) -> Iterator[str]:
     for pattern in READERS:
         yield from _read(sorted(project.glob(pattern)))
     for text in _read(sorted((project / "hosts").glob("*.yml"))):
-        yield " ".join(re.findall(r"\{[{%].*?[%}]\}", text, re.DOTALL))
+        opened = re.split(r"\{[{%]", text)[1:]
+        yield " ".join(re.split(r"[%}]\}", one, maxsplit=1)[0] for one in opened)
 
 
 def _read(paths: Iterable[Path]) -> Iterator[str]:

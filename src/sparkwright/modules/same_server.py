@@ -45,12 +45,14 @@ def _what_happened(args: SameServer.Args, context: Context) -> str:
     """replaced, removed, restarted or "". One that does not answer may be about to be: that is waited for."""
     deadline_s = time.monotonic() + SETTLES_S
     while True:
+        # first, for what answers now may have been started since the container was inspected
+        settled = http_probe.ask(args.base_url, endpoints.HEALTH).status or time.monotonic() > deadline_s
         found = containers.inspect(context.docker(), args.name)
         now = start_of(found) if found else {}
         if now.get("id") != args.start["id"]:
             return "replaced" if found else "removed"
         if now["started"] != args.start["started"] and now["restarts"] <= args.start["restarts"]:
             return "restarted"
-        if http_probe.ask(args.base_url, endpoints.HEALTH).status or time.monotonic() > deadline_s:
+        if settled:
             return ""
         time.sleep(POLL_S)
