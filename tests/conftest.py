@@ -42,7 +42,10 @@ EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
 def pytest_configure() -> None:
     """Whoever starts the tests in the background has Ctrl-C ignored, and so would the commands that tests press it for."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in ("COLUMNS", "LINES"):  # readline, which pytest imports, exports them to every command behind Python's back
+    for name in (
+        "COLUMNS",
+        "LINES",
+    ):  # readline, which pytest imports, exports them to every command behind Python's back
         os.environ.pop(name, None)
         os.unsetenv(name)
 

@@ -43,7 +43,11 @@ def test_one_refused_stops_all_one_failed_is_put_back_and_resume_finishes(three:
     before = containers(three)
     three.recipe("  max-num-seqs: 8", "  max-num-seqs: 4")
     broken = three.root / "recipes/broken.yml"
-    broken.write_text((three.root / "recipes/bed.yml").read_text().replace("SPEED: instant}", "SPEED: instant, SANDBOX_FAULT: crash-loop}"))
+    broken.write_text(
+        (three.root / "recipes/bed.yml")
+        .read_text()
+        .replace("SPEED: instant}", "SPEED: instant, SANDBOX_FAULT: crash-loop}")
+    )
     with (three.root / "hosts/spark2.yml").open("a") as file:
         file.write("recipe: broken\n")
 

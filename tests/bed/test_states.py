@@ -50,3 +50,10 @@ def test_each_command_says_what_is_so(lab: Lab, state: str) -> None:
     found += wrong(lab, "deploy", row["deploy"])
     assert not found, "\n".join(found)
     assert served(lab)
+
+
+def test_a_host_that_is_away_is_unreachable_to_every_command(lab: Lab) -> None:
+    (lab.root / "hosts/spark1.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: bed\n")
+    for command in (*READING, "deploy"):
+        said = lab.run(command, "--host", "spark1")
+        assert (said.code, "refuses connections" in said.out + said.err) == (3, True), (command, said.out, said.err)

@@ -10,6 +10,7 @@ from typing import Any
 from sparkwright.console.live import styled
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Exit
+from sparkwright.program import typed_in
 from sparkwright.trust.visible import one_line
 
 #: where no terminal tells its width
@@ -26,7 +27,7 @@ MARGIN = max(map(len, (*TOLD, *SUMMED.values()))) + 2
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print every host's, a blank line between them; with its name where there are several."""
     width, console = max(LEAST, shutil.get_terminal_size(WIDE).columns), terminal()
-    for n, row in enumerate(rows):
+    for n, row in enumerate(map(typed_in, rows)):
         if n:
             console.print()
         for style, text in lines(row, width, named=len(rows) > 1):

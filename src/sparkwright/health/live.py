@@ -64,7 +64,8 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
     if box.status == "restarting":
         return "crash-looping", f"{box.name} exited with code {box.exit_code}; restart {box.restarts} is under way"
     if box.status != "running":
-        return "down", f"{box.name} is {box.status} (exit code {box.exit_code})"
+        code = "" if box.status == "paused" else f" (exit code {box.exit_code})"
+        return "down", f"{box.name} is {box.status}{code}"
     if now.health_status is None:
         return "unknown", f"{box.name} publishes no port"
     if now.health_status == 200:
@@ -72,9 +73,14 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
     said = f"/health answers {now.health_status}" if now.health_status else f"nothing answers at {now.url}"
     runs_s = now.time_s - (box.started_s or now.time_s)
     most_s = allowed_s(good, Limits())
-    if now.health_status or runs_s > most_s:
+    if now.health_status or runs_s > most_s or ready_since(box, good):
         return "down", f"{said}; the container has been running for {runs_s:.0f} s"
     return "starting", f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)"
+
+
+def ready_since(box: Container, good: Mapping[str, Any]) -> bool:
+    """Whether this very start was verified: a server that does not answer now is not starting."""
+    return good.get("container_id") == box.id and float(good.get("since") or 0) > (box.started_s or 0.0) > 0
 
 
 def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:

@@ -11,7 +11,7 @@ from sparkwright.engine import endpoints, key_file
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import drift
 from sparkwright.health.judge import Limits, Look, starved
-from sparkwright.health.live import container_of, serves_of
+from sparkwright.health.live import container_of, ready_since, serves_of
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence, http_probe, server_key
@@ -74,7 +74,7 @@ class Looker:
             return {}, replace(found, engine_error=said, container=Container(name))
         broken = self.remembered.broken
         why = broken.get("why", "") if broken.get("id") == box.id else ""
-        answered = self.remembered.answered == start_of(box)
+        answered = self.remembered.answered == start_of(box) or ready_since(box, self.good)
         return inspected, replace(found, container=box, loop=loop, broken=why, drift=differs, answered=answered)
 
     def _ready_s(self) -> float | None:

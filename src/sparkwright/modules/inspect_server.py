@@ -182,7 +182,9 @@ def _absent(args: InspectServer.Args, context: Context) -> Result:
 def _exited(name: str, inspected: dict[str, Any], context: Context) -> Result:
     state, restarts = inspected["State"], int(inspected.get("RestartCount") or 0)
     how = f"exit code {state.get('ExitCode')}" + (", killed for memory" if state.get("OOMKilled") else "")
-    if state["Status"] == "restarting":
+    if state["Status"] == "paused":
+        said = f"{name} is paused"
+    elif state["Status"] == "restarting":
         said = f"{name} keeps exiting ({how}), restart {restarts} is under way"
     else:
         said = f"{name} is {state['Status']} ({how}, {ended_ago(inspected)})"

@@ -81,9 +81,10 @@ def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> s
 
     good = good_states.last(context.state)
     good = good if good.get("container_id") == found["Id"] else {}
-    started_s = live.container_of(found, "").started_s or 0.0
-    if float(good.get("since") or 0) > started_s:
-        return ""  # it answered in this very start
+    box = live.container_of(found, "")
+    if live.ready_since(box, good):
+        return ""
+    started_s = box.started_s or 0.0
     limits = dataclasses.replace(Settings.of(context.state).limits, ready_s=args.ready_s)
     runs_s, most_s = time.time() - started_s, live.allowed_s(good, limits)
     return f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)" if runs_s <= most_s else ""

@@ -65,7 +65,7 @@ def _docker_refused(seen: Sight) -> Iterator[Cause]:
 
 
 def _port(seen: Sight) -> Iterator[Cause]:
-    if seen.listener:
+    if seen.listener and seen.listener != f"container {seen.box.name}":
         fix = "stop that, or set another `serve_port:` in the host's file"
         yield Cause("something else has its port", "found", f"port {seen.port} is held by {seen.listener}", fix, 170)
 
@@ -118,7 +118,8 @@ def _fails(seen: Sight) -> Iterator[Cause]:
 
 
 def _slow_start(seen: Sight) -> Iterator[Cause]:
-    if seen.probe.health == 200 or not seen.age_s or not is_slow(seen, Limits()):
+    ready = seen.log is not None and seen.log.ready
+    if ready or seen.probe.health == 200 or not seen.age_s or not is_slow(seen, Limits()):
         return
     stage = f", and stands at: {seen.log.stage}" if seen.log is not None and seen.log.stage else ""
     last = f", the last start took {seen.ready_s:.0f} s" if seen.ready_s else ""
