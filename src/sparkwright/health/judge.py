@@ -192,7 +192,7 @@ def _health(look: Look, limits: Limits) -> Answer:
         return ("bad" if box.status else "unknown"), said, "down"
     if box.started_s is None:
         return "unknown", f"{said}, and it is not known since when it runs", "unknown"
-    age_s = look.time_s - box.started_s
+    age_s = max(0.0, look.time_s - box.started_s)
     allowed_s = max(limits.ready_floor_s, limits.ready_factor * look.ready_s) if look.ready_s else limits.ready_s
     measured = f", the last start took {look.ready_s:.0f} s" if look.ready_s else ""
     if look.answered:

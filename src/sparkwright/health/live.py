@@ -71,7 +71,7 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
     if now.health_status == 200:
         return "up", "/health answers; no token was asked for"
     said = f"/health answers {now.health_status}" if now.health_status else f"nothing answers at {now.url}"
-    runs_s = now.time_s - (box.started_s or now.time_s)
+    runs_s = max(0.0, now.time_s - (box.started_s or now.time_s))
     most_s = allowed_s(good, Limits())
     if now.health_status or runs_s > most_s or ready_since(box, good):
         return "down", f"{said}; the container has been running for {runs_s:.0f} s"
