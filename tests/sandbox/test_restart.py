@@ -383,7 +383,7 @@ def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first
     assert "was cut off" in out
     row = json.loads(desk.run("status", "--host", "sandbox", "--json").out)
     assert (row["busy"], row["state"]) == ("", "up"), "nothing is in progress"
-    assert "was interrupted, in: Hold; `invoke unlock --host sandbox` forgets it" in row["interrupted"]
+    assert "was interrupted, in: Hold; `sparkwright unlock --host sandbox` forgets it" in row["interrupted"]
     told = desk.run("unlock", "--host", "sandbox")
     assert "an earlier run was cut off" in told.out and "in: Hold" in told.out
     assert desk.deploy().proved
