@@ -47,3 +47,22 @@ def test_any_answer() -> None:
     feed(lambda found: folder_answers.read(folder_answers.Models, found), values([{"models": [FOLDER, FOLDER]}]))
     feed(lambda found: folder_answers.read(folder_answers.Verified, found), values([verified]))
     feed(lambda found: folder_answers.read(folder_answers.Removed, found), values([{**verified, "freed_bytes": 1}]))
+
+
+SERVER = {"models": {"m": 4096, "n": None}, "port": 8000, "loopback": True, "server_key": False, "image": "a/b:v1"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ({"port": "8000:x;$(id)"}, "port"),
+        ({"port": 0}, "port"),
+        ({"models": ["m"]}, "models"),
+        ({"models": {"m": "4k"}}, "models.m"),
+        ({"loopback": None}, "loopback"),
+    ],
+)
+def test_nonsense_about_a_server_makes_no_settings_of_a_client(wrong: dict[str, Any], place: str) -> None:
+    assert folder_answers.read(folder_answers.Server, {**SERVER, "drift": []}) == SERVER
+    with pytest.raises(Failed, match=f"about its server is not valid: `{place}"):
+        folder_answers.read(folder_answers.Server, {**SERVER, **wrong})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright import lockfile, recipe
-from sparkwright.cli import planning, session
+from sparkwright.cli import asking, folder_answers, planning, session
 from sparkwright.cli.hosts import Chosen
 from sparkwright.cli.pinning import lock_folder
 from sparkwright.cli.project import Project
@@ -31,9 +31,7 @@ def show(chosen: Chosen, *, json: bool) -> list[int]:
     try:
         chosen.fleet.each(chosen.fleet.members, ask)
     finally:
-        for member in chosen.fleet.members:
-            if member.link is not None:
-                member.link.close()
+        asking.close(chosen.fleet.members)
     codes = []
     for host in (member.host.name for member in chosen.fleet.members):
         one = found[host]
@@ -54,7 +52,7 @@ def asked(chosen: Chosen, member: Member) -> Served:
     known = planning.entries(lockfile.load(lock_folder(chosen.project, host)), wanted)
     names = recipe.scope(host, planning.user_of(host), wanted, known)
     args = {"spec": names["container"], "base_url": names["base_url"], "recipe": wanted.name, "host": host.name}
-    now = session.look(chosen.fleet, member, "inspect_server", args)
+    now = folder_answers.read(folder_answers.Server, session.look(chosen.fleet, member, "inspect_server", args))
     models: dict[str, int | None] = now["models"]
     if not models:
         raise Failed("the server does not tell which models it serves.", where=host.name)

@@ -1,8 +1,8 @@
-"""What hosts say of their models, as far as it is what they should say: a host that answers otherwise fails alone."""
+"""What hosts say of their models and servers, as far as it is what they should say: a host that answers otherwise fails alone."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,6 +17,7 @@ class Answer(BaseModel):
     """What a module returns, in its own types: no text is taken for a number."""
 
     model_config = ConfigDict(strict=True)
+    about: ClassVar[str] = "its models"
 
 
 class Folder(Answer):
@@ -54,6 +55,17 @@ class Removed(Answer):
     left: int
 
 
+class Server(Answer):
+    """What a client's settings need of the answer of `inspect_server`. models: the length of each one's context."""
+
+    about: ClassVar[str] = "its server"
+    models: dict[str, Annotated[int, Field(ge=1)] | None] = Field(max_length=FOLDERS_AT_MOST)
+    port: int = Field(ge=1, le=65535)
+    loopback: bool
+    server_key: bool
+    image: str
+
+
 def read(kind: type[Answer], found: object) -> dict[str, Any]:
     """An answer. Raises Failed that names what is not as it should be."""
     try:
@@ -61,4 +73,4 @@ def read(kind: type[Answer], found: object) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = one_line(".".join(str(part) for part in first["loc"]), at_most=80)
-        raise Failed(f"the host's answer about its models is not valid: `{place}`.") from None
+        raise Failed(f"the host's answer about {kind.about} is not valid: `{place}`.") from None
