@@ -108,9 +108,7 @@ class Spark:
         for column in (one for one in READING if one in columns):
             found[column] = self._seen(column)
         for column in (one for one in CHANGING if one in columns):
-            self._heal()
-            self._break(state)
-            found[column] = self._seen(column)
+            found[column] = self._seen(column, lambda: self._anew(state))
         control.fault(self.desk.sandbox, None)
         if "fixed" in columns:
             found["fixed"] = self._seen("fixed")
@@ -119,14 +117,22 @@ class Spark:
             found[column] = self._seen(column)
         return {column: found[column] for column in COLUMNS if column in found}
 
-    def _seen(self, column: str) -> Seen:
-        """One command, again while this machine is too busy for it; and a client, where the command promises one something."""
+    def _seen(self, column: str, before: Callable[[], None] = lambda: None) -> Seen:
+        """One command, again while this machine is too busy for it; and a client, where the command promises one something.
+
+        `before` comes before each try: a command that changed the host and then could not measure has left nothing to change.
+        """
         for _ in range(TRIES):
+            before()
             self._settle()
             said = self._run(*WORDS.get(column, (column,)), "--host", "sandbox")
             if said.code != 4 or not any(one in said.out for one in BUSY):
                 break
         return Seen(said, self.client() if column in PROMISES else "")
+
+    def _anew(self, state: str) -> None:
+        self._heal()
+        self._break(state)
 
     def _break(self, state: str) -> None:
         if state in BY_HAND:
