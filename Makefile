@@ -41,10 +41,10 @@ test-engine: .venv/.installed-test
 	$(BIN)/pytest -m engine -v --tb=short -p no:xdist tests/real_engine
 
 # every fault at every step of a swap, some minutes, with the table of who serves afterwards, and every fault by what each
-# command says of it (`python -m tests.sandbox.states --print` observes that table anew); then ten thousand damaged
+# command says of it (`python -m tests.e2e.states --print` observes that table anew); then ten thousand damaged
 # examples of everything that a stranger can send
 test-faults: .venv/.installed-test
-	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/faults tests/sandbox/test_states.py -q -n $(WORKERS)
+	SPARKWRIGHT_FAULTS=all $(BIN)/pytest tests/faults tests/e2e/test_states.py -q -n $(WORKERS)
 	SPARKWRIGHT_FUZZ=10000 $(BIN)/pytest tests/fuzz -q -n $(WORKERS)
 
 .venv/.installed-molecule: .venv/.installed

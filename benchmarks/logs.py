@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sparkwright.engine import logs
+from sparkwright.engines.vllm.logs import logs
 
 START = (Path(__file__).parent.parent / "tests/data/vllm-0.32.0/qwen3next-eager/server.log").read_bytes()
 STATISTICS = (

@@ -31,7 +31,7 @@ TOP = Path(__file__).parent.parent
 sys.path[:0] = [str(TOP), str(TOP / "src")]
 
 from benchmarks.clients import TOKENS, Absent, Said, command_lines, libraries
-from sparkwright.engine import endpoints
+from sparkwright.engines.vllm import endpoints
 from sparkwright.measure import figures, smoke, stream
 
 RATE = 50

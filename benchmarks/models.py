@@ -270,7 +270,7 @@ def four_files(bench: Bench, size: int) -> None:
 def hashing(bench: Bench, size: int) -> None:
     """The proof alone, beside as many sha256sum as there are cores."""
     rows = bench.make([size // 4] * 4)
-    from sparkwright.host.models.whole import Manifest
+    from sparkwright.host.models.manifest import Manifest
     from sparkwright.host.state import StateFolder
 
     paths = [str(bench.folder / "files" / row["path"]) for row in rows]
@@ -297,7 +297,7 @@ def no_op(bench: Bench, size: int) -> None:
         {"path": f"model-{n:05d}.safetensors", "size_bytes": 2_500_000_000, "sha256": "0" * 64, "blob_id": None}
         for n in range(14)
     ]
-    from sparkwright.host.models.whole import Manifest
+    from sparkwright.host.models.manifest import Manifest
     from sparkwright.host.state import StateFolder
 
     manifest = Manifest(StateFolder.of(home), home / "m", {})

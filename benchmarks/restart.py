@@ -32,7 +32,7 @@ import docker
 
 from benchmarks import noop_over_ssh
 from benchmarks.delay_proxy import DelayProxy
-from sparkwright import starter
+from sparkwright.project import starter
 from sparkwright.sandbox import control
 
 RUNS = 5

@@ -9,16 +9,16 @@ import json
 import re
 from pathlib import Path
 
-from sparkwright import docs
-from sparkwright.cli.linting import rule_text
-from sparkwright.engine.rules import RULES
+from sparkwright.app import docs
+from sparkwright.app.findings import rule_text
+from sparkwright.engines.vllm.rules import RULES
 from sparkwright.health import textfile
-from sparkwright.inventory.models import GroupFile, HostFile, SecretSource
-from sparkwright.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
+from sparkwright.project.inventory.models import GroupFile, HostFile, SecretSource
+from sparkwright.project.lock.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
 from sparkwright.modules import registry
-from sparkwright.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
-from sparkwright.recipe.models import Container, Expect, Model, RecipeFile
-from sparkwright.userfiles import schemas
+from sparkwright.project.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
+from sparkwright.project.recipe.models import Container, Expect, Model, RecipeFile
+from sparkwright.app import schemas
 
 HERE = Path(__file__).parent
 MODELS = (

@@ -31,10 +31,10 @@ DOCKER = (
     "tests/modules/test_inspect_server.py",
     "tests/modules/test_log_reading.py",
     "tests/modules/test_stopped.py",
-    "tests/recipe/test_docker_words.py",
+    "tests/project/test_docker_words.py",
 )
 #: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole
-ONE_BY_ONE = ("tests/sandbox/test_deploy.py", "tests/sandbox/test_faults.py", "tests/sandbox/test_restart.py")
+ONE_BY_ONE = ("tests/e2e/test_deploy.py", "tests/e2e/test_faults.py", "tests/e2e/test_restart.py")
 #: the whole fault matrix, where a few of its cells go together
 EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
 

@@ -17,7 +17,7 @@ from typing import Any
 
 def ours(url: str, streams: int, tokens: int) -> dict[str, Any]:
     """sparkwright's streams and its own summary of them."""
-    from sparkwright.engine import endpoints
+    from sparkwright.engines.vllm import endpoints
     from sparkwright.measure import figures, load
 
     requests = [load.Request(endpoints.measured_stream("m", f"{n} hello", tokens)) for n in range(streams)]

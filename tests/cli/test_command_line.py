@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright import starter
+from sparkwright.project import starter
 
 BIN = Path(sys.executable).parent
 

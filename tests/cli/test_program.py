@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright import program, starter
+from sparkwright import program
+from sparkwright.project import starter
 from sparkwright.sandbox import control
 from tests.remote.sshd import free_port
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright import starter
 from sparkwright.errors import Failed
 from sparkwright.host.state import write_atomically
+from sparkwright.project import starter
 from sparkwright.trust import system_errors
 
 BIN = Path(sys.executable).parent / "sparkwright"

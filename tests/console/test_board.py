@@ -11,7 +11,7 @@ from rich.console import Console
 from sparkwright.console.board import Board
 from sparkwright.console.host_lines import HostLines
 from sparkwright.console.host_table import HostTable
-from sparkwright.plan.events import Event, event
+from sparkwright.protocol.events import Event, event
 
 COUNTS = {"ok": 3, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0}
 
@@ -61,7 +61,7 @@ def test_how_it_ended_is_a_word(code: int, more: dict[str, Any], verdict: str) -
 
 
 def test_a_failed_host_whose_old_server_is_back_says_so() -> None:
-    one = board(task("s1", module="reinstated", status="changed"), finished("s1", 1))
+    one = board(task("s1", module="grant_restart_previous", status="changed"), finished("s1", 1))
     assert one.rows["s1"].verdict == "failed, put back"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sparkwright.console.json_lines import JsonLines
 from sparkwright.console.lines import Lines
-from sparkwright.plan.events import event
+from sparkwright.protocol.events import event
 
 COUNTS = {"ok": 3, "changed": 1, "failed": 0, "skipped": 2, "unreachable": 0}
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from sparkwright.cli import log_answers
-from sparkwright.cli.reporting import worst
+from sparkwright.app.outcome import worst
+from sparkwright.app.questions import log_reading
+from sparkwright.bench import summary
+from sparkwright.bench.results_models import Results
 from sparkwright.console.lines import Lines, plain
 from sparkwright.console.live import Live
 from sparkwright.console.out import say, say_json
 from sparkwright.console.summary import Served, Summary
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Failed
-from sparkwright.results import summary
-from sparkwright.results.models import Results
 
 MARKUP = "[/red] [bold]x[/bold] :smile: [link=http://evil]here[/link]"
 
@@ -94,8 +94,8 @@ def test_a_saved_log_is_read_without_its_colours_and_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "log").write_bytes(b"\x1b[36mINFO\x1b[0m ready\n10 %\r100 %\n\x1b]52;c;aGk=\x07\n")
-    for found in log_answers.of_file(str(tmp_path / "log"), 10):
-        log_answers.show(found, state=False, json=False, titled=False)
+    for found in log_reading.of_file(str(tmp_path / "log"), 10):
+        log_reading.show(found, state=False, json=False, titled=False)
     assert capsys.readouterr().out == "INFO ready\n10 %\n100 %\n\\x1b]52;c;aGk=\\x07\n"
 
 

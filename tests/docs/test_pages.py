@@ -11,9 +11,10 @@ import jsonschema
 import pytest
 import yaml
 
-from sparkwright import lockfile, playbook, recipe
-from sparkwright.inventory.inventory import Inventory
-from sparkwright.userfiles import schemas
+from sparkwright.app import schemas
+from sparkwright.project import playbook, recipe
+from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.project.lock import lockfile
 
 TOP = Path(__file__).parent.parent.parent
 DOCS = TOP / "docs"

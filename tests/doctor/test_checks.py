@@ -12,8 +12,8 @@ import pytest
 from sparkwright.doctor.checks import CHECKS, clock, docker, earlyoom
 from sparkwright.doctor.examine import examine
 from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.fixes import MENDS
 from sparkwright.doctor.host import Host, Wanted
-from sparkwright.doctor.mends import MENDS
 from sparkwright.errors import Failed
 from tests.doctor import tree
 from tests.doctor.tree import GIB, MEMINFO, RELEASE, WANTED

@@ -20,10 +20,10 @@ from typing import Any
 
 import docker
 
+from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
-from sparkwright.runner import journal
 from sparkwright.sandbox import control
-from tests.sandbox.conftest import TOP, Desk
+from tests.e2e.conftest import TOP, Desk
 
 RECIPE = "recipes/qwen3.5-35b.yml"
 LONG_S = 60.0

@@ -25,8 +25,8 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import Desk
 from tests.faults.bench import Bench, Watch, swap_tasks
-from tests.sandbox.conftest import Desk
 
 #: a processor that is busy with something else makes the throughput inconclusive; the server is kept all the same
 PROVED = (0, 4)

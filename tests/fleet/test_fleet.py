@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Unreachable
-from sparkwright.fleet import Fleet, Member
-from sparkwright.inventory.host import Host
-from sparkwright.plan.events import Event, event
-from sparkwright.plan.model import Plan
-from sparkwright.rolling.pace import batches
+from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.rollout_policy import batches
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.events import Event, event
+from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sparkwright.rolling.guard import Floor, Guard, floors
+from sparkwright.fleet.guard import Floor, Guard, floors
 
 LAB = ("s1", "s2", "s3", "s4")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkwright.rolling.guard import Floor, Guard
-from sparkwright.rolling.pace import Pace
-from sparkwright.rolling.record import Record
-from sparkwright.rolling.roll import Roll
+from sparkwright.fleet.guard import Floor, Guard
+from sparkwright.fleet.record import Record
+from sparkwright.fleet.rollout import Roll
+from sparkwright.fleet.rollout_policy import Pace
 
 HOSTS = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"]
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engine import endpoints, log_text, logs, settings
+from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.vllm.logs import log_text, logs, settings
 from sparkwright.host import http_probe
 from sparkwright.host.ollama.ollama_client import Busy, Loaded, Ollama
 from sparkwright.measure import gpu, stream

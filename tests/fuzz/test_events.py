@@ -14,9 +14,9 @@ from sparkwright.console.lines import Lines
 from sparkwright.console.live import Live
 from sparkwright.console.tables import Tables
 from sparkwright.errors import Exit
-from sparkwright.plan.events import Event
-from sparkwright.plan.kinds import KINDS
-from sparkwright.plan.received import Received, read
+from sparkwright.protocol.event_kinds import KINDS
+from sparkwright.protocol.events import Event
+from sparkwright.protocol.received import Received, read
 from sparkwright.trust.visible import visible
 from tests.fuzz.harness import feed, texts, values
 

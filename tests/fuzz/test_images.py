@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sparkwright.engine import image as engine_image
+from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import container_options, containers, inspected
 from sparkwright.host.images import image_names, registry_documents, registry_errors, registry_http
-from sparkwright.modules import docker_image
-from sparkwright.plan.container import ContainerSpec
+from sparkwright.modules.image import docker_image
+from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust import container_words, names
 from sparkwright.trust.visible import one_line
 from tests.fuzz.harness import feed, texts, values

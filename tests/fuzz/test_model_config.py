@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from sparkwright.cli import model_config
-from sparkwright.engine import roofline, rules
-from sparkwright.engine.architecture import classify, essence
-from sparkwright.engine.block_size import block_size
-from sparkwright.engine.predict import Asked, effective
+from sparkwright.app.stores import model_config
+from sparkwright.engines.vllm import roofline, rules
+from sparkwright.engines.vllm.architecture.architecture import classify, essence
+from sparkwright.engines.vllm.block_size import block_size
+from sparkwright.engines.vllm.predict import Asked, effective
 from sparkwright.errors import Refused
 from sparkwright.sandbox.vllm import arguments, config
 from sparkwright.trust import bounds

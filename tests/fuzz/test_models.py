@@ -8,13 +8,13 @@ from typing import Any
 
 import yaml
 
-from sparkwright import lockfile
-from sparkwright.cli import sharing
+from sparkwright.app.plans import peers
 from sparkwright.errors import Failed, Refused
-from sparkwright.host.models import hub_info, kept_files, neighbour
+from sparkwright.host.models import hub_info, kept_files, peer
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.whole import Manifest
+from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.state import StateFolder
+from sparkwright.project.lock import lockfile
 from sparkwright.sandbox import hub as sandbox_hub
 from sparkwright.trust import model_files
 from sparkwright.trust.visible import one_line
@@ -106,14 +106,14 @@ def test_ids_and_revisions() -> None:
 
 def test_where_a_peer_hands_out() -> None:
     def read(found: Any) -> None:
-        for url in sharing.addresses(found if isinstance(found, dict) else {}, "spark1"):
+        for url in peers.addresses(found if isinstance(found, dict) else {}, "spark1"):
             assert url.startswith("http://") and url.count("/") == 2
 
     feed(read, values([{"urls": ["http://10.0.0.2:4711", "http://169.254.1.1:1"], "dir": "/m", "size_bytes": 1}]))
 
 
 def test_a_range() -> None:
-    feed(lambda text: neighbour._range(text.decode("latin-1"), 1000), texts([b"bytes=0-99", b"bytes=5-"]))
+    feed(lambda text: peer._range(text.decode("latin-1"), 1000), texts([b"bytes=0-99", b"bytes=5-"]))
 
 
 def test_what_was_kept_of_another_revision(tmp_path: Path) -> None:

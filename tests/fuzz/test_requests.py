@@ -8,9 +8,9 @@ from typing import Any
 
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
-from sparkwright.plan import expressions
-from sparkwright.plan.events import Event, decode, encode
-from sparkwright.plan.model import Block, Plan, Step, Task
+from sparkwright.protocol import expressions
+from sparkwright.protocol.events import Event, decode, encode
+from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.runner import request as requests
 from sparkwright.runner.play import PlayRun
 from sparkwright.secret import Secret

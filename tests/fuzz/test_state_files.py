@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health import heal, looking, record, settings
+from sparkwright.health import heal, probe, record, settings
 from sparkwright.health.record import Evidence, Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.host.memory import footprint
-from sparkwright.host.models.whole import Manifest
+from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.records import good_states
 from sparkwright.host.records.baselines import Baselines
+from sparkwright.host.runs import cut_off, journal, lock
 from sparkwright.host.state import StateFolder
-from sparkwright.modules import crash_loop, drain
-from sparkwright.modules.last_good import LastGood
-from sparkwright.plan.container import ContainerSpec
-from sparkwright.runner import cut_off, journal, lock, main, status
+from sparkwright.modules.server import crash_loop, drain
+from sparkwright.modules.server.last_good import LastGood
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.runner import main, status
 from tests.fuzz.harness import feed, texts, values
 from tests.modules.context import RecordingContext
 
@@ -81,7 +82,7 @@ def of_good(context: RecordingContext) -> None:
     footprint.recorded(context, "abc")
     drain._cost(1, context)
     crash_loop._samples({"Id": "abc"}, context)
-    looker = looking.Looker(context, Remembered(), looking.Limits())
+    looker = probe.Looker(context, Remembered(), probe.Limits())
     assert isinstance(looker.serves.served_name, str)
     if good:
         if good["spec"].get("image"):
@@ -114,7 +115,7 @@ def of_remembered(context: RecordingContext) -> None:
     found.last_speed  # noqa: B018
     found.save(context.state)
     Remembered.of(context.state)
-    looking.Looker(context, found, looking.Limits())
+    probe.Looker(context, found, probe.Limits())
 
 
 def of_checks(context: RecordingContext) -> None:

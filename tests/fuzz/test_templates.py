@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import sparkwright
-from sparkwright.plan import expressions
-from sparkwright.plan.expressions import ExpressionError
+from sparkwright.protocol import expressions
+from sparkwright.protocol.expressions import ExpressionError
 from tests.fuzz.harness import feed, texts
 
 PROJECT = Path(sparkwright.__file__).parents[2]

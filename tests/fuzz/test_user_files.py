@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import sparkwright
-from sparkwright import lockfile
 from sparkwright.errors import Exit, Refused
-from sparkwright.inventory import glance
-from sparkwright.inventory.inventory import Inventory
-from sparkwright.playbook import playbook
-from sparkwright.recipe import recipe
-from sparkwright.userfiles import document
+from sparkwright.project.documents import document
+from sparkwright.project.inventory import glance
+from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.project.lock import lockfile
+from sparkwright.project.playbook import playbook
+from sparkwright.project.recipe import recipe
 from tests.fuzz.harness import feed, texts
 
 PROJECT = Path(sparkwright.__file__).parents[2]

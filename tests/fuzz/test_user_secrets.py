@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright import recipe
 from sparkwright.errors import SparkwrightError
-from sparkwright.inventory.inventory import Inventory
+from sparkwright.project import recipe
+from sparkwright.project.inventory.inventory import Inventory
 from tests.fuzz.harness import feed, values
 
 CANARY = "canary-1f3a9c77"

@@ -10,8 +10,9 @@ from sparkwright.health import heal
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
-from sparkwright.modules import arguments, registry
-from sparkwright.plan.model import Plan, tasks_of
+from sparkwright.modules import registry
+from sparkwright.protocol import arguments
+from sparkwright.protocol.plan import Plan, tasks_of
 
 NOW_S = 100_000.0
 ON = Settings(heal="restart")

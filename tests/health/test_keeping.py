@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.health import keeping, record
+from sparkwright.health import record, store
 from sparkwright.health.record import Evidence, Record, history, latest
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.redact import Redactor
@@ -20,7 +20,7 @@ def one(time_s: float, size: int = 100) -> Record:
 def test_the_latest_and_the_history_read_back_as_they_were_written(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     for time_s in (1.0, 2.0, 3.0):
-        keeping.write(state, one(time_s))
+        store.write(state, one(time_s))
     assert latest(tmp_path) == one(3.0)
     assert history(tmp_path) == [one(1.0), one(2.0), one(3.0)]
     assert history(tmp_path, since_s=2.5) == [one(3.0)]
@@ -30,17 +30,17 @@ def test_a_secret_in_what_a_check_saw_is_not_written_down(tmp_path: Path) -> Non
     record = Record(
         1.0, "ok", "ok", 1.0, why="the log says: key=gehëim-1234", evidence=(Evidence("log", "ok", "gehëim-1234"),)
     )
-    keeping.write(StateFolder(tmp_path), record, Redactor(["gehëim-1234"]))
+    store.write(StateFolder(tmp_path), record, Redactor(["gehëim-1234"]))
     assert "1234" not in "".join(path.read_text() for path in tmp_path.iterdir())
     kept = latest(tmp_path)
     assert kept is not None and (kept.state, kept.why) == ("ok", "the log says: key=••••")
 
 
 def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
-    keeping.write(StateFolder(tmp_path), one(1.0))
+    store.write(StateFolder(tmp_path), one(1.0))
     path = tmp_path / record.HISTORY
     path.write_text(path.read_text() + '{"time_s": 2.0, "sta\nnull\n[1]\n{"time_s": "x"}\n')
-    keeping.write(StateFolder(tmp_path), one(3.0))
+    store.write(StateFolder(tmp_path), one(3.0))
     assert [row.time_s for row in history(tmp_path)] == [1.0, 3.0]
 
 
@@ -52,10 +52,10 @@ def test_what_a_newer_sparkwright_adds_is_left_out(tmp_path: Path) -> None:
 
 def test_the_history_never_grows_beyond_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bound = 2**16
-    monkeypatch.setattr(keeping, "ROTATE_BYTES", bound)
+    monkeypatch.setattr(store, "ROTATE_BYTES", bound)
     state = StateFolder(tmp_path)
     for time_s in range(60):
-        keeping.write(state, one(float(time_s), size=bound // 8))
+        store.write(state, one(float(time_s), size=bound // 8))
     files = sorted(path.name for path in tmp_path.glob(f"{record.HISTORY}*"))
     assert files == [record.HISTORY, *(f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1))]
     assert all(path.stat().st_size <= bound for path in tmp_path.glob(f"{record.HISTORY}*"))

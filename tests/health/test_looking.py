@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sparkwright.health.judge import Limits, Look, judge
-from sparkwright.health.looking import Looker
+from sparkwright.health.probe import Looker
 from sparkwright.health.remembered import Remembered
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext

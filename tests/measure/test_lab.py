@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engine import endpoints
+from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Failed, Inconclusive
 from sparkwright.host import evidence
 from sparkwright.measure import lab

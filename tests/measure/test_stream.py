@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engine import endpoints
+from sparkwright.engines.vllm import endpoints
 from sparkwright.measure import figures, load, stream
 from tests.measure.exact_server import ExactServer, Schedule, serving
 

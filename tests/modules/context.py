@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.host.machine import Machine
+from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
-from sparkwright.plan.events import Event
-from sparkwright.runner.context import RunContext
+from sparkwright.protocol.events import Event
 from sparkwright.secret import Secret
 
 

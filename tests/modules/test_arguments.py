@@ -9,9 +9,10 @@ from typing import Literal
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.modules import registry, signature
-from sparkwright.modules.arguments import build, check
-from sparkwright.modules.base import arg
+from sparkwright.modules import registry
+from sparkwright.protocol import signature
+from sparkwright.protocol.arguments import build, check
+from sparkwright.protocol.result import arg
 
 
 @dataclass(frozen=True)

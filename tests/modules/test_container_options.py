@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sparkwright.host.containers import container_options
-from sparkwright.plan.container import ContainerSpec
+from sparkwright.protocol.container import ContainerSpec
 
 CASES = yaml.safe_load((Path(__file__).parent / "container/cases.yml").read_text())
 

@@ -12,11 +12,11 @@ import pytest
 from sparkwright.errors import Failed, Refused
 from sparkwright.host import files
 from sparkwright.host.state import write_atomically
-from sparkwright.modules.command import Command
-from sparkwright.modules.directory import Directory
-from sparkwright.modules.file import File
-from sparkwright.modules.package import Package
-from sparkwright.modules.template import Template
+from sparkwright.modules.files.directory import Directory
+from sparkwright.modules.files.file import File
+from sparkwright.modules.files.template import Template
+from sparkwright.modules.system.command import Command
+from sparkwright.modules.system.package import Package
 from tests.modules.context import RecordingContext
 
 

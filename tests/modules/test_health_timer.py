@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright.errors import Refused
 from sparkwright.health.record import latest
-from sparkwright.modules.health_timer import HealthTimer
+from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext
 
 #: keeps its table in a file, as cron does

@@ -12,10 +12,10 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.models import kept_files
-from sparkwright.host.models.patience import Patience
+from sparkwright.host.models.retry_policy import Patience
 from sparkwright.host.records import good_states
-from sparkwright.modules.hf_model import HfModel
-from sparkwright.modules.lock_model import LockModel
+from sparkwright.modules.model.hf_model import HfModel
+from sparkwright.modules.rpc.lock_model import LockModel
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.web import Server
 from sparkwright.secret import Secret

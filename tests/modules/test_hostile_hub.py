@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from sparkwright import lockfile
 from sparkwright.errors import Failed
 from sparkwright.host.models import as_locked, bounded_http, link_speed
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.patience import Patience
-from sparkwright.modules.base import Result
-from sparkwright.modules.hf_model import HfModel
-from sparkwright.modules.lock_model import LockModel
-from sparkwright.modules.remove_model import RemoveModel
-from sparkwright.modules.verify_model import VerifyModel
+from sparkwright.host.models.retry_policy import Patience
+from sparkwright.modules.model.hf_model import HfModel
+from sparkwright.modules.model.verify_model import VerifyModel
+from sparkwright.modules.rpc.lock_model import LockModel
+from sparkwright.modules.rpc.remove_model import RemoveModel
+from sparkwright.project.lock import lockfile
+from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub

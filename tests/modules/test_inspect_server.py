@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from sparkwright.host.containers import container_options
-from sparkwright.modules.base import Result
-from sparkwright.modules.inspect_server import InspectServer
-from sparkwright.plan.container import ContainerSpec
+from sparkwright.modules.proof.inspect_server import InspectServer
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 from tests.remote.sshd import free_port
 from tests.sandbox.test_vllm_start import LLAMA

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engine import endpoints
+from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Exit
 from sparkwright.host import http_probe
-from sparkwright.modules.base import Result
-from sparkwright.modules.liveness import Liveness
+from sparkwright.modules.proof.liveness import Liveness
+from sparkwright.protocol.result import Result
 from tests.faults.bench import until
 from tests.measure.exact_server import Schedule, serving
 from tests.modules.context import RecordingContext

@@ -13,11 +13,11 @@ from typing import Any
 import docker
 import pytest
 
-from sparkwright.engine import logs
+from sparkwright.engines.vllm.logs import logs
 from sparkwright.host.containers import log_reading
 from sparkwright.host.containers.log_reading import StartLog
-from sparkwright.modules import verify_logs
-from sparkwright.modules.verify_logs import VerifyLogs
+from sparkwright.modules.proof import verify_logs
+from sparkwright.modules.proof.verify_logs import VerifyLogs
 
 LOG = (Path(__file__).parent.parent / "data/vllm-0.32.0/hybrid-chunked-on/server.log").read_text()
 START = LOG.partition("Application startup complete.")[0] + "Application startup complete."

@@ -17,10 +17,10 @@ from sparkwright.errors import Exit
 from sparkwright.host.containers import cgroups
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory import footprint, holders
-from sparkwright.modules import page_cache
-from sparkwright.modules.fits import Fits
-from sparkwright.modules.memory import Memory
-from sparkwright.modules.memory_back import MemoryBack
+from sparkwright.modules.memory.assert_memory_fits import AssertMemoryFits
+from sparkwright.modules.memory.memory import Memory
+from sparkwright.modules.memory.wait_memory_released import WaitMemoryReleased
+from sparkwright.modules.model import page_cache
 from tests.modules.context import RecordingContext
 
 GIB = 2**30
@@ -101,9 +101,9 @@ def test_memory_that_comes_back_is_waited_for(spark: Spark, monkeypatch: pytest.
 def test_what_a_server_held_is_compared_with_what_came_back(spark: Spark) -> None:
     spark.state.write("stopping", {"id": "x", "available_bytes": 10 * GIB, "held_bytes": 100 * GIB, "run": "run-1"})
     spark.told["MemAvailable"] = 106 * GIB
-    assert MemoryBack().run(MemoryBack.Args(), spark).data["back"] is True
+    assert WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark).data["back"] is True
     spark.told["MemAvailable"] = 90 * GIB
-    said = MemoryBack().run(MemoryBack.Args(timeout_s=0), spark)
+    said = WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark)
     assert (said.data["back"], said.data["missing_bytes"], said.failed) == (False, 20 * GIB, False)
     assert "of 100.0 GiB that it held 20.0 did not come back" in said.msg
     assert any("what frees it" in one.get("text", "") for one in spark.said), "who holds it is told"
@@ -113,13 +113,13 @@ def test_other_programs_may_take_as_much_as_a_small_server_held(spark: Spark) ->
     held = {"id": "x", "available_bytes": 10 * GIB, "held_bytes": GIB // 4, "run": "run-1"}
     spark.state.write("stopping", held)
     spark.told["MemAvailable"] = 10 * GIB - GIB // 8
-    assert MemoryBack().run(MemoryBack.Args(timeout_s=0), spark).data["back"] is True
+    assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is True
     spark.told["MemAvailable"] = 9 * GIB
-    assert MemoryBack().run(MemoryBack.Args(timeout_s=0), spark).data["back"] is False
+    assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is False
 
 
 def test_a_stop_that_nothing_is_known_of_is_not_waited_for(spark: Spark) -> None:
-    said = MemoryBack().run(MemoryBack.Args(), spark)
+    said = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
     assert (said.data["back"], said.msg) == (None, "nothing was stopped")
 
 
@@ -191,12 +191,12 @@ def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch
 
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)
-    args = Fits.Args(name="qwen35", utilization=0.85)
-    assert "is not known" in Fits().run(args, spark).msg
+    args = AssertMemoryFits.Args(name="qwen35", utilization=0.85)
+    assert "is not known" in AssertMemoryFits().run(args, spark).msg
     spark.state.write("verified", {"container_id": "server", "held_bytes": 90 * GIB})
-    assert Fits().run(args, spark).msg == "115.0 GiB will be available, 106.0 needed"
+    assert AssertMemoryFits().run(args, spark).msg == "115.0 GiB will be available, 106.0 needed"
     spark.state.write("verified", {"container_id": "server", "held_bytes": 70 * GIB})
-    said = Fits().run(args, spark)
+    said = AssertMemoryFits().run(args, spark)
     assert said.exit is Exit.REFUSED
     assert "95.0 GiB will be available (25.0 now, 70.0 of the server, 0.0 of Ollama)" in said.msg
 
@@ -212,7 +212,7 @@ def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: Spark, monkeyp
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
-    said = Fits().run(Fits.Args(name="qwen35", utilization=0.7, ollama="leave"), spark).msg
+    said = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.7, ollama="leave"), spark).msg
     assert said == "90.0 GiB will be available, 88.0 needed"
 
 
@@ -225,7 +225,7 @@ def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pyte
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
-    said = Fits().run(Fits.Args(name="qwen35", utilization=0.85), spark).msg
+    said = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.85), spark).msg
     assert said == "120.0 GiB will be available, 106.0 needed"
 
 
@@ -239,4 +239,4 @@ def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: Spark) 
         footprint.before_stop(spark, container)
         assert footprint.stopping(spark)["held_bytes"] == held * GIB
         spark.told["MemAvailable"] = max(available, 110) * GIB
-        assert MemoryBack().run(MemoryBack.Args(timeout_s=0), spark).data["back"] is not False
+        assert WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark).data["back"] is not False

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.modules.mend import Mend
+from sparkwright.modules.rpc.fix import Fix
 from tests.modules.context import RecordingContext
 
 
@@ -21,7 +21,7 @@ def host(folder: Path, program: str, script: str, *, check: bool = False, sandbo
 
 def test_it_runs_the_command_that_was_shown(tmp_path: Path) -> None:
     context = host(tmp_path, "loginctl", 'echo "$@" > "$0.called"')
-    done = Mend().run(Mend.Args("linger", "o p"), context)
+    done = Fix().run(Fix.Args("linger", "o p"), context)
     assert done.changed
     assert done.data["command"] == "loginctl enable-linger 'o p'"
     assert (tmp_path / "bin/loginctl.called").read_text() == "enable-linger o p\n"
@@ -29,24 +29,24 @@ def test_it_runs_the_command_that_was_shown(tmp_path: Path) -> None:
 
 def test_check_mode_runs_nothing(tmp_path: Path) -> None:
     context = host(tmp_path, "loginctl", 'echo "$@" > "$0.called"', check=True)
-    assert Mend().run(Mend.Args("linger", "ops"), context).changed
+    assert Fix().run(Fix.Args("linger", "ops"), context).changed
     assert not (tmp_path / "bin/loginctl.called").exists()
 
 
 def test_a_command_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
     context = host(tmp_path, "timedatectl", "echo 'NTP not supported' >&2; exit 1")
     with pytest.raises(Failed, match="NTP not supported"):
-        Mend().run(Mend.Args("clock", "ops"), context)
+        Fix().run(Fix.Args("clock", "ops"), context)
 
 
 def test_a_name_that_is_not_in_the_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no mend 'reboot'"):
-        Mend().run(Mend.Args("reboot", "ops"), host(tmp_path, "reboot", "exit 0"))
+        Fix().run(Fix.Args("reboot", "ops"), host(tmp_path, "reboot", "exit 0"))
 
 
 def test_the_sandbox_is_left_alone(tmp_path: Path) -> None:
     """Its programs are the laptop's own."""
     context = host(tmp_path, "loginctl", 'echo "$@" > "$0.called"', sandbox=True)
     with pytest.raises(Refused, match="sandbox"):
-        Mend().run(Mend.Args("linger", "ops"), context)
+        Fix().run(Fix.Args("linger", "ops"), context)
     assert not (tmp_path / "bin/loginctl.called").exists()

@@ -10,10 +10,10 @@ import pytest
 
 from sparkwright.errors import Exit, Failed
 from sparkwright.host.models import model_folders
-from sparkwright.modules.base import Result
-from sparkwright.modules.models import Models
-from sparkwright.modules.remove_model import RemoveModel
-from sparkwright.modules.verify_model import VerifyModel
+from sparkwright.modules.model.verify_model import VerifyModel
+from sparkwright.modules.rpc.models import Models
+from sparkwright.modules.rpc.remove_model import RemoveModel
+from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 

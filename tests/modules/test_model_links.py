@@ -10,11 +10,11 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.models import kept_files, staging
-from sparkwright.host.models.patience import Patience
-from sparkwright.host.models.whole import Manifest
-from sparkwright.modules.base import Result
-from sparkwright.modules.hf_model import HfModel
-from sparkwright.modules.remove_model import RemoveModel
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.models.retry_policy import Patience
+from sparkwright.modules.model.hf_model import HfModel
+from sparkwright.modules.rpc.remove_model import RemoveModel
+from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 from tests.modules.test_model_folders import mounted

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.host.models import neighbour
-from sparkwright.modules.base import Result
-from sparkwright.modules.hf_model import HfModel
-from sparkwright.modules.share_model import ShareModel
+from sparkwright.host.models import peer
+from sparkwright.modules.model.hf_model import HfModel
+from sparkwright.modules.rpc.share_model import ShareModel
+from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
@@ -41,7 +41,7 @@ def hub() -> Iterator[LoopbackHub]:
 
 def host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
     (tmp_path / name).mkdir()
-    return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={neighbour.TOKEN: TOKEN})
+    return RecordingContext(tmp_path / name, hub_url=hub_url, secrets={peer.TOKEN: TOKEN})
 
 
 def model(hub: LoopbackHub) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_nobody_gets_what_is_not_his(
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(asked, timeout=5)
     assert caught.value.code == status
-    with neighbour.reached(urls, "spark1", TOKEN):
+    with peer.reached(urls, "spark1", TOKEN):
         pass
 
 
@@ -126,7 +126,7 @@ def test_a_neighbour_whose_copy_is_not_whole_says_what_is_missing(giver: Recordi
 
 def test_another_folder_that_this_commit_was_proved_in_will_do(giver: RecordingContext, hub: LoopbackHub) -> None:
     urls = share(giver, hub, dir="~/elsewhere")
-    with neighbour.reached(urls, "spark1", TOKEN):
+    with peer.reached(urls, "spark1", TOKEN):
         pass
     assert ended(urls)
 
@@ -161,7 +161,7 @@ def test_what_became_a_link_since_it_was_proved_is_not_handed_out(giver: Recordi
         )
         with pytest.raises(http.client.RemoteDisconnected):
             urllib.request.urlopen(asked, timeout=5)
-    with neighbour.reached(urls, "spark1", TOKEN):
+    with peer.reached(urls, "spark1", TOKEN):
         pass
 
 
@@ -177,7 +177,7 @@ def test_a_range_that_is_none_is_answered(giver: RecordingContext, hub: Loopback
             assert answer.read() == b"{}"
     except urllib.error.HTTPError as error:
         assert error.code == 416
-    with neighbour.reached(urls, "spark1", TOKEN):
+    with peer.reached(urls, "spark1", TOKEN):
         pass
 
 
@@ -186,14 +186,14 @@ def test_strangers_who_hold_connections_open_are_turned_away_at_a_bound(
 ) -> None:
     urls = share(giver, hub)
     port = int(urls[0].rpartition(":")[2])
-    held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(neighbour.CONNECTIONS)]
+    held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(peer.CONNECTIONS)]
     with socket.create_connection(("127.0.0.1", port), 5) as one_more:
         assert one_more.recv(1) == b"", "it was let in"
     for one in held:
         one.close()
-    while not neighbour._asked(urls[0] + neighbour.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
+    while not peer._asked(urls[0] + peer.HERE, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
         pass
-    with neighbour.reached(urls, "spark1", TOKEN):
+    with peer.reached(urls, "spark1", TOKEN):
         pass
 
 
@@ -202,7 +202,7 @@ def test_a_peer_sends_nobody_elsewhere(hub: LoopbackHub) -> None:
     sender = LoopbackHub({})
     try:
         sender.faults.moved_all = other.url
-        assert not neighbour._asked(sender.url + neighbour.HERE, {"Authorization": "Bearer x"})
+        assert not peer._asked(sender.url + peer.HERE, {"Authorization": "Bearer x"})
         assert (len(sender.tokens), other.tokens, other.paths) == (1, [], [])
     finally:
         sender.close()
@@ -217,5 +217,5 @@ def test_the_token_is_on_no_command_line_and_in_no_environment(giver: RecordingC
     assert b"neighbour" in said
     assert TOKEN.reveal().encode() not in said
     assert TOKEN.reveal() not in json.dumps(giver.said)
-    with neighbour.reached(urls, "spark1", TOKEN):
+    with peer.reached(urls, "spark1", TOKEN):
         pass

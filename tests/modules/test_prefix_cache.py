@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.modules.base import Result
-from sparkwright.modules.prefix_cache import PrefixCache
+from sparkwright.modules.proof.prefix_cache import PrefixCache
+from sparkwright.protocol.result import Result
 from tests.measure.exact_server import Schedule, serving
 from tests.modules.context import RecordingContext
 

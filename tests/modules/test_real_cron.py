@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.health.record import latest
-from sparkwright.modules.health_timer import HealthTimer
+from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext
 
 pytestmark = pytest.mark.skipif(

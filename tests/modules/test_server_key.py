@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engine import key_file
+from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Failed, Refused
 from sparkwright.host import server_key
 from sparkwright.host.records import server_keys
-from sparkwright.modules.base import Result
-from sparkwright.modules.container import Container
+from sparkwright.modules.server.container import Container
+from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 

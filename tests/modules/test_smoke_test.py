@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engine import roofline
+from sparkwright.engines.vllm import roofline
 from sparkwright.errors import Exit
 from sparkwright.host import measuring
 from sparkwright.measure import smoke
-from sparkwright.modules.base import Result
-from sparkwright.modules.smoke_test import SmokeTest
+from sparkwright.modules.proof.smoke_test import SmokeTest
+from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.measure.exact_server import ExactServer, Schedule, serving
 from tests.modules.context import RecordingContext

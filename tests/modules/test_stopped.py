@@ -10,8 +10,8 @@ from typing import Any
 import docker
 import pytest
 
-from sparkwright.modules.liveness import Liveness
-from sparkwright.modules.stopped import Stopped
+from sparkwright.modules.proof.liveness import Liveness
+from sparkwright.modules.server.stopped import Stopped
 from tests.faults.bench import until
 from tests.modules.context import RecordingContext
 from tests.modules.test_log_reading import engine, shell

@@ -20,9 +20,9 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub as hub_client
 from sparkwright.host.models import link_speed, staging
-from sparkwright.host.models.patience import Patience
-from sparkwright.modules.base import Result
-from sparkwright.modules.hf_model import HfModel
+from sparkwright.host.models.retry_policy import Patience
+from sparkwright.modules.model.hf_model import HfModel
+from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub

@@ -9,8 +9,8 @@ import pytest
 
 from sparkwright.console.tables import TABLES, lines
 from sparkwright.errors import Exit
-from sparkwright.modules.base import Result
-from sparkwright.modules.verdict import Verdict
+from sparkwright.modules.proof.verdict import Verdict
+from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 
 GOOD = Result(msg="fine", data={"tok_per_s": 47.2, "baseline": 47.0}).registered()

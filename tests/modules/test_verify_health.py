@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.modules.base import Result
-from sparkwright.modules.verify_health import VerifyHealth
+from sparkwright.modules.proof.verify_health import VerifyHealth
+from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.measure.exact_server import Schedule, serving
 from tests.modules.context import RecordingContext

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engine import log_text, logs
+from sparkwright.engines.vllm.logs import log_text, logs
 from sparkwright.errors import Refused
-from sparkwright.modules import verify_logs
-from sparkwright.modules.verify_logs import VerifyLogs, Watch
+from sparkwright.modules.proof import verify_logs
+from sparkwright.modules.proof.verify_logs import VerifyLogs, Watch
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
 HYBRID_ON = (DATA / "hybrid-chunked-on" / "server.log").read_text()

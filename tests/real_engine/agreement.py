@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engine import endpoints, flags, logs
+from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.logs import logs
 from sparkwright.measure import smoke, stream
-from sparkwright.modules.smoke_test import SmokeTest
-from sparkwright.modules.verify_health import VerifyHealth
+from sparkwright.modules.proof.smoke_test import SmokeTest
+from sparkwright.modules.proof.verify_health import VerifyHealth
 from tests.modules.context import RecordingContext
 from tests.real_engine import prediction
 from tests.real_engine.cases import Case, Prediction

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engine import logs
+from sparkwright.engines.vllm.logs import logs
 from sparkwright.host import http_probe
 from tests.real_engine import tiny_models
 

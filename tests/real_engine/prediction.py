@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engine import predict, rules, versions
-from sparkwright.engine.architecture import classify
+from sparkwright.engines.vllm import predict, rules, versions
+from sparkwright.engines.vllm.architecture.architecture import classify
 from tests.real_engine.cases import Case, Prediction
 
 VERSION = "0.32.0"

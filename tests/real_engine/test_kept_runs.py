@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engine import logs
+from sparkwright.engines.vllm.logs import logs
 from tests.real_engine import keep
 from tests.real_engine.cases import CASES, Case
 from tests.real_engine.engine import Engine

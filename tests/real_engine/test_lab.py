@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engine import logs, settings
+from sparkwright.engines.vllm.logs import logs, settings
 from sparkwright.host import evidence
 from sparkwright.measure import lab, prefix
 from sparkwright.measure.lab import Target

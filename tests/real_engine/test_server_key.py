@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engine import endpoints, flags, key_file
+from sparkwright.engines.vllm import endpoints, key_file
+from sparkwright.engines.vllm.flags import flags
 from sparkwright.host import http_probe
-from sparkwright.modules.verify_health import VerifyHealth
+from sparkwright.modules.proof.verify_health import VerifyHealth
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 from tests.real_engine.engine import Engine, EngineMissing, installed, serving

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright import lockfile
 from sparkwright.host.images import loads
 from sparkwright.host.images.image_names import Name, look
+from sparkwright.project.lock import lockfile
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
 from tests.registry.test_docker_image import locked, pull

@@ -11,10 +11,10 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import container_options
 from sparkwright.host.images import image_names
 from sparkwright.host.images.registry_errors import NotThere
-from sparkwright.modules.base import Result
-from sparkwright.modules.docker_image import DockerImage
-from sparkwright.modules.lock_image import LockImage
-from sparkwright.plan.container import ContainerSpec, locked_ids
+from sparkwright.modules.image.docker_image import DockerImage
+from sparkwright.modules.rpc.lock_image import LockImage
+from sparkwright.protocol.container import ContainerSpec, locked_ids
+from sparkwright.protocol.result import Result
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 

@@ -13,14 +13,14 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.images import image_names, loads
 from sparkwright.host.images.image_names import Name
-from sparkwright.modules.adopt_image import AdoptImage
-from sparkwright.modules.container import Container
-from sparkwright.modules.docker_image import DockerImage
-from sparkwright.modules.lock_image import LockImage
-from sparkwright.modules.look_image import LookImage
-from sparkwright.modules.prune_images import PruneImages
-from sparkwright.modules.undo_load import UndoLoad
-from sparkwright.plan.container import ContainerSpec, locked_ids
+from sparkwright.modules.image.adopt_image import AdoptImage
+from sparkwright.modules.image.docker_image import DockerImage
+from sparkwright.modules.image.undo_load import UndoLoad
+from sparkwright.modules.rpc.inspect_image import InspectImage
+from sparkwright.modules.rpc.lock_image import LockImage
+from sparkwright.modules.rpc.prune_images import PruneImages
+from sparkwright.modules.server.container import Container
+from sparkwright.protocol.container import ContainerSpec, locked_ids
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 from tests.registry.test_docker_image import locked, pull
@@ -85,7 +85,7 @@ def test_a_false_tag_is_not_believed_when_the_registry_is_gone(
     checked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
     old = DockerImage().run(DockerImage.Args(f"{ref}@{entry['digest']}"), checked)
     assert "`invoke lock` adds them" in old.diff[0].why
-    assert LookImage().run(LookImage.Args(f"{ref}@{entry['digest']}"), context).data["impostor"] == evil_id
+    assert InspectImage().run(InspectImage.Args(f"{ref}@{entry['digest']}"), context).data["impostor"] == evil_id
 
 
 def test_a_false_tag_does_not_become_the_lock_of_a_tag_that_is_gone(
@@ -155,7 +155,7 @@ def test_a_load_that_brings_other_tags_and_takes_a_name_is_undone(
     engine.tag(good_id, *name.proved.rsplit(":", 1))
     incoming, other = f"{name.repository}:incoming-1", f"{name.repository}:backdoor"
     sent = archive(engine, evil_id, [incoming, other, name.proved, ref])
-    before = LookImage().run(LookImage.Args(name.asked), context).data["names"]
+    before = InspectImage().run(InspectImage.Args(name.asked), context).data["names"]
     load(engine, sent)
     engine.tag(evil_id, name.repository, "own-doing")
     assert engine.inspect_image(ref)["Id"] == evil_id
@@ -239,7 +239,7 @@ def test_what_is_no_image_reference_is_refused_before_anybody_is_asked(ref: str,
     context = RecordingContext(tmp_path, architecture="x86_64")
     for run in (
         lambda: LockImage().run(LockImage.Args(ref), context),
-        lambda: LookImage().run(LookImage.Args(ref), context),
+        lambda: InspectImage().run(InspectImage.Args(ref), context),
     ):
         with pytest.raises(Refused, match="the image"):
             run()

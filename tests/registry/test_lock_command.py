@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright import lock_diff, lockfile
+from sparkwright.app.stores import lock_diff
+from sparkwright.project.lock import lockfile
 from tests.registry.server import Registry
 
 pytestmark = pytest.mark.docker

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparkwright import lockfile
 from sparkwright.errors import Failed, Refused
-from sparkwright.modules.lock_image import LockImage
+from sparkwright.modules.rpc.lock_image import LockImage
+from sparkwright.project.lock import lockfile
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from sparkwright.cli.image_copy import _key_pair
+from sparkwright.app.stores.image_copy import _key_pair
 from sparkwright.errors import Failed, Unreachable
 from sparkwright.host.images import image_stream
 from sparkwright.host.images.image_names import Name, find, look
-from sparkwright.modules.adopt_image import AdoptImage
-from sparkwright.modules.copy_key import CopyKey
-from sparkwright.modules.look_image import LookImage
-from sparkwright.modules.send_image import SendImage
+from sparkwright.modules.image.adopt_image import AdoptImage
+from sparkwright.modules.rpc.copy_key import CopyKey
+from sparkwright.modules.rpc.inspect_image import InspectImage
+from sparkwright.modules.rpc.send_image import SendImage
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
 from tests.registry.test_docker_image import locked, pull
@@ -70,7 +70,7 @@ def test_an_image_arrives_is_compared_and_known_by_its_digest(
 ) -> None:
     private, public = _key_pair()
     let_in(sshd, public, image_stream.load_command("gzip"))
-    about = LookImage().run(LookImage.Args(image), context).data
+    about = InspectImage().run(InspectImage.Args(image), context).data
     sender = RecordingContext(tmp_path / "home", architecture="x86_64", secrets={"SPARKWRIGHT_COPY_KEY": private})
     done = SendImage().run(asked(image, sshd), sender)
     assert done.data["sent_bytes"] > 500_000
@@ -90,7 +90,7 @@ def test_an_image_arrives_is_compared_and_known_by_its_digest(
 def test_what_arrives_and_is_something_else_is_removed(image: str, engine: Any, context: RecordingContext) -> None:
     incoming = f"{Name.parse(image).repository}:incoming-2"
     engine.tag(image, *incoming.rsplit(":", 1))
-    about = LookImage().run(LookImage.Args(image), context).data
+    about = InspectImage().run(InspectImage.Args(image), context).data
     args = AdoptImage.Args(incoming, image, ["sha256:other"], about["platform"])
     with pytest.raises(Failed, match="is not"):
         AdoptImage().run(args, context)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sparkwright.host.containers import container_options, containers
-from sparkwright.modules.container import Container
-from sparkwright.plan.container import ContainerSpec, locked_ids
+from sparkwright.modules.server.container import Container
+from sparkwright.protocol.container import ContainerSpec, locked_ids
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
 from tests.registry.test_docker_image import locked, pull

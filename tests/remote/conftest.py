@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.inventory.host import Host
+from sparkwright.project.inventory.host import Host
 from sparkwright.remote import runtime, ssh_config
 from tests.remote.sshd import SSHD, Sshd
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.plan.events import Event
+from sparkwright.protocol.events import Event
 from sparkwright.remote import bootstrap
 from sparkwright.remote.ssh import SshLink
 from tests.remote.conftest import Lab

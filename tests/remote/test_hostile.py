@@ -16,8 +16,8 @@ from invoke.exceptions import Exit as InvokeExit
 from sparkwright import host_side
 from sparkwright.cli import doctor, records, runs, status
 from sparkwright.errors import Failed, SparkwrightError, Unreachable
-from sparkwright.plan.events import LINE_BYTES, Event
-from sparkwright.plan.model import Plan
+from sparkwright.protocol.events import LINE_BYTES, Event
+from sparkwright.protocol.plan import Plan
 from sparkwright.remote import runtime, ssh
 from sparkwright.remote.ssh import SshLink
 from tests.remote.conftest import Lab
@@ -232,7 +232,7 @@ def test_an_incident_is_the_users_alone_and_never_lands_on_another(
 
 
 def test_a_long_file_of_an_incident_arrives_whole(lab: Lab, hostile: Hostile, project: Path) -> None:
-    from sparkwright.plan.events import event, lines
+    from sparkwright.protocol.events import event, lines
 
     log = 'a line with "quotes" and ünïcode 💡\n' * 80_000
     whole = event("file", incident="20260101T000000-abc", name="container.log", text=log)

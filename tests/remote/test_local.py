@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Unreachable
-from sparkwright.inventory.host import Host
-from sparkwright.plan.events import Event
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.events import Event
 from sparkwright.remote.local import LocalLink
 
 LOUD = """#!/bin/sh

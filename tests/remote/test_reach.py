@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.cli import hosts
+from sparkwright.app import connect
 from sparkwright.errors import Refused
-from sparkwright.inventory import glance
+from sparkwright.project.inventory import glance
 from sparkwright.remote.ssh import SshLink
 from tests.remote.conftest import Lab
 
@@ -29,7 +29,7 @@ def key_of(link: object) -> str:
 
 
 def test_the_link_of_a_glance_is_the_one_that_is_used(project: Path, lab: Lab) -> None:
-    chosen = hosts.reach("spark1", "light")
+    chosen = connect.reach("spark1", "light")
     (member,) = chosen.fleet.members
     link = member.link
     assert lab.sshd.known_hosts_line().split()[2] in key_of(link)
@@ -41,7 +41,7 @@ def test_the_link_of_a_glance_is_the_one_that_is_used(project: Path, lab: Lab) -
 def test_a_glance_that_saw_another_host_is_dropped(project: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     other = lab.another("two")
     monkeypatch.setattr(glance, "hosts", lambda project, pattern: [lab.host(port=other.port)])
-    chosen = hosts.reach("spark1", "light")
+    chosen = connect.reach("spark1", "light")
     (member,) = chosen.fleet.members
     assert lab.sshd.known_hosts_line().split()[2] in key_of(member.link)
     chosen.fleet.close()
@@ -50,15 +50,15 @@ def test_a_glance_that_saw_another_host_is_dropped(project: Path, lab: Lab, monk
 def test_a_mistake_in_the_file_lets_go_of_the_host(project: Path, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "hosts/spark1.yml").open("a").write("recipee: x\n")
     began: list[SshLink] = []
-    real = hosts.open_link
+    real = connect.open_link
 
     def opening(*given: object) -> object:
         began.append(real(*given))  # type: ignore[arg-type]
         return began[-1]
 
-    monkeypatch.setattr(hosts, "open_link", opening)
+    monkeypatch.setattr(connect, "open_link", opening)
     with pytest.raises(Refused, match="recipee"):
-        hosts.reach("spark1", "light")
+        connect.reach("spark1", "light")
     (link,) = began
     transport = link._transport()
     transport.join(10)

@@ -23,7 +23,7 @@ import pytest
 
 from sparkwright.health import places
 from sparkwright.modules import registry
-from sparkwright.plan.model import Plan, Task
+from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import bootstrap, runtime
 from tests.remote.conftest import packed
 

@@ -14,8 +14,8 @@ import pytest
 
 from sparkwright import host_side
 from sparkwright.errors import Refused, Unreachable
-from sparkwright.plan.events import Event
-from sparkwright.plan.model import Plan, Task
+from sparkwright.protocol.events import Event
+from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import connecting, ssh, ssh_config
 from sparkwright.remote.ssh import SshLink
 from sparkwright.secret import Secret

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
-from sparkwright.plan.events import Event
-from sparkwright.plan.model import Plan, Task
+from sparkwright.protocol.events import Event
+from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import bootstrap, ssh
 from sparkwright.remote.ssh import SshLink
 from sparkwright.secret import Secret

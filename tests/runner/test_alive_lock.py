@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from sparkwright.host.runs import journal
+from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
-from sparkwright.runner import journal, main
-from sparkwright.runner.journal import Journal
+from sparkwright.runner import main
 
 
 def test_a_run_is_never_found_unlocked_while_its_runner_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from sparkwright.host.module import Context, Module
 from sparkwright.modules import registry
-from sparkwright.modules.base import Change, Context, Module, Result, arg
-from sparkwright.modules.fail import Fail
-from sparkwright.plan.model import Block, Task
+from sparkwright.modules.system.fail import Fail
+from sparkwright.protocol.plan import Block, Task
+from sparkwright.protocol.result import Change, Result, arg
 from tests.runner import test_play
 from tests.runner.test_play import Say, Stage
 
@@ -148,6 +149,6 @@ def test_a_module_that_ends_as_it_should_not_is_a_failed_task(
 
 def test_text_that_is_no_unicode_is_told_all_the_same(stage: Stage) -> None:
     stage.run(stage.task("a\udcff"))
-    from sparkwright.plan.events import decode, encode
+    from sparkwright.protocol.events import decode, encode
 
     assert [decode(encode(one))["event"] for one in stage.events] == ["task_started", "task_finished"]

@@ -7,10 +7,10 @@ import shutil
 import time
 from pathlib import Path
 
+from sparkwright.host.runs import journal
+from sparkwright.host.runs.journal import KEPT_RUNS, KEPT_S, Journal
 from sparkwright.host.state import StateFolder
-from sparkwright.plan.events import event
-from sparkwright.runner import journal
-from sparkwright.runner.journal import KEPT_RUNS, KEPT_S, Journal
+from sparkwright.protocol.events import event
 
 
 def begin(state: StateFolder, name: str, *, ago_s: float = 0) -> Journal:

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
+from sparkwright.host.runs import cut_off, lock
+from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
-from sparkwright.plan.events import decode, event
-from sparkwright.runner import cut_off, lock
-from sparkwright.runner.journal import Journal
+from sparkwright.protocol.events import decode, event
 
 ALICE = lock.Owner("playbooks/deploy.yml", "alice@desk", "run-a", 1, 1_795_000_000.0)
 BOB = lock.Owner("playbooks/restart.yml", "bob@lap", "run-b", 2, 1_795_000_100.0)

@@ -10,13 +10,14 @@ import pytest
 
 from sparkwright.errors import Exit, Refused
 from sparkwright.host.machine import Machine
+from sparkwright.host.module import Context, Module
+from sparkwright.host.runs.context import engine_went_away
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
-from sparkwright.modules.base import Context, Module, Result, arg
-from sparkwright.modules.fail import Fail
-from sparkwright.plan.events import Event
-from sparkwright.plan.model import Block, Plan, Step, Task
-from sparkwright.runner.context import engine_went_away
+from sparkwright.modules.system.fail import Fail
+from sparkwright.protocol.events import Event
+from sparkwright.protocol.plan import Block, Plan, Step, Task
+from sparkwright.protocol.result import Result, arg
 from sparkwright.runner.play import PlayRun
 from sparkwright.secret import Secret
 

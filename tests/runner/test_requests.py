@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from sparkwright.host.runs import journal, lock
+from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
-from sparkwright.plan.events import Event, decode
-from sparkwright.plan.model import Plan, Task
-from sparkwright.runner import journal, lock
-from sparkwright.runner.journal import Journal
+from sparkwright.protocol.events import Event, decode
+from sparkwright.protocol.plan import Plan, Task
 
 PLAN = Plan("r1", "spark1", "Test", (Task("t1", "Say", "fail", {"msg": "no"}),), exclusive=False).to_json()
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from sparkwright.host.machine import Machine
-from sparkwright.plan.events import Event, decode
-from sparkwright.plan.model import Plan, Task
+from sparkwright.protocol.events import Event, decode
+from sparkwright.protocol.plan import Plan, Task
 
 TOP = Path(__file__).parent.parent.parent
 USER, PASSWORD, WRONG, TOKEN = (

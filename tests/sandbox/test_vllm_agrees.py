@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engine import logs, predict, rules, versions
-from sparkwright.engine.architecture import classify
+from sparkwright.engines.vllm import predict, rules, versions
+from sparkwright.engines.vllm.architecture.architecture import classify
+from sparkwright.engines.vllm.logs import logs
 from sparkwright.sandbox.vllm import arguments, config
 from sparkwright.sandbox.vllm import rules as refusals
 from tests.real_engine.cases import CASES, Case, Prediction

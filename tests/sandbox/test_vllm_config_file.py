@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engine import key_file
+from sparkwright.engines.vllm import key_file
 from sparkwright.sandbox.vllm import arguments
 from sparkwright.sandbox.vllm.config_file import pulled
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engine import logs
+from sparkwright.engines.vllm.logs import logs
 from sparkwright.sandbox import hub
 from sparkwright.sandbox.vllm import startup
 from sparkwright.sandbox.vllm.engine import Engine

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sparkwright.plan.events import decode, encode, event
+from sparkwright.protocol.events import decode, encode, event
 from sparkwright.trust.redact import DOTS, Redactor
 
 SECRETS = (

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from invoke.collection import Collection
 from invoke.tasks import Task
 
-from sparkwright.cli import bench_files
-from sparkwright.cli.reporting import reporting
+from sparkwright.app.outcome import reporting
+from sparkwright.cli import bench_results
 from sparkwright.console.out import say
 from sparkwright.errors import Refused
 
 if TYPE_CHECKING:
-    from sparkwright.results.models import Results
+    from sparkwright.bench.results_models import Results
 
 Option = tuple[str, str | bool | int, str]  # its name, default, what `--help` says
 
@@ -109,42 +109,43 @@ def run(command: str, given: dict[str, Any]) -> int:
             "say where: --host NAME, or --url of a server." if "url" in given else "say which host: --host NAME."
         )
     if given.get("url"):
-        from sparkwright.cli import bench_local
-        from sparkwright.cli.project import Project
+        from sparkwright.app.bench import run_local
+        from sparkwright.project.folder import Project
 
-        outcome: tuple[Results | None, int, Path] = bench_local.at_url(
+        outcome: tuple[Results | None, int, Path] = run_local.at_url(
             given["url"], given["model"], order, root=Project.here_or_cwd(), quiet=given["json"]
         )
     else:
-        from sparkwright.cli.hosts import reach
+        from sparkwright.app.connect import reach
 
         chosen = reach(given["host"])
-        from sparkwright.cli import bench_run
+        from sparkwright.app.bench import run_experiment
 
-        outcome = bench_run.on_host(chosen, order, json=given["json"], wait=given["wait"])
+        outcome = run_experiment.on_host(chosen, order, json=given["json"], wait=given["wait"])
     results, code, folder = outcome
     return _shown(results, code, folder, given) if results is not None else code
 
 
 def _shown(results: Results, code: int, folder: Path, given: dict[str, Any]) -> int:
-    from sparkwright.results import arena, files, page, summary
+    from sparkwright.bench import arena, results_files, summary
+    from sparkwright.html import experiment_page
 
-    written = page.write(folder, results)
+    written = experiment_page.write(folder, results)
     if given["json"]:
         if given.get("url"):
-            say(files.to_json(results), end="")
+            say(results_files.to_json(results), end="")
         return code
     say()
     summary.show(results)
     if given.get("spark_arena"):
         say("\n" + arena.table(results))
-    say(f"\n{folder / files.JSON}, {files.CSV}, {written}")
+    say(f"\n{folder / results_files.JSON}, {results_files.CSV}, {written}")
     return code
 
 
 def order_of(command: str, given: dict[str, Any]) -> Any:
     """The options of a command as the lab takes them."""
-    from sparkwright.lab.order import Order
+    from sparkwright.bench.order import Order
 
     def numbers(name: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
         text = str(given.get(name) or "")
@@ -195,4 +196,4 @@ def _command(name: str, options: tuple[Option, ...], doc: str) -> Task[Any]:
 
 def bench_collection() -> Collection:
     """`invoke bench.serve` and its like."""
-    return Collection(*(_command(*row) for row in COMMANDS), *bench_files.TASKS)
+    return Collection(*(_command(*row) for row in COMMANDS), *bench_results.TASKS)

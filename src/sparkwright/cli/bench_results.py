@@ -1,205 +1,158 @@
-"""An experiment's folder on the laptop: results/NAME/, written while cells come in."""
+"""The commands of the lab that only read results: compare, import, report, list. They touch no host."""
 
 from __future__ import annotations
 
-import json
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from invoke.tasks import task
 
-from sparkwright import __version__
-from sparkwright.host.state import write_atomically
-from sparkwright.lab.experiment import Experiment
-from sparkwright.plan.events import Event
-from sparkwright.results import files
-from sparkwright.results.models import SCHEMA, Cell, Results
-from sparkwright.trust.bounds import clean
-from sparkwright.trust.shapes import Usual, fitted
-
-FOLDER = "results"
-STATE = "experiment.json"
-#: of an arm's own log, what the results make something of
-SETTLED = {
-    **dict.fromkeys(("chunked_prefill", "prefix_caching"), Usual((None, bool), None)),
-    "ready_s": Usual((None, float), None),
-}
-#: settings longer than this are named, not shown
-SHORT = 60
+from sparkwright.app.outcome import reporting
+from sparkwright.console.out import say, say_json
+from sparkwright.errors import Refused
+from sparkwright.trust.names import why_not_a_file
+from sparkwright.trust.visible import one_line
 
 
-@dataclass
-class Place:
-    """results/NAME in a project. series: of the experiment that is under way, or begins now."""
+def _find(text: str) -> Path:
+    """A results file, its folder, or the name of an experiment."""
+    from sparkwright.app.bench.experiment_folder import FOLDER
+    from sparkwright.project.folder import Project
 
-    folder: Path
-    series: str
+    path = Path(text)
+    named = Project.here_or_cwd() / FOLDER / text
+    return path if path.exists() or not named.exists() else named
 
-    @classmethod
-    def of(cls, root: Path, name: str, *, again: bool) -> Place:
-        """The place of an experiment. One that was not finished goes on, unless `again`."""
-        folder = root / FOLDER / name
+
+@task(
+    positional=["first", "second"],
+    help={
+        "first": "results: a file, or the name of an experiment; what `vllm bench serve` wrote too",
+        "second": "what is held against it",
+        "json": "the differences as JSON",
+        "debug": "show the traceback of an error",
+    },
+)
+@reporting
+def compare(context: object, first: str, second: str, json: bool = False, debug: bool = False) -> int:
+    """Two results side by side: each figure of each load that both have, and their ratio."""
+    from sparkwright.bench import compare as comparing
+    from sparkwright.bench import summary
+
+    one, other = _read(first), _read(second)
+    found = comparing.two_files(one, other)
+    if not found:
+        raise Refused(
+            "these results have no load in common.", fix=f"Loads: {', '.join(comparing.unmatched(one, other))}."
+        )
+    if json:
+        import dataclasses
+
+        say_json([{**dataclasses.asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in found])
+        return 0
+    summary.show_differences(found, one.name, other.name)
+    for line in comparing.unmatched(one, other):
+        say(f"only one of them has: {line}")
+    return 0
+
+
+@task(
+    name="import",
+    positional=["file"],
+    help={
+        "file": "the JSON that `vllm bench serve --save-result` wrote, or its printed text",
+        "name": "of the results; the file's name if not given",
+        "json": "the results as they were taken in",
+        "debug": "show the traceback of an error",
+    },
+)
+@reporting
+def take_in(context: object, file: str, name: str = "", json: bool = False, debug: bool = False) -> int:
+    """Take in what `vllm bench serve` measured, to lay it beside ours."""
+    from sparkwright.app.bench.experiment_folder import FOLDER
+    from sparkwright.bench import results_files, summary, vllm_results
+    from sparkwright.html import experiment_page
+    from sparkwright.project.folder import Project
+
+    found = vllm_results.load(Path(file))
+    if name:
+        found = found.model_copy(update={"name": name})
+    reason = why_not_a_file(found.name)
+    if reason:
+        raise Refused(f"the name '{one_line(found.name, at_most=80)}' {reason}.", fix="--name OTHER")
+    folder = Project.here_or_cwd() / FOLDER / found.name
+    if (folder / "experiment.json").exists():
+        raise Refused(f"{folder} is an experiment of the lab.", fix="--name OTHER")
+    results_files.write(folder, found)
+    experiment_page.write(folder, found)
+    if json:
+        say(results_files.to_json(found), end="")
+        return 0
+    summary.show(found)
+    say(f"\n{folder / results_files.JSON}: `invoke bench.compare {found.name} OTHER` lays it beside others.")
+    return 0
+
+
+@task(
+    positional=["results"],
+    help={
+        "results": "a results file, or the name of an experiment",
+        "json": "the results themselves",
+        "debug": "show the traceback of an error",
+    },
+)
+@reporting
+def report(context: object, results: str, json: bool = False, debug: bool = False) -> int:
+    """Print the tables of an experiment, and make its page and its CSV again."""
+    from sparkwright.bench import results_files, summary
+    from sparkwright.html import experiment_page
+
+    found, path = _read(results), _find(results)
+    folder = path if path.is_dir() else path.parent
+    results_files.write(folder, found)
+    written = experiment_page.write(folder, found)
+    if json:
+        say(results_files.to_json(found), end="")
+        return 0
+    summary.show(found)
+    say(f"\n{folder / written}")
+    return 0
+
+
+@task(name="list", help={"json": "one object an experiment", "debug": "show the traceback of an error"})
+@reporting
+def show_all(context: object, json: bool = False, debug: bool = False) -> int:
+    """The experiments of this project: what was measured, where and when."""
+    from sparkwright.app.bench.experiment_folder import FOLDER
+    from sparkwright.bench import results_files
+    from sparkwright.project.folder import Project
+
+    for path in sorted((Project.here_or_cwd() / FOLDER).glob(f"*/{results_files.JSON}")):
+        found = results_files.read(path)
+        if json:
+            about = {"name": found.name, "experiment": found.experiment, "host": found.host}
+            say_json({**about, "cells": len(found.cells), "created_at": found.created_at})
+            continue
+        say(
+            f"{found.name:<28} {found.experiment:<8} {found.host or '-':<20} {len(found.cells):>3} cells  {found.created_at}"
+        )
+    return 0
+
+
+def _read(text: str) -> Any:
+    """Results of ours, or what `vllm bench serve` wrote."""
+    from sparkwright.bench import results_files, vllm_results
+
+    path = _find(text)
+    try:
+        return results_files.read(path)
+    except Refused as refused:
+        if not path.is_file():
+            raise
         try:
-            state = json.loads((folder / STATE).read_text())
-        except (OSError, ValueError):
-            state = {}
-        goes_on = bool(state.get("series")) and not state.get("finished") and not again
-        place = cls(folder, state["series"] if goes_on else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
-        if not goes_on:
-            place._set_aside(str(state.get("series", "")))
-        place.mark(finished=False)
-        return place
-
-    def mark(self, *, finished: bool) -> None:
-        """Remember whether there is something left to do."""
-        content = json.dumps({"series": self.series, "finished": finished}, indent=1) + "\n"
-        write_atomically(self.folder / STATE, content.encode())
-
-    def _set_aside(self, series: str) -> None:
-        """The results of the series before are kept under its name."""
-        old = self.folder / files.JSON
-        if series and old.is_file():
-            (self.folder / "before").mkdir(exist_ok=True)
-            old.replace(self.folder / "before" / f"{series}.json")
+            return vllm_results.load(path)
+        except Refused:
+            raise refused from None
 
 
-@dataclass
-class Collector:
-    """A subscriber: cells, settings and failures of arms become a results file, from the first cell on."""
-
-    place: Place
-    experiment: Experiment
-    host: str
-    measured_from: str
-    arms: dict[str, dict[str, Any]]
-    cells: dict[str, dict[str, Any]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    sandbox: bool = False
-
-    def on(self, event: Event) -> None:
-        if event["event"] == "run_started":
-            self.sandbox = self.sandbox or bool(event.get("sandbox"))
-        if event["event"] == "task_finished":
-            handle = getattr(self, f"_on_{event['module']}", None)
-            if handle is not None:
-                handle(event)
-
-    def close(self) -> None:
-        self.write()
-
-    def keep(self, cell: dict[str, Any]) -> None:
-        """Take in a cell, and write what there is. One that is none is told of in the notes, and not there."""
-        cell = clean(cell)  # a server that is measured from here speaks in it
-        try:
-            key = Cell.model_validate(cell).key
-        except ValidationError as error:
-            place = ".".join(str(part) for part in error.errors()[0]["loc"])
-            self.notes.append(f"a cell came that can't be used: {place}: {error.errors()[0]['msg'].lower()}")
-            return
-        self.cells[key] = cell
-        self.write()
-
-    @property
-    def complete(self) -> bool:
-        """Whether every cell is there and worth something."""
-        there = {key for key, cell in self.cells.items() if cell["verdict"] == "measured"}
-        out = {name for name, arm in self.arms.items() if arm.get("refused")}
-        return all(key in there or key.split(".")[0] in out for key in self.experiment.keys)
-
-    def results(self) -> Results:
-        """As they are now, in the experiment's order."""
-        order = {key: n for n, key in enumerate(self.experiment.keys)}
-        cells = sorted(self.cells.values(), key=lambda cell: order.get(cell["key"], len(order)))
-        found = {
-            "schema": SCHEMA,
-            "name": self.experiment.name,
-            "experiment": self.experiment.command,
-            "series": self.place.series,
-            "host": self.host,
-            "measured_from": self.measured_from,
-            "sandbox": self.sandbox,
-            "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "tool": f"sparkwright {__version__}",
-            "arms": clean(list(self.arms.values())),
-            "cells": cells,
-            "notes": clean(list(dict.fromkeys([*self.experiment.notes, *self.notes]))),
-        }
-        return Results.model_validate(found)
-
-    def write(self) -> None:
-        """results.json and results.csv."""
-        files.write(self.place.folder, self.results())
-
-    # -- events ----------------------------------------------------------------------------------------------------------
-
-    def _on_bench(self, event: Event) -> None:
-        cell = (event.get("data") or {}).get("cell")
-        if cell:
-            self.keep(cell)
-
-    @property
-    def failed(self) -> bool:
-        """Whether an arm could not be measured although it was tried."""
-        return any(arm.get("failed") for arm in self.arms.values())
-
-    def _on_bench_failed(self, event: Event) -> None:
-        data = event["data"]
-        self.arms[data["arm"]]["failed"] = str(data["why"])
-
-    def _on_container(self, event: Event) -> None:
-        """What runs may be something else than its recipe."""
-        drift = [str(one["field"]) for one in (event.get("data") or {}).get("drift") or ()]
-        if event.get("register") == "server" and drift:
-            said = f"what runs differs from its recipe in {', '.join(drift)}"
-            self.notes.append(f"{said}: the flags shown are the recipe's, the figures the server's")
-
-    def _on_lint(self, event: Event) -> None:
-        """An arm that the image's own list of options refuses."""
-        number = str(event.get("register", "")).removeprefix("lint_")
-        if event["status"] == "ignored" and number.isdigit():
-            name = list(self.arms)[int(number)]
-            findings = [one for one in event["data"].get("findings") or () if one["severity"] == "error"]
-            rule = findings[0]["rule"] if findings else "lint"
-            self.arms[name]["refused"] = {"rule": str(rule), "sentence": event["msg"]}
-
-    def _on_engine_config(self, event: Event) -> None:
-        data, arm = event.get("data") or {}, self._serving(event)
-        if not data.get("state") or arm is None:
-            return
-        self.settle(arm, data)
-        if data.get("verdict"):
-            self.judged(data)
-
-    def settle(self, arm: str, data: dict[str, Any]) -> None:
-        """What an arm's own log says of it."""
-        state = fitted(data["state"], SETTLED, "an arm's state")
-        self.arms[arm]["effective"] = state
-        if state.get("ready_s") is not None:
-            self.arms[arm].setdefault("ready_s", []).append(state["ready_s"])
-
-    def judged(self, data: dict[str, Any]) -> None:
-        """What became of holding two arms' settings against each other."""
-        if data["verdict"] == "same":
-            self.notes.append(
-                "the flag does nothing: both arms run with the same settings, by the engine's own log. Not measured."
-            )
-        elif data["verdict"] == "not shown":
-            self.notes.append(
-                "the engine's log shows no difference between the arms, and does not show every flag that differs"
-            )
-        else:
-            arm = data.get("arm") or "b"
-            told = [_difference(name, first, second, arm) for name, (first, second) in data["differs"].items()]
-            self.notes.append(f"by the engine's own log the arms differ in: {'; '.join(told)}")
-
-    def _serving(self, event: Event) -> str | None:
-        """Whose settings these are: the module's key says it."""
-        return event["data"].get("arm") or ("server" if event.get("register") == "config_server" else None)
-
-
-def _difference(name: str, other: str | None, value: str | None, arm: str) -> str:
-    """A setting that is not the same; one of many parts by its name only."""
-    short = len(f"{other}{value}") < SHORT
-    return f"{name} ({value} in arm {arm}, {other} in the other)" if short else name
+TASKS = [compare, take_in, report, show_all]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting, worst
+from sparkwright.app.outcome import reporting, worst
 
 
 @task(
@@ -17,12 +17,12 @@ from sparkwright.cli.reporting import reporting, worst
 @reporting
 def client(context: object, host: str = "", json: bool = False, debug: bool = False) -> int:
     """Print the settings for a client of a host's server: address, model, context length, key."""
-    from sparkwright.cli.hosts import reach
+    from sparkwright.app.connect import reach
 
     chosen = reach(host)
-    from sparkwright.cli import client_answers  # imported while the connections open
+    from sparkwright.app.questions import client_settings  # imported while the connections open
 
-    return worst(client_answers.show(chosen, json=json))
+    return worst(client_settings.show(chosen, json=json))
 
 
 TASKS = [client]

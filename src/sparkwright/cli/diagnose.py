@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting, worst
+from sparkwright.app.outcome import reporting, worst
 
 
 @task(
@@ -22,9 +22,9 @@ def diagnose(context: object, host: str = "", token_s: float = 0.0, json: bool =
     Needs no spark.lock, no registry and no run on the host. Exits with 0: nothing is wrong; 1: something is; 3: a host is
     unreachable; 4: not known: it is starting, others use it, or nothing says how fast it should be.
     """
-    from sparkwright.cli import diagnose_answers
+    from sparkwright.app.questions import diagnosis
 
-    return worst(diagnose_answers.run(host, token_s=token_s, json=json))
+    return worst(diagnosis.run(host, token_s=token_s, json=json))
 
 
 TASKS = [diagnose]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from invoke.tasks import task
 
-from sparkwright.cli.agreeing import agreed
-from sparkwright.cli.reporting import reporting, worst
+from sparkwright.app.outcome import reporting, worst
+from sparkwright.app.prompts import agreed
 
 
 @task(
@@ -26,9 +26,9 @@ def doctor(
     Ends with 0: nothing is bad (warnings and unknowns are said); 1: something is bad, or a fix failed; 3: a host is
     unreachable. It never upgrades a package.
     """
-    from sparkwright.cli import doctor_answers
+    from sparkwright.app.questions import host_checks
 
-    return worst(doctor_answers.run(host, fix=fix, agreed=lambda: agreed("Do these?", yes=yes), json=json))
+    return worst(host_checks.run(host, fix=fix, agreed=lambda: agreed("Do these?", yes=yes), json=json))
 
 
 TASKS = [doctor]

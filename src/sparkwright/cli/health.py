@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from invoke.collection import Collection
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting, worst
+from sparkwright.app.outcome import reporting, worst
 from sparkwright.errors import Refused
 
 if TYPE_CHECKING:
-    from sparkwright.cli.hosts import Chosen
+    from sparkwright.app.connect import Chosen
 
 HELP = {"host": "which host or hosts", "json": "events as JSON lines", "debug": "show the traceback of an error"}
 
@@ -30,8 +30,8 @@ def check(
     context: object, host: str = "", smoke: bool = False, token_s: float = 0.0, json: bool = False, debug: bool = False
 ) -> int:
     """Check the server's health now: 0 ok or starting, 2 degraded, 1 down or worse, 3 unreachable, 4 unknown."""
-    from sparkwright.cli import session
-    from sparkwright.cli.hosts import choose
+    from sparkwright.app import session
+    from sparkwright.app.connect import choose
 
     chosen = choose(host)
     return worst(session.ask(chosen, {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json))
@@ -152,7 +152,7 @@ KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com"
 
 
 def _task(args: dict[str, Any], **more: Any) -> Any:
-    from sparkwright.plan.model import Task
+    from sparkwright.protocol.plan import Task
 
     name = "Take the clock away" if args.get("state") == "absent" else "Have the host check itself"
     unique = "root" if more.get("become") else "user"
@@ -167,8 +167,8 @@ def _give(chosen: Chosen, name: str) -> None:
 
 
 def _clock(host: str, json: bool, steps: Callable[[str], tuple[Any, ...]]) -> int:
-    from sparkwright.cli import session
-    from sparkwright.cli.hosts import choose
+    from sparkwright.app import session
+    from sparkwright.app.connect import choose
 
     chosen = choose(host)
     _give(chosen, "BECOME_PASSWORD")

@@ -9,8 +9,8 @@ from typing import Any
 from invoke.collection import Collection
 from invoke.tasks import task
 
-from sparkwright.cli.agreeing import agreed
-from sparkwright.cli.reporting import reporting, worst
+from sparkwright.app.outcome import reporting, worst
+from sparkwright.app.prompts import agreed
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.errors import Exit, SparkwrightError
 
@@ -36,8 +36,8 @@ def prune(
     debug: bool = False,
 ) -> int:
     """Show which images of a host nothing needs and what removing them frees, ask, and remove them."""
-    from sparkwright.cli import session
-    from sparkwright.cli.hosts import reach
+    from sparkwright.app import session
+    from sparkwright.app.connect import reach
 
     chosen = reach(host)
     codes: list[int] = []
@@ -83,7 +83,7 @@ def copy(
     context: object, from_: str = "", to: str = "", image: str = "", json: bool = False, debug: bool = False
 ) -> int:
     """Copy an image from host to host: one compressed ssh stream, compared at the end. No registry is asked."""
-    from sparkwright.cli.hosts import choose
+    from sparkwright.app.connect import choose
     from sparkwright.errors import Refused
 
     if not from_ or not to:
@@ -96,8 +96,8 @@ def copy(
     if local:
         raise Refused(f"{', '.join(local)}: only hosts over ssh send and take images.")
     chosen.fleet.connect()
-    from sparkwright.cli import image_copy
-    from sparkwright.cli.shown import Shown
+    from sparkwright.app.presenters import Shown
+    from sparkwright.app.stores import image_copy
 
     Shown(chosen, json=json, diff=False)
     source = next(one for one in chosen.fleet.members if one.host.name == sources[0].name)
@@ -127,10 +127,11 @@ def copy(
 
 def _prune_args(chosen: Any, member: Any, *, everything: bool) -> dict[str, Any]:
     """The repositories that recipes and lock know, and what the lock pins for any host: another host's rest may be wanted."""
-    from sparkwright import lockfile, recipe
-    from sparkwright.cli.pinning import lock_folder
+    from sparkwright.app.plans.pinning import lock_folder
     from sparkwright.host.images.image_names import Name
-    from sparkwright.plan.container import locked_ids
+    from sparkwright.project import recipe
+    from sparkwright.project.lock import lockfile
+    from sparkwright.protocol.container import locked_ids
 
     root: Path = chosen.project.root
     lock = lockfile.load(lock_folder(chosen.project, member.host))

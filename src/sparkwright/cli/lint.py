@@ -6,7 +6,7 @@ from typing import Any
 
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import optional_word, reporting
+from sparkwright.app.outcome import optional_word, reporting
 from sparkwright.errors import Exit
 
 HELP = {
@@ -29,10 +29,10 @@ def lint(
     debug: bool = False,
 ) -> int:
     """Check recipes against their model and engine: what would be refused, ignored or slow. Exit 1 when one has an error."""
-    from sparkwright.cli import linting
+    from sparkwright.app import findings
 
-    looks = linting.look(recipe, engine_version, model)
-    linting.print_json(looks) if json else linting.print_lines(looks)
+    looks = findings.look(recipe, engine_version, model)
+    findings.print_json(looks) if json else findings.print_lines(looks)
     return int(Exit.FAILED) if any(one.served.errors for one in looks) else int(Exit.OK)
 
 
@@ -43,9 +43,9 @@ def lint(
 @reporting
 def explain(context: object, rule: str | None = None, json: bool = False) -> int:
     """A rule of lint: what it says, why it is so, where that was read, an example."""
-    from sparkwright.cli import linting
+    from sparkwright.app import findings
 
-    linting.explain(rule, as_json=json)
+    findings.explain(rule, as_json=json)
     return 0
 
 

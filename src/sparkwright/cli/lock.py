@@ -10,8 +10,8 @@ from typing import Any
 
 from invoke.tasks import task
 
-from sparkwright.cli.agreeing import agreed
-from sparkwright.cli.reporting import reporting, worst
+from sparkwright.app.outcome import reporting, worst
+from sparkwright.app.prompts import agreed
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
 
@@ -69,7 +69,7 @@ def lock(
     """Fill in what spark.lock lacks; --update moves on, --check only looks."""
     if check and update:
         raise Refused("--check changes nothing and --update does.", fix="Give one of them.")
-    from sparkwright.cli.hosts import everyone, reach
+    from sparkwright.app.connect import everyone, reach
 
     chosen = reach(host or everyone())
     entries = list(_entries(chosen))
@@ -101,9 +101,9 @@ def lock(
 
 def _entries(chosen: Any) -> Iterator[Pinned]:
     """What the recipes of the chosen hosts pin, each once, asked through the first host that serves it."""
-    from sparkwright import lockfile
-    from sparkwright.cli import planning
-    from sparkwright.cli.pinning import lock_folder
+    from sparkwright.app.plans import planning
+    from sparkwright.app.plans.pinning import lock_folder
+    from sparkwright.project.lock import lockfile
 
     seen: set[tuple[Path, str]] = set()
     locks: dict[Path, Any] = {}
@@ -128,7 +128,7 @@ def _entries(chosen: Any) -> Iterator[Pinned]:
 
 
 def _named(entries: list[Pinned], name: str) -> list[Pinned]:
-    from sparkwright.userfiles.checked import nearest
+    from sparkwright.project.documents.checked import nearest
 
     found = [one for one in entries if name in (one.key, one.key.partition("@")[0], one.wanted.name)]
     if not found:
@@ -139,10 +139,11 @@ def _named(entries: list[Pinned], name: str) -> list[Pinned]:
 
 def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
     """Fill in what upstream says, host by host in parallel; an entry that can't be asked keeps its error."""
-    from sparkwright import lock_diff, lockfile
-    from sparkwright.cli import planning
-    from sparkwright.cli.pinning import ask, image_task, model_task
-    from sparkwright.fleet import broke
+    from sparkwright.app.plans import planning
+    from sparkwright.app.plans.pinning import ask, image_task, model_task
+    from sparkwright.app.stores import lock_diff
+    from sparkwright.fleet.fleet import broke
+    from sparkwright.project.lock import lockfile
 
     def one_host(member: Any) -> None:
         for one in (one for one in entries if one.member is member):
@@ -168,7 +169,7 @@ def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
 
 
 def _show(one: Pinned, *, json: bool) -> None:
-    from sparkwright import lock_diff
+    from sparkwright.app.stores import lock_diff
 
     if json:
         rows = [{"what": row.what, "before": row.before, "after": row.after} for row in one.rows]
@@ -220,8 +221,8 @@ def _state(one: Pinned) -> str:
 
 def _write(fresh: list[Pinned]) -> None:
     """Into each lock at once, read anew: another command may have written in between."""
-    from sparkwright import lockfile
     from sparkwright.errors import Failed
+    from sparkwright.project.lock import lockfile
 
     for folder in {one.folder for one in fresh}:
         known = lockfile.load(folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting, worst
+from sparkwright.app.outcome import reporting, worst
 from sparkwright.errors import Exit, Refused
 
 TAIL_LINES = 1000
@@ -37,11 +37,11 @@ def logs(
     """
     if bool(host) == bool(file):
         raise Refused("say whose log: --host NAME or --file PATH.")
-    from sparkwright.cli import log_answers
+    from sparkwright.app.questions import log_reading
 
-    found = log_answers.of_file(file, tail) if file else log_answers.of_hosts(host, tail)
+    found = log_reading.of_file(file, tail) if file else log_reading.of_hosts(host, tail)
     for one in found:
-        log_answers.show(one, state=state, json=json, titled=len(found) > 1)
+        log_reading.show(one, state=state, json=json, titled=len(found) > 1)
     return worst([one.exit if state or one.error else Exit.OK for one in found])
 
 

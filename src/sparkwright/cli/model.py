@@ -5,7 +5,7 @@ from __future__ import annotations
 from invoke.collection import Collection
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting
+from sparkwright.app.outcome import reporting
 from sparkwright.console.out import say, say_json
 
 
@@ -22,13 +22,13 @@ from sparkwright.console.out import say, say_json
 def inspect(context: object, source: str, revision: str = "main", json: bool = False, debug: bool = False) -> int:
     """What a model is, from its config.json: recurrent or dense, with evidence, block sizes, releases of vLLM."""
 
-    from sparkwright.cli import model_answers, model_config
+    from sparkwright.app.stores import model_config, model_kind
 
     config = model_config.read(source, revision)
     if json:
-        say_json(model_answers.facts(config))
+        say_json(model_kind.facts(config))
     else:
-        say("\n".join(model_answers.lines(source, config)))
+        say("\n".join(model_kind.lines(source, config)))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from invoke.collection import Collection
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting
+from sparkwright.app.outcome import reporting
 
 JSON = "one JSON array on stdout"
 DEBUG = "show the traceback"
@@ -16,18 +16,18 @@ HOST = "which hosts: spark1, a group, all"
 @reporting
 def list_models(context: object, host: str = "all", json: bool = False, debug: bool = False) -> int:
     """The models that hosts hold: size, whether they are whole, and which containers use them."""
-    from sparkwright.cli import model_commands
+    from sparkwright.app.stores import models
 
-    return model_commands.list_models(host, as_json=json)
+    return models.list_models(host, as_json=json)
 
 
 @task(help={"host": HOST, "deep": "read every byte again, not only what changed", "json": JSON, "debug": DEBUG})
 @reporting
 def verify(context: object, host: str = "", deep: bool = False, json: bool = False, debug: bool = False) -> int:
     """Whether a host's model is what spark.lock says; exit 2 when a file is missing or wrong."""
-    from sparkwright.cli import model_commands
+    from sparkwright.app.stores import models
 
-    return model_commands.verify(host, deep=deep, as_json=json)
+    return models.verify(host, deep=deep, as_json=json)
 
 
 @task(
@@ -44,21 +44,21 @@ def copy(
     context: object, from_: str = "", to: str = "", check: bool = False, json: bool = False, debug: bool = False
 ) -> int:
     """Bring a model from one host to others, host to host, proved by the lock's hashes; the hub is not asked."""
-    from sparkwright.cli import model_commands
+    from sparkwright.app.stores import models
     from sparkwright.errors import Refused
 
     if not from_ or not to:
         raise Refused("say from where and to whom: --from spark1 --to lab.")
-    return model_commands.copy(from_, to, check=check, as_json=json)
+    return models.copy(from_, to, check=check, as_json=json)
 
 
 @task(help={"host": HOST, "yes": "do not ask", "json": JSON, "debug": DEBUG})
 @reporting
 def prune(context: object, host: str = "", yes: bool = False, json: bool = False, debug: bool = False) -> int:
     """Remove models that no container mounts and no recipe of the host names: shows them and asks first."""
-    from sparkwright.cli import model_commands
+    from sparkwright.app.stores import models
 
-    return model_commands.prune(host, yes=yes, as_json=json)
+    return models.prune(host, yes=yes, as_json=json)
 
 
 def models_collection() -> Collection:

@@ -7,7 +7,7 @@ from typing import Any
 from invoke.collection import Collection
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting, worst
+from sparkwright.app.outcome import reporting, worst
 
 HELP = {"host": "which host or hosts", "json": "events as JSON lines", "debug": "show the traceback of an error"}
 
@@ -27,8 +27,8 @@ def unload(context: object, host: str = "", timeout_s: float = 60.0, json: bool 
 
 
 def _run(host: str, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> int:
-    from sparkwright.cli import session
-    from sparkwright.cli.hosts import choose
+    from sparkwright.app import session
+    from sparkwright.app.connect import choose
 
     return worst(session.one_task(choose(host), module, args, read_only=read_only, json=json))
 

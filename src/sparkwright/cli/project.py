@@ -1,48 +1,112 @@
-"""The user's folder: hosts/, recipes/, playbooks/, templates/ and spark.lock."""
+"""The commands that touch no host: render, hosts, init, schema, docs.module."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
 from pathlib import Path
 
-from sparkwright.errors import Refused
-from sparkwright.userfiles import document
+from invoke.collection import Collection
+from invoke.tasks import task
 
-MARK = "hosts"
+from sparkwright import program
+from sparkwright.app.outcome import optional_word, reporting
+from sparkwright.console.out import say, say_json
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
-    """root: the folder that holds hosts/."""
+@task(
+    help={
+        "host": "whose docker run command",
+        "recipe": "another recipe than the host's",
+        "json": "one JSON object: host, script",
+        "debug": "show the traceback",
+    }
+)
+@reporting
+def render(context: object, host: str = "", recipe: str = "", json: bool = False, debug: bool = False) -> int:
+    """Print the docker run command of a host's recipe, as a script that works by hand."""
+    from sparkwright.app.connect import choose
+    from sparkwright.app.plans.planning import docker_run_script
 
-    root: Path
+    chosen = choose(host)
+    script = docker_run_script(chosen.hosts[0], chosen.project, recipe)
+    if json:
+        say_json({"host": chosen.hosts[0].name, "script": script})
+    elif sys.stdout.isatty():
+        say(script, end="")
+    else:
+        print(script, end="")  # a file or a program gets it byte for byte
+    return 0
 
-    @classmethod
-    def here(cls) -> Project:
-        """The project of the current folder or one above it. Raises Refused when there is none."""
-        here = Path.cwd()
-        for folder in (here, *here.parents):
-            if (folder / MARK).is_dir() and (folder / "playbooks").is_dir():
-                return cls(folder)
-        raise Refused(
-            f"no hosts/ and playbooks/ in {here} or above it.", fix="`sparkwright init` lays them into an empty folder."
+
+@task(help={"host": "only these", "json": "one JSON object a host", "debug": "show the traceback"})
+@reporting
+def hosts(context: object, host: str = "all", json: bool = False, debug: bool = False) -> int:
+    """List the hosts of the inventory: address, groups, recipe."""
+    from sparkwright.app.connect import choose
+    from sparkwright.console import grid, listed
+
+    found = choose(host).hosts
+    if json:
+        for one in found:
+            about = {"host": one.name, "connection": one.connection, "address": one.address}
+            say_json({**about, "groups": list(one.groups), "recipe": one.recipe})
+        return 0
+    rows = [
+        (
+            *(one.name, one.connection if one.connection != "ssh" else f"ssh {one.address}"),
+            *(",".join(one.groups), one.recipe or "-"),
         )
+        for one in found
+    ]
+    listed.show([*map(grid.Column, ("HOST", "ADDRESS")), grid.Column("GROUPS", 1), grid.Column("RECIPE")], rows)
+    return 0
 
-    @classmethod
-    def here_or_cwd(cls) -> Path:
-        """The project's folder, or the current one where there is no project: for what needs no host."""
-        try:
-            return cls.here().root
-        except Refused:
-            return Path.cwd()
 
-    def playbook(self, name: str) -> Path:
-        """playbooks/NAME.yml, or the path itself when it is one. Raises Refused naming the playbooks there are."""
-        for path in (self.root / "playbooks" / f"{name}.yml", Path(name)):
-            if path.is_file():
-                return path
-        from sparkwright.userfiles.checked import nearest  # and with it Pydantic
+@task(help={"folder": "where to; the current folder if not given"}, positional=optional_word("init", "folder"))
+@reporting
+def init(context: object, folder: str | None = None) -> int:
+    """Lay hosts/, recipes/, playbooks/, templates/ and tasks.py into an empty folder."""
+    from sparkwright.project import starter
 
-        document.refuse_other_ending(self.root / "playbooks" / f"{name}.yml")
-        known = [path.stem for path in (self.root / "playbooks").glob("*.yml")]
-        raise Refused(f"no playbook {name!r}.", fix=nearest(name, known))
+    for path in starter.lay(Path(folder or ".")):
+        say(path)
+    print(f"Fill in hosts/spark1.yml, then: {program.name()} deploy --host spark1   (or --host sandbox, to try)")
+    return 0
+
+
+@task(
+    positional=["kind"],
+    help={"kind": "host, groups, recipe, playbook, lock or results", "json": "on one line, instead of indented"},
+)
+@reporting
+def schema(context: object, kind: str, json: bool = False) -> int:
+    """Print the JSON Schema of one kind of file, for an editor."""
+    from json import dumps
+
+    from sparkwright.app import schemas
+
+    print(dumps(schemas.schema(kind), indent=None if json else 2))
+    return 0
+
+
+@task(
+    name="module",
+    positional=optional_word("docs.module", "name"),
+    help={"name": "a module; without a name they are listed", "json": "one JSON object: name, text"},
+)
+@reporting
+def module_docs(context: object, name: str | None = None, json: bool = False) -> int:
+    """What a module guarantees, its arguments with units, what it returns, what can go wrong."""
+    from sparkwright.app import docs
+
+    text = program.typed(docs.module(name) if name else docs.index())
+    say_json({"name": name, "text": text}) if json else print(text)
+    return 0
+
+
+def docs_collection() -> Collection:
+    """`invoke docs.module NAME`."""
+    return Collection(module_docs)
+
+
+TASKS = [render, hosts, init, schema]

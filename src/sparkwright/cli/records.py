@@ -7,7 +7,7 @@ from typing import Any
 
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting, worst
+from sparkwright.app.outcome import reporting, worst
 from sparkwright.console.out import say
 from sparkwright.errors import Refused
 
@@ -18,9 +18,9 @@ HELP = {"host": "which host or hosts", "debug": "show the traceback of an error"
 @reporting
 def history(context: object, host: str = "", last: int = 20, json: bool = False, debug: bool = False) -> int:
     """Who changed a host's server, when, what differed, and the figures it was verified with."""
-    from sparkwright.cli import record_answers
+    from sparkwright.app.questions import host_records
 
-    return worst(record_answers.history(host, last, json=json))
+    return worst(host_records.history(host, last, json=json))
 
 
 @task(
@@ -36,9 +36,9 @@ def incident(
     context: object, host: str = "", run: str = "", to: str = "", json: bool = False, debug: bool = False
 ) -> int:
     """Fetch what was kept of a server that failed: log, inspect, memory, kernel lines, plan and events."""
-    from sparkwright.cli import record_answers
+    from sparkwright.app.questions import host_records
 
-    return worst(record_answers.incident(host, run, to, json=json))
+    return worst(host_records.incident(host, run, to, json=json))
 
 
 @task(
@@ -51,12 +51,12 @@ def incident(
 @reporting
 def unlock(context: object, host: str = "", stop: bool = False, kill: bool = False, debug: bool = False) -> int:
     """Say who holds a host's lock, and ask what to do about it: wait, stop his run, or kill it."""
-    from sparkwright.cli import record_answers
+    from sparkwright.app.questions import host_records
 
     if stop and kill:
         raise Refused("give one of --stop and --kill.")
     answer = "stop" if stop else "kill" if kill else ""
-    return worst([record_answers.unlock(host, lambda told: answer or _asked(told))])
+    return worst([host_records.unlock(host, lambda told: answer or _asked(told))])
 
 
 def _asked(told: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting, worst
+from sparkwright.app.outcome import reporting, worst
 
 HELP = {"host": "which host or hosts", "json": "JSON lines", "debug": "show the traceback of an error"}
 
@@ -33,8 +33,8 @@ def runs(context: object, host: str = "", json: bool = False, debug: bool = Fals
 
 
 def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> int:
-    from sparkwright.cli import session
-    from sparkwright.cli.hosts import choose
+    from sparkwright.app import session
+    from sparkwright.app.connect import choose
 
     return worst(session.ask(choose(pattern), header, json=json))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting
+from sparkwright.app.outcome import reporting
 from sparkwright.console.out import say
 
 QUIET_S = 2.0

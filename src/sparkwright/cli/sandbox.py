@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import optional_word, reporting
+from sparkwright.app.outcome import optional_word, reporting
 from sparkwright.console.out import say_json
 from sparkwright.errors import Refused
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.tasks import task
 
-from sparkwright.cli.reporting import reporting, worst
+from sparkwright.app.outcome import reporting, worst
 
 HOST = "which hosts: spark1, a group, all; if not given, all but sandboxes"
 DEBUG = "show the traceback of an error"
@@ -28,14 +28,14 @@ def status(
     From the last scheduled check; a host without one is looked at now, and that is said. Exit code: 0 every host serves, 2 one is
     degraded, 1 down or worse, 3 unreachable, 4 not known. With --watch always 0.
     """
-    from sparkwright.cli.hosts import everyone, reach
+    from sparkwright.app.connect import everyone, reach
 
     chosen = reach(host or everyone(), "light")
-    from sparkwright.cli import status_answers  # imported while the connections open
+    from sparkwright.app.questions import fleet_status  # imported while the connections open
 
     if watch:
-        return status_answers.watch(chosen, every_s=every, json=json)
-    return worst(status_answers.once(chosen, json=json))
+        return fleet_status.watch(chosen, every_s=every, json=json)
+    return worst(fleet_status.once(chosen, json=json))
 
 
 @task(
@@ -60,12 +60,12 @@ def report(
 
     From the checks that each host makes by its own clock. Ends with 3 when a host is unreachable; the page then says so.
     """
-    from sparkwright.cli.hosts import everyone, reach
+    from sparkwright.app.connect import everyone, reach
 
     chosen = reach(host or everyone(), "light")
-    from sparkwright.cli import report_answers
+    from sparkwright.app.questions import host_report
 
-    return worst(report_answers.write(chosen, since, to, json=json))
+    return worst(host_report.write(chosen, since, to, json=json))
 
 
 TASKS = [status, report]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sparkwright.console import words
 from sparkwright.errors import Exit
-from sparkwright.plan.events import Event
+from sparkwright.protocol.events import Event
 
 VERDICTS = {
     Exit.OK: "ok",
@@ -20,7 +20,7 @@ VERDICTS = {
 }
 STYLES = {"ok": "ok", "changed": "changed", "would change": "changed", "waiting": "muted", "running": "muted"}
 #: the module that gives the old server back what it had: the failed host serves as before
-PUT_BACK = "reinstated"
+PUT_BACK = "grant_restart_previous"
 PROOFS = ("verify_health", "liveness", "smoke_test", "verdict")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sparkwright.console import rolled, words
 from sparkwright.console.board import Board, Row
 from sparkwright.console.lines import explained, plain
-from sparkwright.plan.events import Event
+from sparkwright.protocol.events import Event
 
 WIDTH_VERDICT = 12
 #: characters of what a host says of itself on its line

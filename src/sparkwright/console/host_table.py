@@ -11,7 +11,7 @@ from sparkwright.console.board import Board, Row
 from sparkwright.console.host_lines import HostLines
 from sparkwright.console.live import STYLES
 from sparkwright.console.terminal import terminal
-from sparkwright.plan.events import Event
+from sparkwright.protocol.events import Event
 from sparkwright.trust.visible import visible
 
 #: lines of the terminal that are not the table's rows

@@ -7,7 +7,7 @@ import sys
 from typing import TextIO
 
 from sparkwright.errors import Exit
-from sparkwright.plan.events import Event
+from sparkwright.protocol.events import Event
 
 HIDDEN = ("alive",)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparkwright.console import grid, rolled, words
-from sparkwright.plan.events import KNOWN_AFTER, Event
+from sparkwright.protocol.events import KNOWN_AFTER, Event
 from sparkwright.trust.visible import visible
 
 PROGRESS_EVERY_S = 5.0

@@ -9,7 +9,7 @@ from rich.text import Text
 from sparkwright.console import words
 from sparkwright.console.lines import Lines
 from sparkwright.console.terminal import column, terminal
-from sparkwright.plan.events import Event
+from sparkwright.protocol.events import Event
 from sparkwright.trust.visible import visible
 
 STYLES = {

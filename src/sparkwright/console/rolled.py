@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkwright.console import words
-from sparkwright.plan.events import Event
+from sparkwright.protocol.events import Event
 
 #: the rows at the end: what they are called, the key of the event, their style
 ROWS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engine.logs import FIELDS, message
+from sparkwright.engines.vllm.logs.logs import FIELDS, message
 
 #: a longer value pushes its evidence aside
 VALUE_COLUMNS = 28

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sparkwright.plan.events import Event
+from sparkwright.protocol.events import Event
 
 
 class Subscriber(Protocol):

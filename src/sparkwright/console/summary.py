@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.console import words
-from sparkwright.plan.events import Event
+from sparkwright.protocol.events import Event
 
 #: the module that makes a verified server the last good one, and the field that tells of another one than before
 GRANT, LAST_GOOD = "grant_restart", "last good state"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sparkwright.console import grid
-from sparkwright.plan.events import Event
-from sparkwright.plan.kinds import said
+from sparkwright.protocol.event_kinds import said
+from sparkwright.protocol.events import Event
 from sparkwright.trust.shapes import Usual, fitted, line
 
 STYLES = {

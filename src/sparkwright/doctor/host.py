@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.machine import Completed
-from sparkwright.modules.base import Context
+from sparkwright.host.module import Context
 
 PROGRAM_S = 5.0
 GB10 = "GB10"

@@ -8,20 +8,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sparkwright.engine import endpoints
+from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Inconclusive, SparkwrightError
-from sparkwright.health import heal, keeping, notify, textfile
+from sparkwright.health import heal, notify, store, textfile
 from sparkwright.health.damping import damp
 from sparkwright.health.judge import Judgement, Look, judge
-from sparkwright.health.looking import Looker, start_of
+from sparkwright.health.probe import Looker, start_of
 from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
 from sparkwright.host import evidence
+from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history
-from sparkwright.modules import crash_loop
-from sparkwright.modules.base import Context
-from sparkwright.runner import lock
+from sparkwright.host.runs import lock
+from sparkwright.modules.server import crash_loop
 from sparkwright.trust.redact import Redactor
 
 DOCKER_S = 20  # an engine that does not answer a check within this time does not answer
@@ -43,7 +43,7 @@ class Check:
 
     def run(self) -> Record:
         """Check once, and once more when a restart was tried. One check at a time: a second one waits for the first."""
-        with keeping.one_at_a_time(self.context.state):
+        with store.one_at_a_time(self.context.state):
             record, remembered = self._once()
         if not self.scheduled:
             return record
@@ -51,7 +51,7 @@ class Check:
         if decision.why_not:
             return record
         said = heal.restart(self.context, self.settings, remembered, self.now())
-        with keeping.one_at_a_time(self.context.state):
+        with store.one_at_a_time(self.context.state):
             record, remembered = self._once(healed=said)
             heal.remember_outcome(record, remembered, self.context.state)
         return record
@@ -131,7 +131,7 @@ class Check:
         if self.scheduled:
             notify.tell(record, remembered, self.settings, note=self.context.note, pause=self.pause)
         try:
-            keeping.write(self.context.state, record, Redactor(one.reveal() for one in self.context.secrets.values()))
+            store.write(self.context.state, record, Redactor(one.reveal() for one in self.context.secrets.values()))
             remembered.save(self.context.state)
         except OSError as error:
             self.context.note(f"the check can't be written down: {error.strerror}")
@@ -177,7 +177,7 @@ class Check:
 def _measure(context: Context, look: Look, tokens: int) -> Speed:
     """One `smoke_test` against the baseline of the last good state. A server that has none gets none from here."""
     from sparkwright.host.records.baselines import Baselines, key_of
-    from sparkwright.modules.smoke_test import SmokeTest, speculates
+    from sparkwright.modules.proof.smoke_test import SmokeTest, speculates
 
     serve = good_states.last(context.state).get("serve") or {}
     key = serve.get("baseline_key") or {}

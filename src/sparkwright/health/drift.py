@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.host.containers import container_options, containers
-from sparkwright.host.models.whole import Manifest
-from sparkwright.modules.base import Context
-from sparkwright.plan.container import ContainerSpec
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.module import Context
+from sparkwright.protocol.container import ContainerSpec
 
 
 def found(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) -> tuple[str, ...]:

@@ -17,10 +17,10 @@ from sparkwright.health.judge import POWER
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
+from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.host.state import StateFolder
-from sparkwright.modules.base import Context
-from sparkwright.plan.model import Block, Plan, Step, Task
+from sparkwright.protocol.plan import Block, Plan, Step, Task
 
 #: looks in a row that must say that a restart helps
 LOOKS = 2
@@ -66,7 +66,7 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
 def restart(context: Context, settings: Settings, remembered: Remembered, now_s: float) -> str:
     """Restart the server as the last good state describes it. Returns how it ended, one sentence."""
     from sparkwright.host.machine import Machine
-    from sparkwright.runner import journal
+    from sparkwright.host.runs import journal
     from sparkwright.runner.main import play
 
     remembered.heals = [*(one for one in remembered.heals if 0 <= now_s - one < 86400), now_s]
@@ -97,14 +97,14 @@ def plan(good: dict[str, Any], run_id: str, host: str) -> Plan:
     measured = {**(good.get("measured") or {}), "ready_s": "{{ ready.ready_s }}"}
     steps: tuple[Step, ...] = (
         _task("Gather facts", "facts"),
-        _task("Refuse what will not fit", "fits", name=name, **fits),
+        _task("Refuse what will not fit", "assert_memory_fits", name=name, **fits),
         Block(
             id="restart",
             name="Restart the server",
             tasks=(
                 _task("Stop the server", "stopped", name=name, stop_timeout_s=serve.get("stop_timeout_s") or 60),
-                _task("See that nothing of it is left", "gone", name=name),
-                _task("Wait until its memory is back", "memory_back"),
+                _task("See that nothing of it is left", "wait_exited", name=name),
+                _task("Wait until its memory is back", "wait_memory_released"),
                 _task("Let the page cache of the model go", "page_cache", model_dir=model.get("dir") or ""),
                 _task("See that the engine fits", "memory", **fits),
                 _task("Start the server", "container", spec=spec),
@@ -131,7 +131,7 @@ def plan(good: dict[str, Any], run_id: str, host: str) -> Plan:
                 Task(
                     id="back",
                     name="See whether it was touched",
-                    module="put_back",
+                    module="restore_previous",
                     args={"name": name},
                     register="back",
                 ),
@@ -144,9 +144,9 @@ def plan(good: dict[str, Any], run_id: str, host: str) -> Plan:
                 ),
                 _wait("Wait until it is ready again", name, address, ready_s, when=("back.put_back",)),
                 Task(
-                    id="reinstated",
+                    id="grant_restart_previous",
                     name="Give it its restart policy back",
-                    module="reinstated",
+                    module="grant_restart_previous",
                     args={"name": name, "restart": "{{ back.restart }}", "why": "{{ failed_result.msg }}"},
                     open=("restart", "why"),
                     when=("back.put_back",),
@@ -175,6 +175,6 @@ def _wait(name: str, container: str, address: str, ready_s: float, when: tuple[s
 
 
 def _url(spec: dict[str, Any]) -> str:
-    from sparkwright.health.looking import url_of_spec
+    from sparkwright.health.probe import url_of_spec
 
     return url_of_spec(spec)

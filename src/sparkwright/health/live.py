@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any
 
-from sparkwright.engine import endpoints
+from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judge import Limits
 from sparkwright.health.record import Container, Record, Server, Serves, speaks_s
@@ -155,7 +155,7 @@ def container_of(inspected: Mapping[str, Any], verified_id: str) -> Container:
 def _inspect(machine: Machine, name: str) -> dict[str, Any] | None:
     if engine_socket.speaks(machine.docker_host):
         return engine_socket.inspect(machine.docker_host, name, ENGINE_S)
-    from sparkwright.runner.context import Engine
+    from sparkwright.host.runs.context import Engine
 
     try:
         return containers.inspect(Engine(machine, timeout_s=int(ENGINE_S)).client(), name)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sparkwright.health import keeping, record, remembered, settings, textfile, units
+from sparkwright.health import record, remembered, settings, store, textfile, units
 from sparkwright.host.machine import Completed
-from sparkwright.modules.base import Context
+from sparkwright.host.module import Context
 
 Scope = Literal["user", "system", "cron"]
 MARK = "in-use"  # in a runtime's folder: it is not thrown away while a clock starts it
@@ -94,7 +94,7 @@ def unmark(runtime_folder: Path, *, but: str = "") -> None:
 def leavings(context: Context, given: settings.Settings) -> Iterator[Path]:
     """Every file that checks leave, beside what they were installed with."""
     state = context.state.path
-    names = [record.LATEST, record.HISTORY, keeping.LOCK, textfile.FILE, f"{remembered.NAME}.json"]
+    names = [record.LATEST, record.HISTORY, store.LOCK, textfile.FILE, f"{remembered.NAME}.json"]
     names += [f"{record.HISTORY}.{n}" for n in range(1, record.ROTATED + 1)]
     yield from (state / name for name in names)
     if given.textfile:

@@ -27,7 +27,7 @@ def main(words: list[str]) -> int:
 
 def _usable(runtime: Path) -> bool:
     """Whether it may be used, and as long as this process lives it is kept."""
-    from sparkwright.runner import runtime_folder
+    from sparkwright.host.runs import runtime_folder
 
     reason = "" if runtime_folder.hold(str(runtime)) else "it was removed meanwhile"
     if reason := reason or runtime_folder.why_not(str(runtime)):
@@ -37,12 +37,12 @@ def _usable(runtime: Path) -> bool:
 
 def _check() -> int:
     from sparkwright.errors import SparkwrightError
-    from sparkwright.health.by_hand import sentence
     from sparkwright.health.check import DOCKER_S, Check
+    from sparkwright.health.on_demand import sentence
     from sparkwright.health.settings import Settings
     from sparkwright.host.machine import Machine
+    from sparkwright.host.runs.context import Engine, RunContext
     from sparkwright.host.state import StateFolder
-    from sparkwright.runner.context import Engine, RunContext
 
     machine = Machine.here()
     state = StateFolder.of(machine.home)

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engine import endpoints, logs, roofline
+from sparkwright.engines.vllm import endpoints, roofline
+from sparkwright.engines.vllm.logs import logs
 from sparkwright.errors import SparkwrightError
 from sparkwright.host import http_probe
 from sparkwright.host.containers import log_reading
+from sparkwright.host.module import Context
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.measure import gpu
-from sparkwright.modules.base import Context
 from sparkwright.trust import bounds
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sparkwright.errors import Failed
 from sparkwright.host.state import write_atomically
-from sparkwright.modules.base import Change
+from sparkwright.protocol.result import Change
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sparkwright.errors import Failed
 from sparkwright.host import output
-from sparkwright.host.ollama.ollama_places import url_of
+from sparkwright.host.ollama.ollama_url import url_of
 
 #: only root writes to these folders
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -11,14 +11,14 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkwright.engine import endpoints, key_file
+from sparkwright.engines.vllm import endpoints, key_file
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.containers import containers
 from sparkwright.host.containers.container_options import key_fingerprint
+from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, server_keys
 from sparkwright.host.state import StateFolder
-from sparkwright.modules.base import Context
-from sparkwright.plan.container import GIVEN, KEPT, ContainerSpec
+from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
 
 
 def resolved(spec: ContainerSpec, context: Context) -> ContainerSpec:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engine import endpoints
+from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Failed, Inconclusive
 from sparkwright.measure import figures, gpu, load, prefix, stream, workload
 from sparkwright.measure.lag import Lag

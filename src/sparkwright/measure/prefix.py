@@ -6,8 +6,8 @@ import random
 import secrets
 from collections.abc import Callable, Mapping
 
-from sparkwright.engine import endpoints
-from sparkwright.engine.prefix_caching import Sighting
+from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.vllm.prefix_caching import Sighting
 from sparkwright.measure import stream
 
 SIGHTINGS = 3

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparkwright.engine import endpoints
+from sparkwright.engines.vllm import endpoints
 from sparkwright.measure import stream
 
 Verdict = Literal["proved", "new baseline", "not compared", "regression", "misconfigured", "invalid", "unclear"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sparkwright.engine import endpoints
+from sparkwright.engines.vllm import endpoints
 from sparkwright.measure import prefix
 from sparkwright.measure.load import Request
 

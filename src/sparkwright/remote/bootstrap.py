@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwright.errors import Refused
-from sparkwright.plan.events import Event
+from sparkwright.protocol.events import Event
 from sparkwright.shell import join
 from sparkwright.trust.names import PYTHON_PATH, PYTHON_VERSION, matched
 from sparkwright.trust.visible import one_line

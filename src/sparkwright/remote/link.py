@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Protocol
 
-from sparkwright.inventory.host import Host
-from sparkwright.plan.events import Event
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.events import Event
 from sparkwright.secret import Secret
 
 #: what a command will ask of a host: a short question, a plan, a plan with tasks that speak to its Docker Engine. It decides

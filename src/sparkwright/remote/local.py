@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from sparkwright.errors import Unreachable
-from sparkwright.inventory.host import Host
-from sparkwright.plan.events import Event
-from sparkwright.plan.received import Received
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.events import Event
+from sparkwright.protocol.received import Received
 from sparkwright.secret import Secret
 
 CHUNK_BYTES = 64 * 1024

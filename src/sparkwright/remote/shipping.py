@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from paramiko.channel import Channel
 
 from sparkwright.errors import Refused
-from sparkwright.plan.events import Event, event
+from sparkwright.protocol.events import Event, event
 from sparkwright.remote import bootstrap, runtime
 from sparkwright.trust.visible import one_line
 

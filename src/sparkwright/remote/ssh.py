@@ -15,9 +15,9 @@ from fabric import Connection
 from paramiko.channel import Channel
 
 from sparkwright.errors import Failed, Refused, SparkwrightError, Unreachable
-from sparkwright.inventory.host import Host
-from sparkwright.plan.events import Event, event
-from sparkwright.plan.received import Received
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.events import Event, event
+from sparkwright.protocol.received import Received
 from sparkwright.remote import bootstrap, connecting, runtime, shipping, ssh_config
 from sparkwright.remote.connecting import CHANNEL_S, CONNECT_S
 from sparkwright.secret import Secret

@@ -7,7 +7,7 @@ import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from sparkwright.errors import Refused
-from sparkwright.inventory.host import Host
+from sparkwright.project.inventory.host import Host
 from sparkwright.remote import ssh_target
 from sparkwright.remote.ssh_target import SshTarget
 from sparkwright.trust.visible import one_line

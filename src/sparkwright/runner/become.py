@@ -17,10 +17,10 @@ from typing import Any
 import sparkwright
 from sparkwright.errors import Exit, Failed
 from sparkwright.host.machine import ROOT_PATH, Machine
+from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
-from sparkwright.modules.base import Change, Result
-from sparkwright.plan.events import Event
-from sparkwright.runner.context import RunContext
+from sparkwright.protocol.events import Event
+from sparkwright.protocol.result import Change, Result
 from sparkwright.runner.sudo import PASSWORD, Root, Sudo
 from sparkwright.secret import Secret
 

@@ -11,11 +11,12 @@ from typing import IO, Any
 
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
+from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
-from sparkwright.modules import arguments, registry
-from sparkwright.modules.base import Result, sound
+from sparkwright.modules import registry
+from sparkwright.protocol import arguments
+from sparkwright.protocol.result import Result, sound
 from sparkwright.runner import become
-from sparkwright.runner.context import RunContext
 from sparkwright.secret import Secret
 
 

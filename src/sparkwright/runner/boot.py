@@ -27,7 +27,7 @@ AHEAD = {
 
 folder = str(Path(sys.argv[1]).resolve().parent)
 sys.path.insert(0, f"{folder}/lib")
-from sparkwright.runner import runtime_folder
+from sparkwright.host.runs import runtime_folder
 
 reason = "" if runtime_folder.hold(folder) else "it was removed meanwhile"
 if reason := reason or runtime_folder.why_not(folder):

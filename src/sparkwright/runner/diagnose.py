@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.doctor.diagnosis.answer import Asked, diagnose
-from sparkwright.engine import key_file
+from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Refused
 from sparkwright.health.check import DOCKER_S
 from sparkwright.host.machine import Machine
+from sparkwright.host.runs.context import Engine, RunContext
 from sparkwright.host.state import StateFolder
-from sparkwright.plan.events import Event, event
-from sparkwright.runner.context import Engine, RunContext
+from sparkwright.protocol.events import Event, event
 from sparkwright.secret import Secret
 from sparkwright.trust.shapes import Usual, fitted, number, text
 

@@ -13,7 +13,7 @@ from typing import Any
 from sparkwright.errors import Refused
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
-from sparkwright.plan.events import Event, lines
+from sparkwright.protocol.events import Event, lines
 from sparkwright.runner import request as requests
 from sparkwright.runner import status
 from sparkwright.trust.redact import Redactor

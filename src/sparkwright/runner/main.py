@@ -27,12 +27,13 @@ from typing import Any
 
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.host.machine import Machine
+from sparkwright.host.runs import cut_off, journal, lock
+from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
-from sparkwright.plan.events import SCHEMA, Event, event, lines
-from sparkwright.plan.model import Plan
-from sparkwright.runner import cut_off, journal, lock, records
+from sparkwright.protocol.events import SCHEMA, Event, event, lines
+from sparkwright.protocol.plan import Plan
+from sparkwright.runner import records
 from sparkwright.runner import request as requests
-from sparkwright.runner.journal import Journal
 from sparkwright.secret import Secret
 from sparkwright.trust import private, system_errors
 from sparkwright.trust.redact import Redactor
@@ -240,9 +241,9 @@ def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 
 
 def _health(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.health import by_hand
+    from sparkwright.health import on_demand
 
-    return by_hand.check(request, machine, state)
+    return on_demand.check(request, machine, state)
 
 
 def _diagnose(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:

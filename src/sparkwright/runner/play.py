@@ -10,14 +10,15 @@ from typing import Any
 
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
+from sparkwright.host.module import Module
+from sparkwright.host.runs.context import RunContext, engine_went_away
 from sparkwright.host.state import StateFolder
-from sparkwright.modules import arguments, registry
-from sparkwright.modules.base import Module, Result, sound
-from sparkwright.plan import expressions
-from sparkwright.plan.events import KNOWN_AFTER, Event, event
-from sparkwright.plan.model import Block, Plan, Step, Task
+from sparkwright.modules import registry
+from sparkwright.protocol import arguments, expressions
+from sparkwright.protocol.events import KNOWN_AFTER, Event, event
+from sparkwright.protocol.plan import Block, Plan, Step, Task
+from sparkwright.protocol.result import Result, sound
 from sparkwright.runner.become import Become
-from sparkwright.runner.context import RunContext, engine_went_away
 from sparkwright.secret import Secret
 
 DEFAULT_RETRIES = 3

@@ -9,10 +9,10 @@ from typing import Any
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.machine import Machine
+from sparkwright.host.runs import cut_off, journal, lock
+from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
-from sparkwright.plan.events import Event, event
-from sparkwright.runner import cut_off, journal, lock
-from sparkwright.runner.context import RunContext
+from sparkwright.protocol.events import Event, event
 from sparkwright.secret import Secret
 from sparkwright.trust import names, private
 
@@ -41,7 +41,7 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
 
 def read_serving(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `serving` event: serving, verified, why. name: of the container, where nothing was verified yet."""
-    from sparkwright.modules.serving import Serving
+    from sparkwright.modules.rpc.serving import Serving
 
     secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
     context = RunContext(machine, state, run_id="", emit=lambda one: None, check=True, secrets=secrets)

@@ -13,9 +13,9 @@ from sparkwright.health import live, record
 from sparkwright.health.record import Record
 from sparkwright.host.machine import Machine
 from sparkwright.host.records import good_states
+from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
-from sparkwright.plan.events import Event, event
-from sparkwright.runner import lock
+from sparkwright.protocol.events import Event, event
 
 
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -79,7 +79,7 @@ def _runs(state: StateFolder) -> tuple[str, str]:
     owner, alive = lock.look(state)
     if owner is None or alive:
         return str(owner or ""), ""
-    from sparkwright.runner import cut_off  # it reads journals, and few hosts have such a line
+    from sparkwright.host.runs import cut_off  # it reads journals, and few hosts have such a line
 
     return "", cut_off.interrupted(state)
 

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 from sparkwright.sandbox import squatter, system
-from sparkwright.sandbox.containers import Containers, World
-from sparkwright.sandbox.docker_api import DockerApi
+from sparkwright.sandbox.docker.containers import Containers, World
+from sparkwright.sandbox.docker.docker_api import DockerApi
+from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.faults import AT_START
 from sparkwright.sandbox.hub import Hub, HubApi
-from sparkwright.sandbox.images import Images
 from sparkwright.sandbox.memory import GIB, Pool
 from sparkwright.sandbox.ollama import Ollama, OllamaApi, Refused
 from sparkwright.sandbox.ollama_models import LARGE, MODELS, Model

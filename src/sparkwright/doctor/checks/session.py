@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding
+from sparkwright.doctor.fixes import MENDS
 from sparkwright.doctor.host import Host
-from sparkwright.doctor.mends import MENDS
 
 NAME = "logout"
 MAIN = "/etc/systemd/logind.conf"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding, Verdict
+from sparkwright.doctor.fixes import MENDS
 from sparkwright.doctor.host import Host, numbers, version_in
-from sparkwright.doctor.mends import MENDS
 
 NAME = "container toolkit"
 HOOK = "/usr/bin/nvidia-container-runtime-hook"

@@ -7,25 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sparkwright.doctor.diagnosis import down_causes, host_faults, looking, served
+from sparkwright.doctor.diagnosis import down_causes, host_faults, inspect, served
 from sparkwright.doctor.diagnosis.asking import Asking
 from sparkwright.doctor.diagnosis.measuring import Expected, Measured, measure
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.doctor.diagnosis.standing import EXITS, Standing, standing
-from sparkwright.engine import causes as slow_causes
-from sparkwright.engine import endpoints
-from sparkwright.engine.cause import Cause
+from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.vllm.failures import causes as slow_causes
+from sparkwright.engines.vllm.failures.cause import Cause
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judge import Limits
-from sparkwright.health.looking import start_of
+from sparkwright.health.probe import start_of
 from sparkwright.health.record import Gpu
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
 from sparkwright.host import evidence, server_key
 from sparkwright.host.containers import containers
+from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.measure import gpu
-from sparkwright.modules.base import Context
 from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
@@ -95,8 +95,8 @@ def diagnose(context: Context, asked: Asked) -> dict[str, Any]:
     limits = Settings.of(context.state).limits
     if asked.token_s:
         limits = replace(limits, token_s=asked.token_s)
-    seen = looking.look(context, good, asked.container, limits, now_s)
-    url = looking.url_of(seen, good) or asked.base_url
+    seen = inspect.look(context, good, asked.container, limits, now_s)
+    url = inspect.url_of(seen, good) or asked.base_url
     key = asked.key or (server_key.of_container(context.state, seen.inspected) if seen.inspected else "")
     answer = _answer(context, asked, good, limits, seen, url, key)
     shown: dict[str, Any] = Redactor([key]).value(answer.to_json())
@@ -141,7 +141,7 @@ def _after_an_error(context: Context, good: Mapping[str, Any], seen: Sight) -> S
     """Whether the server ended at the request: its process outlives its last answer by a moment."""
     began_s = time.monotonic()
     while seen.inspected and time.monotonic() - began_s < ENDS_S:
-        now = looking.again(seen, context, good)
+        now = inspect.again(seen, context, good)
         if start_of(now.box) != start_of(seen.box) or now.box.status != seen.box.status:
             return replace(now, probe=replace(seen.probe, token="ended"))
         time.sleep(AGAIN_S)

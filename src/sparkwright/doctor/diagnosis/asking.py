@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright.doctor.diagnosis.sight import Probe, Sight
-from sparkwright.engine import endpoints
+from sparkwright.engines.vllm import endpoints
 from sparkwright.health.judge import Limits
-from sparkwright.health.looking import start_of
+from sparkwright.health.probe import start_of
 from sparkwright.host import evidence, http_probe
 
 HEALTH_S = 5.0

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.doctor.diagnosis.standing import ago, is_slow
-from sparkwright.engine.cause import Cause, Verdict
-from sparkwright.engine.engine_state import UNKNOWN, Reading
-from sparkwright.engine.logs import message
+from sparkwright.engines.vllm.failures.cause import Cause, Verdict
+from sparkwright.engines.vllm.logs.engine_state import UNKNOWN, Reading
+from sparkwright.engines.vllm.logs.logs import message
 from sparkwright.health.judge import Limits
 
 #: the exit code of a process that was killed (128 + SIGKILL), and of one that was asked to end (128 + SIGTERM)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sparkwright.doctor.diagnosis.sight import Sight
-from sparkwright.engine.cause import Cause
+from sparkwright.engines.vllm.failures.cause import Cause
 from sparkwright.health.judge import QUESTIONS, Limits, Look
 from sparkwright.health.record import Gpu, Machine
 from sparkwright.host import evidence
-from sparkwright.modules.base import Context
+from sparkwright.host.module import Context
 
 #: of health/judge.py: the question, and the cause that a bad answer is
 ASKED = {

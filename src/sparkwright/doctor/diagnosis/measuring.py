@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparkwright.engine import endpoints
+from sparkwright.engines.vllm import endpoints
 from sparkwright.host import evidence
+from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import gpu, smoke, stream
 from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Run
 from sparkwright.measure.undisturbed import undisturbed
-from sparkwright.modules.base import Context
-from sparkwright.modules.smoke_test import CUT_SHORT, MISMATCH, SETTLES_S, speculates
+from sparkwright.modules.proof.smoke_test import CUT_SHORT, MISMATCH, SETTLES_S, speculates
 
 TOKENS = 64
 WARM_UP_TOKENS = 8

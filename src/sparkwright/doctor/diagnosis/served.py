@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.doctor.diagnosis.measuring import Measured
 from sparkwright.doctor.diagnosis.sight import Sight
-from sparkwright.engine import architecture, cause, command_words, endpoints, rules, versions
-from sparkwright.engine.predict import effective
+from sparkwright.engines.vllm import endpoints, rules, versions
+from sparkwright.engines.vllm.architecture import architecture
+from sparkwright.engines.vllm.failures import cause
+from sparkwright.engines.vllm.flags import command_words
+from sparkwright.engines.vllm.predict import effective
 from sparkwright.host import evidence, http_probe
-from sparkwright.modules.base import Context
+from sparkwright.host.module import Context
 
 if TYPE_CHECKING:
     from sparkwright.doctor.diagnosis.answer import Asked

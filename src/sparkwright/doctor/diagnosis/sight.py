@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparkwright.engine.engine_state import UNKNOWN, EngineState, Reading
+from sparkwright.engines.vllm.logs.engine_state import UNKNOWN, EngineState, Reading
 from sparkwright.health.record import Container
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkwright.engine import key_file
+from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Refused
 from sparkwright.host.images.image_names import digests_of, proves
-from sparkwright.modules.base import Change
-from sparkwright.plan.container import KEPT, OWN_LABELS, ContainerSpec
+from sparkwright.protocol.container import KEPT, OWN_LABELS, ContainerSpec
+from sparkwright.protocol.result import Change
 from sparkwright.trust import container_words, hidden
 
 Inspect = Mapping[str, Any]

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engine import flag_shapes
-from sparkwright.engine import image as said_by_image
+from sparkwright.engines.vllm import image as said_by_image
+from sparkwright.engines.vllm.flags import flag_shapes
 from sparkwright.host.images import image_names
-from sparkwright.modules.base import Context
+from sparkwright.host.module import Context
 
 ASK_S = 90
 MEMORY = "4g"

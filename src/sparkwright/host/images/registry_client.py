@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engine import image as engine_image
+from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_documents as documents
 from sparkwright.host.images.image_names import Name

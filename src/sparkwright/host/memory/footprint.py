@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sparkwright.modules.base import Context
+from sparkwright.host.module import Context
 
 
 def before_start(context: Context, available_bytes: int) -> None:

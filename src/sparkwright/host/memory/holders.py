@@ -16,8 +16,9 @@ from sparkwright import shell
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import cgroups
 from sparkwright.host.memory import footprint
-from sparkwright.host.ollama import ollama_models, ollama_places
-from sparkwright.modules.base import Context
+from sparkwright.host.module import Context
+from sparkwright.host.ollama import ollama_models
+from sparkwright.host.ollama.ollama_url import url_of
 
 SHOWN_PROCESSES = 5
 SMALLEST_BYTES = 256 * 2**20
@@ -123,7 +124,7 @@ def _stop(one: ollama_models.Held) -> str:
     words = ["ollama", "stop", one.model.name]
     if one.place.kind == "container":
         return f"`{shell.join(['docker', 'exec', one.place.name, *words])}`"
-    elsewhere = "" if one.place.url == ollama_places.url_of("") else f"OLLAMA_HOST={one.place.url} "
+    elsewhere = "" if one.place.url == url_of("") else f"OLLAMA_HOST={one.place.url} "
     return f"`{elsewhere}{shell.join(words)}`"
 
 

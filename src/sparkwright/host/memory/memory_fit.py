@@ -7,7 +7,8 @@ from typing import Any
 
 from sparkwright.errors import Exit
 from sparkwright.host.memory import holders
-from sparkwright.modules.base import Context, Result
+from sparkwright.host.module import Context
+from sparkwright.protocol.result import Result
 
 GIB = 2**30
 LOWER = "Free what holds it, or lower the recipe's share of memory."

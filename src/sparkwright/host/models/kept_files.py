@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.host.state import write_atomically
-from sparkwright.modules.base import Context
 from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_a_model_file
 from sparkwright.trust.names import place

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.host.models import staging
-from sparkwright.host.models.whole import Manifest
-from sparkwright.modules.base import Context
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.module import Context
 from sparkwright.trust.names import leads_out
 
 KEPT_BY_TRANSFERS = (staging.NAME, ".cache/huggingface")

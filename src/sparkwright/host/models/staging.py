@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.host.models import hub
-from sparkwright.host.models.whole import Manifest, digest, stamp, wanted
+from sparkwright.host.models.manifest import Manifest, digest, stamp, wanted
 from sparkwright.trust.names import place
 
 NAME = ".cache/sparkwright"

@@ -25,11 +25,11 @@ import sparkwright
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.patience import Patience
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.models.retry_policy import Patience
 from sparkwright.host.models.staging import Staging
-from sparkwright.host.models.whole import Manifest
-from sparkwright.host.pace import Pace, left, rate_text
-from sparkwright.modules.base import Context
+from sparkwright.host.module import Context
+from sparkwright.host.throughput import Pace, left, rate_text
 
 POLL_S = 0.25
 PROOF_NICE = 15

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from sparkwright.host.module import Context
 from sparkwright.host.ollama import ollama_places
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama
 from sparkwright.host.ollama.ollama_places import Place
-from sparkwright.modules.base import Context
 
 POLL_S = 0.25
 ASK_AGAIN_S = 3.0

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 from sparkwright.errors import SparkwrightError
+from sparkwright.host.ollama.ollama_url import PORT, url_of
 
 if TYPE_CHECKING:
     from sparkwright.host.machine import Machine
-    from sparkwright.modules.base import Context
+    from sparkwright.host.module import Context
 
-PORT = 11434
 SERVICE = "ollama.service"
 IMAGE = "ollama/ollama"
-EVERY_ADDRESS = ("", "0.0.0.0", "::")
 
 Kind = Literal["service", "container", "process", "address"]
 
@@ -35,21 +33,6 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}" if self.kind != "address" else self.url
-
-
-def url_of(host: str) -> str:
-    """The URL behind a value of OLLAMA_HOST, as its client reads it; an address of "everywhere" is reached on loopback."""
-    text = host.strip().strip("'\"")
-    named = "://" in text
-    parts = urlsplit(text if named else f"http://{text}")
-    try:
-        port = parts.port
-    except ValueError:
-        port = None
-    default = {"http": 80, "https": 443}.get(parts.scheme, PORT) if named else PORT
-    name = parts.hostname or ""
-    shown = "127.0.0.1" if name in EVERY_ADDRESS else f"[{name}]" if ":" in name else name
-    return f"{parts.scheme}://{shown}:{port or default}"
 
 
 def find(context: Context) -> list[Place]:

@@ -11,8 +11,8 @@ import os
 import time
 from typing import Any
 
+from sparkwright.host.module import Context
 from sparkwright.host.state import StateFolder
-from sparkwright.modules.base import Context
 from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
 

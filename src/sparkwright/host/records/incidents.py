@@ -18,10 +18,10 @@ from typing import Any
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import containers, log_reading
 from sparkwright.host.memory import holders
+from sparkwright.host.module import Context
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, newest_first, write_atomically
-from sparkwright.modules.base import Context
-from sparkwright.plan.kinds import INCIDENT_FILES
+from sparkwright.protocol.event_kinds import INCIDENT_FILES
 from sparkwright.trust import hidden
 from sparkwright.trust.redact import Redactor
 from sparkwright.trust.visible import in_json

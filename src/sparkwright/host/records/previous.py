@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.host.containers import containers
+from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
-from sparkwright.modules.base import Context
 
 
 def set_aside(context: Context, container: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from sparkwright.engine import key_file
+from sparkwright.engines.vllm import key_file
 from sparkwright.host.state import StateFolder, write_atomically
 
 FOLDER = "server_keys"

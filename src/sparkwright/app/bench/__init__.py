@@ -1,0 +1,1 @@
+"""The lab on the laptop: an order becomes an experiment, and its cells come back as results."""

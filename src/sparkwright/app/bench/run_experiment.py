@@ -1,0 +1,207 @@
+"""An order becomes an experiment, the experiment a play on the host; its cells come back as results."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sparkwright.app import session
+from sparkwright.app.bench.experiment_folder import Collector, Place
+from sparkwright.app.connect import Chosen
+from sparkwright.app.plans import planning
+from sparkwright.app.plans.pinning import Pins, lock_folder
+from sparkwright.app.presenters import Shown
+from sparkwright.bench import arms as lab_arms
+from sparkwright.bench import play
+from sparkwright.bench.arms import Arm
+from sparkwright.bench.experiment import Experiment, order_of, turns
+from sparkwright.bench.order import Order, Room, planned
+from sparkwright.bench.results_models import Results
+from sparkwright.errors import Exit, Refused
+from sparkwright.fleet.fleet import Member
+from sparkwright.modules.proof.engine_config import judged
+from sparkwright.program import typed
+from sparkwright.project import playbook, recipe
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.plan import Plan
+
+
+def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Results | None, int, Path]:
+    """Do an order on one host. Returns the results (None when nothing was begun), the exit code and their folder."""
+    if len(chosen.hosts) != 1:
+        raise Refused("an experiment runs on one host.", fix="--host NAME")
+    host = chosen.hosts[0]
+    bench = _Bench(chosen, order, host, wait=wait)
+    Shown(chosen, json=json, diff=False)
+    chosen.fleet.subscribers.append(bench)
+    try:
+        chosen.fleet.play(bench, [host], bench.plan_for)
+    finally:
+        chosen.fleet.close()
+    recap = chosen.fleet.members[0].recap
+    return bench.ended(int(recap["exit"]) if recap else int(Exit.FAILED))
+
+
+class _Bench:
+    """The play of one order, made when the host has told what is known there. It listens for the cells itself."""
+
+    name = "Bench"
+    serial: Sequence[int | str] = ()
+    max_fail_percentage = None
+
+    def __init__(self, chosen: Chosen, order: Order, host: Host, *, wait: bool) -> None:
+        self.chosen = chosen
+        self.order = order
+        self.host = host
+        self.root = chosen.project.root
+        self.wait = wait
+        self.production = planning.recipe_of(chosen.project, host)
+        self.base = recipe.load(self.root, order.recipe) if order.recipe else self.production
+        self.place = Place.of(self.root, order.name or f"{order.command}-{host.name}", again=order.again)
+        self.collector: Collector | None = None
+
+    # -- a subscriber ------------------------------------------------------------------------------------------------------
+
+    def on(self, event: dict[str, Any]) -> None:
+        if self.collector is not None:
+            self.collector.on(event)
+
+    def close(self) -> None:
+        if self.collector is not None:
+            self.collector.close()
+
+    def ended(self, code: int) -> tuple[Results | None, int, Path]:
+        """The results, the exit code and the folder."""
+        if self.collector is None:
+            return None, code, self.place.folder
+        found = self.collector
+        same = any(note.startswith("the flag does nothing") for note in found.notes)
+        if code == 0 and (found.complete or same):
+            self.place.mark(finished=True)
+        elif code == 0:
+            code = int(Exit.FAILED if found.failed else Exit.INCONCLUSIVE)
+        return found.results(), code, self.place.folder
+
+    # -- the plan ----------------------------------------------------------------------------------------------------------
+
+    def plan_for(self, member: Member) -> Plan:
+        """Everything that files, lock and host know, as one plan."""
+        run_id, fleet = planning.new_run_id(), self.chosen.fleet
+        member.secrets = self.chosen.inventory.secrets(member.host)
+        pins = Pins(lock_folder(self.chosen.project, member.host), save=True)
+        pinned = {"": pins.complete(fleet, member, self.production, run_id)}
+        arms = self._arms(pins.complete(fleet, member, self.base, run_id))
+        member.secrets |= self.production.secrets()
+        for arm in arms:
+            member.secrets |= arm.recipe.secrets()
+            pinned[arm.name] = pins.complete(fleet, member, arm.recipe, run_id)
+        experiment = self._experiment(arms, pinned)
+        self.collector = self._collector(experiment, arms, pinned)
+        tasks, known = self._tasks(member, experiment, pinned)
+        path = self.place.folder / "play.yml"
+        path.write_text(typed(play.text(tasks, member.host.name, experiment.name)))
+        names = {
+            **recipe.scope(member.host, planning.user_of(member.host), self.production, pinned[""]),
+            "arms": {arm.name: self._names(arm, pinned[arm.name]) for arm in arms},
+            "arms_known": known,
+            "loads": {cell.key: cell.load.to_json() for turn in experiment.turns for cell in turn.cells},
+        }
+        who = f"{getpass.getuser()}@{platform.node()}"
+        options = playbook.Options(who=who, wait_s=session.WAIT_S if self.wait else 0)
+        one = playbook.load(path).plays[0]
+        return playbook.compile(one, member.host, names, options, run_id=run_id, project=self.root)
+
+    def _arms(self, pinned: Mapping[str, Any]) -> list[Arm]:
+        order, container = self.order, self.production.file.container.name
+        if not order.has_arms:
+            return [lab_arms.as_it_runs(self.production)]
+        if order.a:
+            found = lab_arms.pair(recipe.load(self.root, order.a), recipe.load(self.root, order.b))
+        elif order.flag:
+            found = lab_arms.flag(self.base, order.flag, pinned)
+        else:
+            found = lab_arms.sweep(self.base, lab_arms.BUDGET, order.sizes)
+        return [lab_arms.named(arm, container) for arm in found]
+
+    def _experiment(self, arms: Sequence[Arm], pinned: Mapping[str, Mapping[str, Any]]) -> Experiment:
+        runs = [arm for arm in arms if not self.order.has_arms or lab_arms.refusal(arm, pinned[arm.name]) is None]
+        loads = planned(self.order, Room.of([arm.effective(pinned[arm.name]) for arm in runs]), Path.cwd())
+        identities = {arm.name: self._identity(arm, pinned[arm.name]) for arm in runs}
+        one_is_out = self.order.command != "sweep" and self.order.has_arms and len(runs) < 2
+        pair = self.order.command != "sweep" and len(runs) == 2
+        sequence = order_of([arm.name for arm in runs], self.order.repeat, pair=pair) if not one_is_out else []
+        notes = list(loads.notes)
+        if one_is_out:
+            notes.append("one arm alone is no comparison: nothing was measured")
+        made = turns(sequence, loads.loads, identities)
+        return Experiment(self.order.command, self.place.folder.name, tuple(arms), made, tuple(notes))
+
+    def _collector(
+        self, experiment: Experiment, arms: Sequence[Arm], pinned: Mapping[str, Mapping[str, Any]]
+    ) -> Collector:
+        about = {}
+        for arm in arms:
+            finding = lab_arms.refusal(arm, pinned[arm.name]) if self.order.has_arms else None
+            names = self._names(arm, pinned[arm.name])
+            about[arm.name] = {
+                "name": arm.name,
+                "title": arm.title,
+                "recipe": arm.recipe.name,
+                "changes": dict(arm.changes),
+                "image": names["spec"]["image"],
+                "model_id": names["model"]["id"],
+                "commit": names["model"]["commit"],
+                "flags": dict(names["engine"]["flags"]),
+                "max_num_batched_tokens": arm.effective(pinned[arm.name]).budget,
+                "refused": {"rule": finding.rule, "sentence": finding.sentence} if finding else None,
+            }
+        return Collector(self.place, experiment, self.host.name, "host", about)
+
+    def _tasks(
+        self, member: Member, experiment: Experiment, pinned: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """What is left to do, after the host has said what is finished."""
+        assert self.collector is not None
+        configs = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
+        asked = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
+        finished = session.look(self.chosen.fleet, member, "bench_cells", asked)["cells"]
+        for key in experiment.keys:
+            if key in finished:
+                self.collector.keep(finished[key])
+        left = experiment.without(finished)
+        known = {name: finished[key]["settings"] for name, key in configs.items() if key in finished}
+        for name, key in configs.items():
+            if key in finished:
+                self.collector.settle(name, finished[key])
+        if not self.order.has_arms:
+            return play.on_the_server(left, self.place.series), {}
+        changed = lab_arms.changed_flags(*experiment.arms[:2]) if experiment.compares else []
+        if experiment.compares and len(known) == 2:
+            verdict = judged(known[experiment.arms[0].name], known[experiment.arms[1].name], changed)
+            self.collector.judged({**verdict, "arm": experiment.arms[1].name})
+            left = replace(left, turns=()) if verdict["same"] else left
+        if not left.turns:
+            return [{"name": "Gather facts", "facts": None}], {}
+        parts = "../" * len(self.place.folder.relative_to(self.root).parts) + "playbooks/parts"
+        return play.with_arms(left, self.place.series, parts, known=known, changed=changed), known
+
+    def _names(self, arm: Arm, pinned: Mapping[str, Any]) -> dict[str, Any]:
+        """What a play may say of an arm."""
+        scope = recipe.scope(self.host, planning.user_of(self.host), arm.recipe, pinned)
+        engine = {**scope["engine"], "platform": arm.recipe.file.platform, "env": scope["container"]["env"]}
+        return {
+            "spec": scope["container"],
+            "model": scope["pinned_model"],
+            "serve": scope["serve"],
+            "base_url": scope["base_url"],
+            "engine": engine,
+            "lock": scope["lock"],
+        }
+
+    def _identity(self, arm: Arm, pinned: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self._names(arm, pinned)["serve"]["baseline_key"]
+        return found

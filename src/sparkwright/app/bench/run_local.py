@@ -1,0 +1,109 @@
+"""An order against any base_url, measured from here: no host, no container, nothing is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sparkwright.app.bench.experiment_folder import Collector, Place
+from sparkwright.bench import results_files
+from sparkwright.bench.experiment import Experiment, turns
+from sparkwright.bench.order import Order, Room, planned
+from sparkwright.bench.play import said
+from sparkwright.bench.results_models import Results
+from sparkwright.console.out import say
+from sparkwright.engines.vllm import endpoints
+from sparkwright.errors import Exit, Failed, Refused
+from sparkwright.host import evidence, http_probe
+from sparkwright.measure import lab
+from sparkwright.modules.rpc.bench import described, sentence
+
+#: where the server's key stands, when it asks for one
+KEY = "VLLM_API_KEY"
+SERVER = "server"
+
+
+def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = False) -> tuple[Results, int, Path]:
+    """Do an order at a base_url. model: the served name; empty for the first that the server names."""
+    if order.has_arms:
+        raise Refused("arms are started on a host: --host NAME instead of --url.")
+    url, key = _base(url), _key()
+    served, length = _served(url, model, key)
+    loads = planned(order, Room(length=length), Path.cwd())
+    made = turns([SERVER] * order.repeat, loads.loads, {SERVER: [url, served]})
+    place = Place.of(root, order.name or f"{order.command}-{urlsplit(url).netloc.replace(':', '-')}", again=order.again)
+    experiment = Experiment(order.command, place.folder.name, (), made, loads.notes)
+    arm = {"name": SERVER, "title": f"{served} at {url}"}
+    found = Collector(place, experiment, urlsplit(url).netloc, "laptop", {SERVER: arm})
+    found.cells = _finished(place, experiment)
+    target = lab.Target(url, served, key, counters=lambda: evidence.metrics(url, key)[0])
+    for cell in [one for turn in made for one in turn.cells if one.key not in found.cells]:
+        _say(f"measuring: {said(cell)}", quiet)
+        about = {"key": cell.key, "arm": SERVER, "repetition": cell.repetition, "load": described(cell.load)}
+        measured = {**about, **lab.run(target, cell.load)}
+        _say(f"  {sentence(measured)}", quiet)
+        found.keep(measured)
+    found.write()
+    place.mark(finished=found.complete)
+    return found.results(), int(Exit.OK if found.complete else Exit.INCONCLUSIVE), place.folder
+
+
+def _base(url: str) -> str:
+    """The URL without /v1. Raises Refused for one that is none, or holds more than an address: results name it."""
+    try:
+        at = urlsplit(url)
+        well = at.scheme in ("http", "https") and bool(at.hostname) and at.port != 0
+    except ValueError:
+        well = False
+    if not well:
+        raise Refused("--url is no base_url.", fix="As http://127.0.0.1:8000, without /v1.")
+    if "@" in at.netloc or at.query or at.fragment:
+        raise Refused("--url holds more than an address, and the results name it.", fix=f"A key is taken from {KEY}.")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _key() -> str:
+    """The server's key, empty for none. Raises Refused for one that no header can carry."""
+    key = os.environ.get(KEY, "").strip()
+    if not key.isascii() or not key.isprintable():
+        raise Refused(f"{KEY} holds no key: it has letters that no header can carry.")
+    return key
+
+
+def _served(url: str, model: str, key: str) -> tuple[str, int | None]:
+    """The served name and its context's length."""
+    answer = http_probe.ask(url, endpoints.MODELS, api_key=key)
+    if answer.status != 200:
+        raise Failed(
+            f"{url}{endpoints.MODELS} answers {answer.status or answer.error}.",
+            fix=f"A key is taken from {KEY}." if answer.status == 401 else "",
+        )
+    rows = answer.json()
+    data = rows.get("data") if isinstance(rows, dict) else None
+    told = [row.get("id") for row in data if isinstance(row, dict)] if isinstance(data, list) else []
+    names = [name for name in told if isinstance(name, str)]
+    if not names or (model and model not in names):
+        raise Refused(f"{url} serves {', '.join(names) or 'no model'}.", fix="--model NAME")
+    served = model or names[0]
+    return served, endpoints.max_model_len(rows, served)
+
+
+def _finished(place: Place, experiment: Experiment) -> dict[str, dict[str, object]]:
+    """The cells of a series that goes on."""
+    try:
+        before = results_files.read(place.folder)
+    except Refused:
+        return {}
+    keys = set(experiment.keys)
+    return {
+        cell.key: cell.model_dump(mode="json")
+        for cell in before.cells
+        if before.series == place.series and cell.key in keys and cell.verdict == "measured"
+    }
+
+
+def _say(text: str, quiet: bool) -> None:
+    if not quiet:
+        say(text, file=sys.stderr)

@@ -1,0 +1,94 @@
+"""The first thing a command does: find its hosts and start connecting, before it imports what plans for them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents import document
+from sparkwright.project.folder import Project
+from sparkwright.project.inventory import glance
+from sparkwright.project.inventory.host import Host
+from sparkwright.remote import FORKS, Need, open_link
+
+if TYPE_CHECKING:
+    from sparkwright.fleet.fleet import Fleet
+    from sparkwright.project.inventory.inventory import Inventory
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The hosts a command is for, in the project of the current folder."""
+
+    project: Project
+    inventory: Inventory
+    hosts: list[Host]
+    fleet: Fleet
+
+
+def need_of(playbook: str) -> Need:
+    """What a playbook will ask of its hosts, guessed from the keys in its text: it is not read yet when connecting begins.
+
+    Raises Refused when there is no such playbook.
+    """
+    from sparkwright.modules.registry import NAMES, WITHOUT_ENGINE
+
+    path = Project.here().playbook(playbook)
+    keys = set(re.findall(r"(?<![a-z_])[a-z_]+(?=\s{0,20}:)", document.text_of(path)))
+    return "engine" if keys & ({*NAMES, "include"} - WITHOUT_ENGINE) else "plan"
+
+
+def left_of(playbook: str, pattern: str) -> str:
+    """The hosts that are left of a rolling run (`--resume`), as a pattern. Raises Refused when there is none, or --host means
+    others.
+    """
+    from sparkwright.fleet.record import RecordFile, refuse_other_hosts
+
+    project = Project.here()
+    record = RecordFile(project.root, playbook).load()
+    if pattern:
+        refuse_other_hosts(record, [host.name for host in choose(pattern).hosts])
+    return ",".join(record.left)
+
+
+def reach(pattern: str, need: Need = "engine") -> Chosen:
+    """The hosts of a pattern, and connecting to them has begun: where a glance tells where they are, before they are checked.
+
+    need: what will be asked of them. Raises Refused as `choose` does.
+    """
+    seen = glance.hosts(Project.here().root, pattern)[:FORKS]
+    links = {host.name: (host.way, open_link(host, need)) for host in seen}
+    try:
+        chosen = choose(pattern)
+        for member in chosen.fleet.members:
+            member.need = need
+            if links.get(member.host.name, ("",))[0] == member.host.way:
+                member.link = links.pop(member.host.name)[1]
+    finally:
+        for _, link in links.values():
+            link.close()
+    chosen.fleet.connect()
+    return chosen
+
+
+def choose(pattern: str) -> Chosen:
+    """The hosts of a pattern; not connected yet. Raises Refused for a pattern that names none."""
+    from sparkwright.fleet.fleet import Fleet, Member
+    from sparkwright.project.inventory.inventory import Inventory
+
+    project = Project.here()
+    inventory = Inventory.load(project.root)
+    if not pattern:
+        raise Refused("say which host: --host NAME.", fix=f"There are: {', '.join(inventory.names())}.")
+    hosts = inventory.match(pattern)
+    return Chosen(project, inventory, hosts, Fleet([Member(host) for host in hosts]))
+
+
+def everyone() -> str:
+    """Every host but sandboxes, which a question would start; those when there is nothing else. As a pattern."""
+    from sparkwright.project.inventory.inventory import Inventory
+
+    hosts = Inventory.load(Project.here().root).hosts.values()
+    return ",".join([one.name for one in hosts if one.connection != "sandbox"] or [one.name for one in hosts])

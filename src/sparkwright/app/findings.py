@@ -1,0 +1,173 @@
+"""Findings about a recipe, as a person reads them, and as what stops a deploy before it begins."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from sparkwright.console.out import say, say_json
+from sparkwright.engines.vllm import versions
+from sparkwright.engines.vllm.expectation import RULE as EXPECTED
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.rules import RULES, Finding, Rule
+from sparkwright.errors import Refused
+from sparkwright.project import recipe
+from sparkwright.project.documents.checked import nearest
+from sparkwright.project.folder import Project
+from sparkwright.project.lock import lockfile
+from sparkwright.project.recipe import Recipe
+from sparkwright.project.recipe.serving import Serving, serving
+
+WIDTH = 8
+#: where a finding stands that is about none of the flags as they are written
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "": ("image",),
+    flags.CHUNKED_PREFILL: ("expect", "chunked_prefill"),
+    "publish": ("container", "ports"),
+    "server_key": ("server_key",),
+}
+PAGE = 100
+
+
+@dataclass(frozen=True)
+class Look:
+    """A recipe and what was found in it."""
+
+    recipe: Recipe
+    served: Serving
+
+
+def look(name: str, engine_version: str, model: str) -> list[Look]:
+    """Every recipe of the project, or one. engine_version, model: to take instead of the lock's; empty for the lock's."""
+    project = Project.here().root
+    lock = lockfile.load(project)
+    version = versions.parse(engine_version)
+    if engine_version and version is None:
+        raise Refused(f"{engine_version!r} is no version of vLLM.", fix="As 0.32.0, 0.29.0+nv26.09 or 0.16.1rc1.dev42.")
+    config = _config(model) if model else None
+    looks = []
+    for one in [name] if name else recipe.names(project):
+        wanted = recipe.load(project, one)
+        pinned = {
+            "image": lock.image(wanted.image),
+            "model": lock.model(wanted.file.model.id, wanted.file.model.revision),
+        }
+        looks.append(Look(wanted, serving(wanted, pinned, model=config, version=version)))
+    return looks
+
+
+def print_lines(looks: list[Look]) -> None:
+    """A paragraph a recipe; findings with file and line, errors first."""
+    for one in looks:
+        engine = f"vLLM {one.served.version}" if one.served.version else "engine version unknown (not pinned yet)"
+        say(f"{one.recipe.name}: {one.served.architecture.sentence}, {engine}")
+        for finding in one.served.findings:
+            say(f"  {finding.severity:<{WIDTH}}{where(one.recipe, finding)}: {finding.sentence}")
+            say(f"  {'':<{WIDTH}}{advice(finding)}")
+        if one.served.note:
+            say(f"  {'note':<{WIDTH}}chunked prefill: {one.served.note}")
+    found = [finding.severity for one in looks for finding in one.served.findings]
+    counts = ", ".join(_many(found.count(kind), kind) for kind in ("error", "warning"))
+    say(f"{_many(len(looks), 'recipe')}: {counts}")
+
+
+def print_json(looks: list[Look]) -> None:
+    """One object: recipes, each with its findings."""
+    rows = [
+        {
+            "recipe": one.recipe.name,
+            "engine_version": str(one.served.version) if one.served.version else None,
+            "kind": one.served.architecture.kind,
+            "note": one.served.note or None,
+            "findings": [{**finding.to_json(), "where": where(one.recipe, finding)} for finding in one.served.findings],
+        }
+        for one in looks
+    ]
+    say_json({"recipes": rows})
+
+
+def explain(name: str | None, *, as_json: bool) -> None:
+    """Print a rule, or all their names. Raises Refused for an unknown one."""
+    if name is None:
+        rows = {rule.name: rule.title for rule in RULES.values()}
+        say(json.dumps(rows) if as_json else "\n".join(f"{one:<40} {title}" for one, title in sorted(rows.items())))
+        return
+    if name == EXPECTED:
+        name = "prefix-caching-needs-chunked-prefill"
+    rule = RULES.get(name)
+    if rule is None:
+        raise Refused(f"no rule {name!r}.", fix=nearest(name, RULES))
+    say(json.dumps(_rule_json(rule), ensure_ascii=False) if as_json else rule_text(rule))
+
+
+def where(wanted: Recipe, finding: Finding) -> str:
+    """ "file:line" of the flag a finding is about, or of what it speaks of."""
+    if finding.flag in wanted.file.vllm:
+        return wanted.where(finding.flag)
+    return wanted.source.where(*ELSEWHERE.get(finding.flag, ("vllm",)))
+
+
+def advice(finding: Finding) -> str:
+    """What to do about it, in one sentence, with where to read why."""
+    ways = "; or ".join(way.text for way in finding.ways_out)
+    return f"{ways[:1].upper()}{ways[1:]}{'. ' if ways else ''}Why: `invoke explain {finding.rule}`."
+
+
+def refuse_errors(wanted: Recipe, served: Serving) -> None:
+    """Raises Refused for the first error, naming how many more there are."""
+    errors = served.errors
+    if not errors:
+        return
+    more = f" ({len(errors) - 1} more: `invoke lint --recipe {wanted.name}`)" if len(errors) > 1 else ""
+    raise Refused(f"{errors[0].sentence}{more}", where=where(wanted, errors[0]), fix=advice(errors[0]))
+
+
+def doubts(wanted: Recipe, served: Serving) -> list[str]:
+    """Values that the engine may refuse, where the choices of its release are not known; the image says, once it is there."""
+    unsure = [one for one in served.findings if one.rule == "flag-value" and one.severity == "warning"]
+    return [f"{where(wanted, one)}: {one.sentence}" for one in unsure]
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
+def _config(model: str) -> dict[str, Any]:
+    from sparkwright.app.stores import model_config
+
+    return dict(model_config.read(model))
+
+
+def rule_text(rule: Rule) -> str:
+    """A rule with its reason, its sources, and what it says of its example."""
+    found = next(iter(rule.look(rule.example.case())))
+    flags = yaml.safe_dump({"vllm": dict(rule.example.flags)}, sort_keys=False).rstrip() if rule.example.flags else ""
+    engine = f"vLLM {rule.example.version}" if rule.example.version else ""
+    lines = [
+        f"{rule.name}: {rule.title}",
+        "",
+        *textwrap.wrap(rule.reason, PAGE),
+        "",
+        "Read in:",
+        *(f"  * {one}" for one in rule.sources),
+        "",
+    ]
+    lines += [f"Example ({', '.join(part for part in (engine, rule.example.image) if part)}):"]
+    lines += [f"  {line}" for line in flags.splitlines()]
+    lines += [f"  -> {found.severity}: {found.sentence}", *(f"     way out: {way.text}" for way in found.ways_out)]
+    return "\n".join(lines)
+
+
+def _rule_json(rule: Rule) -> dict[str, Any]:
+    found = next(iter(rule.look(rule.example.case())))
+    return {
+        "rule": rule.name,
+        "title": rule.title,
+        "reason": rule.reason,
+        "sources": list(rule.sources),
+        "example": {"flags": dict(rule.example.flags), "version": rule.example.version, "finding": found.to_json()},
+    }

@@ -1,0 +1,141 @@
+"""A model from a neighbour: before a host's tasks run, the host they name is asked to hand the model out."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from sparkwright.app import session
+from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.protocol.plan import Block, Plan, Step, Task
+from sparkwright.secret import Secret
+from sparkwright.trust.names import matched
+
+MODULE = "hf_model"
+TOKEN = "NEIGHBOUR_TOKEN"  # the name the host's side knows it by
+#: as share_model makes them: a host's IPv4 address and a port
+ADDRESS = re.compile(r"http://[0-9]{1,3}(?:\.[0-9]{1,3}){3}:[0-9]{1,5}")
+ADDRESSES = 64
+ABOUT = ("id", "commit", "files", "dir")
+
+
+class Neighbours:
+    """The hosts that others copy from, each connected to once."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._members: dict[str, Member] = {}
+
+    def fill(self, fleet: Fleet, member: Member, plan: Plan) -> Plan:
+        """The plan with every `hf_model: {from: HOST}` told where HOST hands the model out.
+
+        A host that is named as its own source, and one that has the model whole, needs nobody.
+        """
+        wanted = [task for task in _tasks(plan.steps) if task.module == MODULE and task.args.get("from")]
+        if not wanted:
+            return plan
+        told = {task.id: self._told(fleet, member, task, check=plan.check) for task in wanted}
+        return dataclasses.replace(plan, steps=tuple(_replaced(plan.steps, told)))
+
+    def hand_out(self, source: str, model: Mapping[str, Any], token: Secret, *, readers: int) -> list[str]:
+        """Have a host hand a model out. model: id, commit, files, dir. Returns where. Raises Failed by the host's name."""
+        member = self._member(source)
+        member.secrets = {TOKEN: token}
+        fleet = Fleet([member])
+        try:
+            found = session.look(
+                fleet, member, "share_model", {**{key: model[key] for key in ABOUT}, "readers": readers}
+            )
+        except SparkwrightError as error:
+            error.where = error.where or source
+            raise
+        return addresses(found, source)
+
+    def close(self) -> None:
+        """Let go of them; what they hand out ends by itself."""
+        for member in self._members.values():
+            if member.link is not None:
+                member.link.close()
+
+    def _told(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
+        source = str(task.args["from"])
+        here = {**task.args, "from": ""}
+        if source == member.host.name:
+            return dataclasses.replace(task, args=here)
+        if any(name in task.open for name in (*ABOUT, "from")):
+            raise Refused(
+                "`from` needs a model that is known before the run.",
+                where=task.where,
+                fix="Use the recipe's and the lock's.",
+            )
+        looked = session.look(fleet, member, "verify_model", {key: task.args[key] for key in ABOUT})
+        if not looked["wrong"] or check:
+            return dataclasses.replace(task, args=here)
+        token = new_token()
+        member.secrets = {**member.secrets, TOKEN: token}
+        urls = self.hand_out(source, task.args, token, readers=1)
+        return dataclasses.replace(task, args={**task.args, "neighbour": urls})
+
+    def _member(self, source: str) -> Member:
+        if source not in self._members:
+            host = self._inventory.hosts.get(source)
+            if host is None:
+                raise Refused(f"no host is called {source!r}.", fix=f"There are: {', '.join(self._inventory.names())}.")
+            self._members[source] = Member(host)
+        return self._members[source]
+
+
+def addresses(found: Mapping[str, Any], source: str) -> list[str]:
+    """Where a host says that it hands a model out; other hosts will ask there. Raises Failed for anything else."""
+    urls = found.get("urls")
+    if not isinstance(urls, list) or len(urls) > ADDRESSES:
+        raise Failed("the answer does not say where the model is handed out.", where=source)
+    return [matched(ADDRESS, url, f"where {source} hands the model out") for url in urls]
+
+
+def new_token() -> Secret:
+    """A token for one copy."""
+    return Secret(secrets.token_urlsafe(32))
+
+
+def source_host(inventory: Inventory, pattern: str) -> Host:
+    """The one host that a pattern names. Raises Refused when it names more."""
+    hosts = inventory.match(pattern)
+    if len(hosts) != 1:
+        raise Refused(f"--from names {len(hosts)} hosts.", fix="Name one that has the model.")
+    return hosts[0]
+
+
+def _tasks(steps: Iterable[Step]) -> Iterator[Task]:
+    for step in steps:
+        if isinstance(step, Block):
+            yield from _tasks((*step.tasks, *step.rescue, *step.always))
+        else:
+            yield step
+
+
+def _replaced(steps: Iterable[Step], told: Mapping[str, Task]) -> Iterator[Step]:
+    for step in steps:
+        if isinstance(step, Block):
+            yield dataclasses.replace(
+                step,
+                tasks=tuple(_replaced(step.tasks, told)),
+                rescue=tuple(_replaced(step.rescue, told)),
+                always=tuple(_replaced(step.always, told)),
+            )
+        else:
+            yield told.get(step.id, step)
+
+
+def refuse_missing(entry: Mapping[str, Any] | None, key: str, host: Host) -> Mapping[str, Any]:
+    """The lock's entry of a model. Raises Failed when there is none."""
+    if entry is None:
+        fix = f"`invoke deploy --host {host.name}` pins it (or the host that has it)."
+        raise Failed(f"spark.lock has no entry for {key}.", fix=fix)
+    return entry

@@ -1,0 +1,137 @@
+"""What a plan needs from spark.lock, and how an entry that is missing gets there: the host asks, the laptop writes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Failed, Refused
+from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.project.folder import Project
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.lock import lockfile
+from sparkwright.project.recipe import Recipe
+from sparkwright.protocol.plan import Plan, Task
+
+
+def lock_folder(project: Project, host: Host) -> Path:
+    """Where a host's lock stands: what the sandbox's registry says must never reach the project's own lock."""
+    if host.connection != "sandbox":
+        return project.root
+    from sparkwright.sandbox import control
+
+    return control.default_folder()
+
+
+class Pins:
+    """A lock, completed once for all hosts. save: False in check mode, when nothing is written."""
+
+    def __init__(self, folder: Path, *, save: bool) -> None:
+        self._folder = folder
+        self._save = save
+        self._mutex = threading.Lock()
+        self.lock = lockfile.load(folder)
+
+    def complete(self, fleet: Fleet, member: Member, wanted: Recipe, run_id: str) -> dict[str, Any]:
+        """The lock's entries for a recipe: {"image": ..., "model": ...}. Missing ones are asked for through the host.
+
+        Raises Refused when the registry or the hub does not know what the recipe names.
+        """
+        with self._mutex:
+            asked = self._missing(wanted, member.host)
+            if asked:
+                found = ask(fleet, member, asked, run_id)
+                self._keep(wanted, found, fleet, member)
+            return {
+                "image": self.lock.image(wanted.image),
+                "model": self.lock.model(wanted.file.model.id, wanted.file.model.revision),
+            }
+
+    def learn_engine(self, fleet: Fleet, member: Member, image: str) -> None:
+        """Keep what an image's engine said of itself to a member. image: REPOSITORY:TAG."""
+        with self._mutex:
+            entry = self.lock.image(image)
+            if entry is None:
+                return
+            learnt = {"engine_version": member.engine_version, "options": member.engine_options or entry.get("options")}
+            if learnt.items() <= entry.items():
+                return
+            self.lock = self.lock.with_image(image, {**entry, **learnt})
+            self._write()
+            fleet.tell(member, f"spark.lock: {image} holds vLLM {member.engine_version}.")
+
+    def _missing(self, wanted: Recipe, host: Host) -> list[Task]:
+        model = wanted.file.model
+        tasks = []
+        if self.lock.image(wanted.image) is None:
+            tasks.append(image_task(wanted, host))
+        if self.lock.model(model.id, model.revision) is None:
+            tasks.append(model_task(wanted, or_here=True))
+        return tasks
+
+    def _keep(self, wanted: Recipe, found: dict[str, dict[str, Any]], fleet: Fleet, member: Member) -> None:
+        if "image" in found:
+            self.lock = self.lock.with_image(wanted.image, found["image"])
+        if "model" in found:
+            self.lock = self.lock.with_model(wanted.file.model.id, wanted.file.model.revision, found["model"])
+        if self._save:
+            self._write()
+            for text in _told(wanted, found):
+                fleet.tell(member, f"spark.lock: {text}; commit it, so that the next host gets the same.")
+
+    def _write(self) -> None:
+        if not self._save:
+            return
+        try:
+            self.lock.save(self._folder)
+        except OSError as error:
+            raise Failed(f"spark.lock can't be written: {error}.") from None
+
+
+def _told(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """What every other host will get because this one said it."""
+    if "image" in found:
+        yield f"{wanted.image} pinned to {found['image']['digest'][:19]}"
+    if "model" in found:
+        model = found["model"]
+        yield f"{wanted.file.model.id} pinned to commit {model['commit'][:12]}, {len(model['files'])} files"
+
+
+def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = True) -> Task:
+    """Ask the registry about a recipe's image. pinned: the lock's digest. follow: False asks what that digest holds."""
+    ref = wanted.image if follow or not pinned else f"{wanted.image}@{pinned}"
+    args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else ""}
+    name = f"Pin {wanted.image}: ask the registry for its digest"
+    return Task(id="image", name=name, module="lock_image", args=args)
+
+
+def model_task(wanted: Recipe, *, or_here: bool = False) -> Task:
+    """Ask the hub about a recipe's model. or_here: when it is down, the host's whole copy will do."""
+    model = wanted.file.model
+    args = {
+        "id": model.id,
+        "revision": model.revision,
+        "allow": list(model.allow),
+        "ignore": list(model.ignore),
+        "or_here": or_here,
+    }
+    name = f"Pin {model.id}: ask the hub for its commit and files"
+    return Task(id="model", name=name, module="lock_model", args=args)
+
+
+def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[str, dict[str, Any]]:
+    """What a host's modules answer, by the task's id. Raises Refused with the host's words."""
+    plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
+    events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
+    recap = next((one for one in events if one["event"] == "recap"), None)
+    if recap is None or recap["exit"] != 0:
+        raise Refused(recap["msg"] if recap else "the host gave no answer about the lock.", where=member.host.name)
+    from sparkwright.app.questions import answers  # a deploy with nothing to do asks no module
+
+    return {
+        one["task"]: answers.checked(one["module"], one["data"], host=member.host.name)
+        for one in events
+        if one["event"] == "task_finished"
+    }

@@ -1,0 +1,71 @@
+"""Who hears the events of a command: programs, a terminal, or a log."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from sparkwright.app.connect import Chosen
+from sparkwright.console.lines import Lines
+from sparkwright.console.summary import Served, Summary
+from sparkwright.console.tables import Tables
+
+
+class Shown:
+    """Who hears the events of a command: JSON lines, or lines for a person (live on a terminal) and the panel at the end.
+
+    rows: of many hosts it shows a row each and no panels.
+    """
+
+    def __init__(self, chosen: Chosen, *, json: bool, diff: bool, rows: bool = False) -> None:
+        self._project = chosen.project
+        self._summary: Summary | None = None
+        chosen.fleet.ask_stop = _ask_stop
+        if json:
+            from sparkwright.console.json_lines import JsonLines
+
+            chosen.fleet.subscribers = [JsonLines()]
+            return
+        many = rows and not diff and len(chosen.hosts) > 1
+        lines = _lines(diff, many=many)
+        lines.hosts([host.name for host in chosen.hosts])
+        self._summary = Summary(self._snippet, lines.write)
+        chosen.fleet.subscribers = [lines, Tables(lines.write), *([] if many else [self._summary])]
+
+    def serves(self, one: Served) -> None:
+        """Remember what a host is to serve, for the panel."""
+        if self._summary is not None:
+            self._summary.serves(one)
+
+    def _snippet(self, one: Served) -> str:
+        from sparkwright.app.questions import client_settings  # only where something changed
+
+        return client_settings.text(self._project, one)
+
+
+def _lines(diff: bool, *, many: bool) -> Any:
+    """Every task of a host; of many hosts one row each, unless their differences are asked for."""
+    if many and sys.stdout.isatty():
+        from sparkwright.console.host_table import HostTable
+
+        return HostTable()
+    if many:
+        from sparkwright.console.host_lines import HostLines
+
+        return HostLines()
+    if sys.stdout.isatty():
+        from sparkwright.console.live import Live
+
+        return Live(diff=diff)
+    return Lines(diff=diff)
+
+
+def _ask_stop(hosts: str) -> bool:
+    """Ctrl-C: stop the runs at a safe point, or leave them running? Without a person to ask they are left."""
+    if not sys.stdin.isatty():
+        return False
+    try:
+        answer = input(f"\n{hosts}: leave it running (l, default) or stop it at the next safe point (s)? ")
+    except (EOFError, KeyboardInterrupt):
+        return False
+    return answer.strip().lower().startswith("s")

@@ -1,0 +1,105 @@
+"""What a module that is only asked must answer, before anything is made of it: a table by module, checked in one place."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sparkwright.doctor.fixes import MENDS
+from sparkwright.engines.vllm.logs.logs import FIELDS
+from sparkwright.errors import Failed
+from sparkwright.protocol.event_kinds import COUNT, said
+from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
+from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, within
+
+#: a user's name as it stands in a command that a person is shown
+USER = re.compile(r"[\w.@+-]{1,64}")
+IPV4 = re.compile(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}")
+#: of an image, or of none
+IMAGE_ID = re.compile(f"(?:{DIGEST.pattern})?")
+#: seconds since the epoch, as an engine reads them
+MOMENT = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
+#: where a host hands a model out: itself, over http
+URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
+
+
+def a_file(value: Any) -> str:
+    """A shape: the name of a file inside a folder."""
+    why = why_not_a_file(value) if isinstance(value, str) else "is not text"
+    if why:
+        raise ValueError(why)
+    return str(value)
+
+
+FINDING: dict[str, Shape] = {
+    "check": line,
+    "verdict": frozenset(("ok", "warning", "bad", "unknown")),
+    "evidence": said,
+    **dict.fromkeys(("fix", "source"), Usual(said, "")),
+    "mend": Usual(frozenset(("", *MENDS)), ""),
+}
+#: of engines/vllm/logs/logs.py
+STATE: dict[str, Shape] = {
+    **dict.fromkeys(FIELDS, (None, bool, float, line, [object])),
+    "evidence": {str: str},
+    "stage_s": {str: float},
+    "warnings": [str],
+}
+MODEL: dict[str, Shape] = {
+    **dict.fromkeys(("dir", "id", "commit"), line),
+    "size_bytes": COUNT,
+    "changed": [line],
+    "used_by": [line],
+}
+IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
+#: what spark.lock keeps of an image and of a model
+MANIFEST: dict[str, Shape] = {"platform": line, **dict.fromkeys(("digest", "config"), DIGEST), "size_bytes": COUNT}
+FILE: dict[str, Shape] = {"path": a_file, "size_bytes": COUNT}
+
+ANSWERS: dict[str, dict[str, Shape]] = {
+    "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
+    "inspect_server": {
+        **dict.fromkeys(("name", "image"), line),
+        "models": {str: (None, COUNT)},
+        "port": within(1, 65535),
+        **dict.fromkeys(("loopback", "server_key"), bool),
+    },
+    "engine_log": {"state": STATE, "known": bool, "text": str},
+    "models": {"models": [MODEL]},
+    "verify_model": {"dir": line, "wrong": [line], "files": COUNT, "size_bytes": COUNT},
+    "prune_images": {"images": [IMAGE], "freed_bytes": float},
+    "inspect_image": {
+        "present": bool,
+        **dict.fromkeys(("id", "impostor"), IMAGE_ID),
+        **dict.fromkeys(("platform", "host_platform"), line),
+        "digests": [DIGEST],
+        "layers": [DIGEST],
+        "size_bytes": COUNT,
+        "free_bytes": (None, COUNT),
+        "tools": [line],
+        "addresses": [IPV4],
+        "names": {"tags": {str: IMAGE_ID}, "nameless": [IMAGE_ID], "at": MOMENT},
+    },
+    "send_image": {"address": line},
+    "adopt_image": {"id": IMAGE_ID, "undone": [line]},
+    "undo_load": {"undone": [line]},
+    "share_model": {"urls": [URL]},
+    "lock_image": {
+        "digest": DIGEST,
+        "platforms": Usual([line], []),
+        **dict.fromkeys(("engine_version", "created"), Usual((None, line), None)),
+        "size_bytes": Usual((None, COUNT), None),
+        "manifests": Usual([MANIFEST], []),
+    },
+    "lock_model": {"commit": COMMIT, "files": [FILE]},
+    "bench_cells": {"cells": {str: {str: object}}},
+}
+
+
+def checked(module: str, data: dict[str, Any], *, host: str) -> dict[str, Any]:
+    """What a module found, as its row of the table says. Raises Failed when a host answers something else."""
+    try:
+        found: dict[str, Any] = fitted(data, ANSWERS.get(module, {}), module)
+    except ValueError as error:
+        raise Failed(f"its answer can't be used: {error}.", where=host) from None
+    return found

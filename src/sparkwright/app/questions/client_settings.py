@@ -1,0 +1,104 @@
+"""The settings of a client, from a running server: as text that a template makes, or as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.app import session
+from sparkwright.app.connect import Chosen
+from sparkwright.app.plans import planning
+from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.questions import fan_out, served
+from sparkwright.app.templates import rendered
+from sparkwright.console.out import say, say_error, say_json
+from sparkwright.console.summary import Served
+from sparkwright.engines.vllm import endpoints
+from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.fleet.fleet import Member
+from sparkwright.project import recipe
+from sparkwright.project.folder import Project
+from sparkwright.project.lock import lockfile
+from sparkwright.project.recipe.recipe import KEY_VARIABLE
+
+
+def show(chosen: Chosen, *, json: bool) -> list[int]:
+    """Print each host's settings. Returns the exit codes."""
+    found: dict[str, Served | SparkwrightError] = {}
+
+    def ask(member: Member) -> None:
+        try:
+            found[member.host.name] = asked(chosen, member)
+        except SparkwrightError as error:
+            found[member.host.name] = error
+
+    try:
+        chosen.fleet.each(chosen.fleet.members, ask)
+    finally:
+        fan_out.close(chosen.fleet.members)
+    codes = []
+    for host in (member.host.name for member in chosen.fleet.members):
+        one = found[host]
+        codes.append(int(one.exit) if isinstance(one, SparkwrightError) else 0)
+        if isinstance(one, SparkwrightError):
+            say_error(one, json=json, host=host)
+        elif json:
+            say_json(settings(one))
+        else:
+            say(text(chosen.project, one), end="")
+    return codes
+
+
+def asked(chosen: Chosen, member: Member) -> Served:
+    """What a host serves now, as its running container and its server say. Raises Failed where none answers."""
+    host = member.host
+    wanted = planning.recipe_of(chosen.project, host)
+    known = planning.entries(lockfile.load(lock_folder(chosen.project, host)), wanted)
+    names = recipe.scope(host, planning.user_of(host), wanted, known)
+    args = {"spec": names["container"], "base_url": names["base_url"], "recipe": wanted.name, "host": host.name}
+    now = served.read(served.Server, session.look(chosen.fleet, member, "inspect_server", args))
+    models: dict[str, int | None] = now["models"]
+    if not models:
+        raise Failed("the server does not tell which models it serves.", where=host.name)
+    model = wanted.served_name if wanted.served_name in models else next(iter(models))
+    url, reach = planning.address(host, now["port"], loopback=now["loopback"])
+    key = (names["recipe"]["server_key"] or KEY_VARIABLE) if now["server_key"] else ""
+    return Served(
+        host=host.name,
+        recipe=wanted.name,
+        image=now["image"],
+        model="",
+        commit="",
+        served_name=model,
+        url=url,
+        reach=reach,
+        max_model_len=models[model],
+        key_variable=key,
+    )
+
+
+def settings(one: Served) -> dict[str, Any]:
+    """As an object. Lengths are in tokens, null for one that the server does not tell."""
+    return {
+        "host": one.host,
+        "base_url": f"{one.url}/v1",
+        "model": one.served_name,
+        "context_length": one.max_model_len,
+        "max_tokens": endpoints.answer_tokens(one.max_model_len),
+        "api_key_variable": one.key_variable,
+        "reach": one.reach,
+        "image": one.image,
+    }
+
+
+def text(project: Project, one: Served) -> str:
+    """As templates/client.j2 of the project says."""
+    names = {
+        "host": one.host,
+        "url": one.url,
+        "model": one.served_name,
+        "max_model_len": one.max_model_len,
+        "max_tokens": endpoints.answer_tokens(one.max_model_len),
+        "reach": one.reach,
+        "key": one.key_variable,
+    }
+    return rendered(project.root, "client.j2", names)

@@ -1,0 +1,109 @@
+"""What `diagnose` asks of hosts, and what becomes of their answers. The text is laid out by console/diagnosis.py."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.app.connect import Chosen, choose
+from sparkwright.app.questions import fan_out
+from sparkwright.console.out import say_json
+from sparkwright.engines.vllm import key_file
+from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.fleet.fleet import Member
+from sparkwright.project import recipe
+from sparkwright.project.inventory.host import Host
+
+#: what programs get, in this order; a host that gave no answer has all of them
+FIELDS: dict[str, Any] = {
+    "schema": 1,
+    "state": "",
+    "summary": "",
+    "fix": "",
+    "error": "",
+    "exit": 0,
+    "tok_per_s": None,
+    "expected_tok_per_s": None,
+    "expected_by": None,
+    "container": {},
+    "gpu": {},
+    "causes": [],
+    "sandbox": False,
+}
+
+
+def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
+    """Ask every host of the pattern, print, and return the exit codes."""
+    if token_s < 0:
+        raise Refused(f"--token-s must be at least 0, got {token_s:g}.")
+    chosen = choose(pattern)
+    if sys.stderr.isatty() and not json:
+        print("Looking, and measuring what is idle: up to a minute.", file=sys.stderr)
+    try:
+        rows = ask(chosen, token_s)
+    finally:
+        fan_out.close(chosen.fleet.members)
+    if json:
+        for row in rows:
+            say_json(row)
+    else:
+        from sparkwright.console import diagnosis
+
+        diagnosis.show(rows)
+    return [row["exit"] for row in rows]
+
+
+def ask(chosen: Chosen, token_s: float) -> list[dict[str, Any]]:
+    """Every host's diagnosis, in the order of the inventory; a host that can't be asked has one too."""
+    members = chosen.fleet.members
+    abouts = {member.host.name: about(chosen, member.host) for member in members}
+    for member in members:
+        with contextlib.suppress(SparkwrightError):  # one that can't be used is not needed to look
+            given = chosen.inventory.secrets(member.host)
+            member.secrets = {name: given[name] for name in (key_file.VARIABLE,) if name in given}
+
+    def header(member: Member) -> dict[str, Any]:
+        asked = {name: value for name, value in abouts[member.host.name].items() if name != "error"}
+        return {"verb": "diagnose", "token_s": token_s, **asked}
+
+    answers = fan_out.everyone(members, header, "diagnosis")
+    return [_row(one.host, answer, abouts[one.host.name]) for one, answer in zip(members, answers, strict=True)]
+
+
+def about(chosen: Chosen, host: Host) -> dict[str, Any]:
+    """What the user's files say of a host's server; a mistake in them is told and hides nothing."""
+    if not host.recipe:
+        return {}
+    try:
+        wanted = recipe.load(chosen.project.root, host.recipe)
+    except SparkwrightError as error:
+        return {"error": str(error)}
+    return {
+        "container": wanted.file.container.name,
+        "base_url": f"http://127.0.0.1:{recipe.serve_port(host, wanted)}",
+        "model": wanted.served_name,
+        "model_id": wanted.file.model.id,
+        "tok_per_s": wanted.file.expect.tok_per_s,
+        "platform": wanted.file.platform,
+    }
+
+
+def _row(host: Host, answer: fan_out.Answer, known: Mapping[str, Any]) -> dict[str, Any]:
+    """A host's answer as programs get it."""
+    if isinstance(answer, SparkwrightError):
+        state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
+        said = {"state": state, "summary": str(answer), "error": str(answer), "exit": int(answer.exit)}
+    else:
+        said = {name: answer[name] for name in FIELDS if name in answer}
+    row = {"host": host.name, **FIELDS, **said}
+    if "error" in known:
+        unread = {
+            "cause": "the host's recipe can't be read",
+            "verdict": "unknown",
+            "evidence": known["error"],
+            "fix": "",
+        }
+        row["causes"] = [*row["causes"], unread]
+    return row

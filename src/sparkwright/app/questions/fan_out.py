@@ -1,0 +1,57 @@
+"""One short question to many hosts at once: no run, no events to follow, one answer each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sparkwright.errors import Exit, Failed, SparkwrightError
+from sparkwright.fleet.fleet import Member, broke
+from sparkwright.protocol.events import Event
+from sparkwright.remote import FORKS
+
+Answer = Event | SparkwrightError
+
+
+def everyone(members: Sequence[Member], header_of: Callable[[Member], dict[str, Any]], kind: str) -> list[Answer]:
+    """The first event of this kind from each member, in their order; why there is none, where there is none.
+
+    Connections stay open. Ctrl-C is the caller's: nothing runs on the hosts that could be left running.
+    """
+    pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
+    try:
+        return list(pool.map(lambda member: _ask(member, header_of(member), kind), members))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def close(members: Sequence[Member]) -> None:
+    """Let go of every host."""
+    for member in members:
+        if member.link is not None:
+            member.link.close()
+
+
+def _ask(member: Member, header: dict[str, Any], kind: str) -> Answer:
+    """A member that could not be asked is connected to anew the next time."""
+    try:
+        for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
+            if one["event"] == kind:
+                return one
+            if one["event"] == "recap":
+                return _refusal(one)
+        return Failed("the host gave no answer.")
+    except SparkwrightError as error:
+        close([member])
+        member.link = None
+        error.where = "" if error.where == member.host.name else error.where
+        return error
+    except Exception as error:
+        return broke(error)
+
+
+def _refusal(recap: Event) -> SparkwrightError:
+    error = Failed(str(recap["msg"]))
+    error.exit = Exit(recap["exit"])
+    return error

@@ -1,0 +1,175 @@
+"""What `status` asks of hosts, and what becomes of their answers. The table is drawn by console/status_table.py."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright.app.connect import Chosen
+from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.questions import fan_out
+from sparkwright.console.out import say_json
+from sparkwright.console.status_row import Row
+from sparkwright.errors import Exit, Failed, SparkwrightError
+from sparkwright.fleet.fleet import Member
+from sparkwright.health.judge import EXITS
+from sparkwright.health.record import checked
+from sparkwright.project import recipe
+from sparkwright.project.lock import lockfile
+
+#: how the command exits for each state: those of a check, and those that only this moment has
+CODES: dict[str, Exit] = {str(state): code for state, code in EXITS.items()} | {
+    "up": Exit.OK,
+    "in progress": Exit.INCONCLUSIVE,
+}
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """What the user's files say a host serves. digest, commit: of the lock, empty when it does not know."""
+
+    recipe: str = ""
+    container: str = ""
+    digest: str = ""
+    commit: str = ""
+
+
+def once(chosen: Chosen, *, json: bool) -> list[int]:
+    """Ask everybody, print, and return the exit codes."""
+    try:
+        rows = ask(chosen, pinned(chosen))
+    finally:
+        fan_out.close(chosen.fleet.members)
+    if json:
+        _print_json(rows)
+    else:
+        from sparkwright.console import status_table
+
+        status_table.show(rows)
+    return [row.exit for row in rows]
+
+
+def watch(chosen: Chosen, *, every_s: float, json: bool) -> int:
+    """Ask again and again over the same connections, until Ctrl-C."""
+    from sparkwright.console import status_table
+
+    wanted = pinned(chosen)
+    screen = status_table.Screen() if not json and sys.stdout.isatty() else None
+    try:
+        while True:
+            started_s = time.monotonic()
+            rows = ask(chosen, wanted)
+            if json:
+                _print_json(rows)
+            elif screen is not None:
+                screen.update(rows)
+            else:
+                status_table.show(rows)
+            sys.stdout.flush()
+            time.sleep(max(0.0, every_s - (time.monotonic() - started_s)))
+    except KeyboardInterrupt:
+        return Exit.OK
+    finally:
+        if screen is not None:
+            screen.close()
+        fan_out.close(chosen.fleet.members)
+
+
+def ask(chosen: Chosen, wanted: Mapping[str, Pinned]) -> list[Row]:
+    """One question to each host, all at once; a host that can't be asked is a row too."""
+    members = chosen.fleet.members
+
+    def header(member: Member) -> dict[str, Any]:
+        return {"verb": "status", "container": wanted[member.host.name].container}
+
+    answers = fan_out.everyone(members, header, "status")
+    return [_row(member, answer, wanted[member.host.name]) for member, answer in zip(members, answers, strict=True)]
+
+
+def _row(member: Member, answer: fan_out.Answer, wanted: Pinned) -> Row:
+    if isinstance(answer, SparkwrightError):
+        return _unasked(member, answer, wanted)
+    try:
+        return row_of(member.host.name, answer, wanted, time.time())
+    except ValueError as error:
+        return _unasked(member, Failed(f"its answer can't be used: {error}"), wanted)
+
+
+def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:
+    """A host's answer as a row. A check that is overdue says nothing of the present. Raises ValueError for what is none."""
+    told = event["record"]
+    record = checked(told)
+    state, why = told["state"], told["why"] if event["live"] else record.sentence
+    if event["late"] and not event["live"]:
+        state, why = "unknown", f"the check is overdue; at the last one it was {state}"
+    digest = record.serves.image.partition("@")[2]
+    started_s = record.container.started_s if record.container.status == "running" else None
+    behind = [
+        *(["image"] if wanted.digest and digest and wanted.digest != digest else []),
+        *(["model"] if wanted.commit and record.serves.commit and wanted.commit != record.serves.commit else []),
+    ]
+    return Row(
+        host=name,
+        state=state,
+        why=why,
+        recipe=wanted.recipe,
+        image=record.serves.image.partition("@")[0],
+        digest=digest,
+        engine_version=record.serves.engine_version,
+        model=record.serves.model,
+        commit=record.serves.commit,
+        tok_per_s=record.speed.tok_per_s,
+        baseline_tok_per_s=record.speed.baseline_tok_per_s,
+        up_s=None if started_s is None else max(0.0, now_s - started_s),
+        memory_available_bytes=event["memory_available_bytes"],
+        memory_total_bytes=event["memory_total_bytes"],
+        drift=None if event["live"] or event["late"] else record.drift,
+        behind=tuple(behind),
+        checked_s=None if event["live"] else max(0.0, now_s - record.time_s),
+        live=event["live"],
+        scheduled=record.every_s > 0,
+        outdated=event["outdated"],
+        late=event["late"],
+        busy=event["busy"],
+        interrupted=event.get("interrupted", ""),
+        sandbox=record.sandbox,
+        exit=int(CODES.get(state, Exit.INCONCLUSIVE)),
+    )
+
+
+def pinned(chosen: Chosen) -> dict[str, Pinned]:
+    """What the files say of each host. A mistake in a recipe or the lock does not hide what runs."""
+    locks: dict[Path, lockfile.Lock] = {}
+    found = {}
+    for host in chosen.hosts:
+        found[host.name] = Pinned(host.recipe or "")
+        if not host.recipe:
+            continue
+        try:
+            wanted = recipe.load(chosen.project.root, host.recipe)
+            folder = lock_folder(chosen.project, host)
+            lock = locks.setdefault(folder, lockfile.load(folder)) if folder not in locks else locks[folder]
+        except SparkwrightError:
+            continue
+        model = wanted.file.model
+        image, commit = lock.image(wanted.image) or {}, lock.model(model.id, model.revision) or {}
+        found[host.name] = Pinned(
+            *(host.recipe, wanted.file.container.name), image.get("digest", ""), commit.get("commit", "")
+        )
+    return found
+
+
+def _unasked(member: Member, error: SparkwrightError, wanted: Pinned) -> Row:
+    state = "unreachable" if error.exit is Exit.UNREACHABLE else "unknown"
+    why = str(error).removeprefix("unreachable: ")
+    return Row(member.host.name, state, why, wanted.recipe, error=str(error), exit=int(error.exit))
+
+
+def _print_json(rows: list[Row]) -> None:
+    for row in rows:
+        told = asdict(row)
+        say_json(told if row.error else {name: value for name, value in told.items() if name != "error"})

@@ -1,0 +1,197 @@
+"""What `doctor` asks of hosts, how the answers are shown, and the mends that a person agreed to."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.app import session
+from sparkwright.app.connect import Chosen, choose
+from sparkwright.app.plans import planning
+from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.console import grid, tables
+from sparkwright.console.out import say, say_json
+from sparkwright.doctor.checks import clock
+from sparkwright.doctor.fixes import MENDS
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.fleet.fleet import Member
+from sparkwright.project import recipe
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.lock import lockfile
+
+COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
+
+
+@dataclass
+class Seen:
+    """One host's answer. error: why there is none. mended: what was done. broken: what was tried in vain."""
+
+    host: str
+    findings: list[dict[str, Any]] = field(default_factory=list)
+    user: str = ""
+    error: str = ""
+    error_exit: Exit = Exit.OK
+    mended: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    @property
+    def bad(self) -> bool:
+        return any(one["verdict"] == "bad" for one in self.findings)
+
+    @property
+    def mends(self) -> list[str]:
+        """What may be done about it, each once."""
+        return list(dict.fromkeys(one["mend"] for one in self.findings if one["mend"]))
+
+    @property
+    def exit(self) -> Exit:
+        """How the command ends for this host."""
+        return self.error_exit if self.error else Exit.FAILED if self.bad or self.broken else Exit.OK
+
+
+def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> list[Exit]:
+    """Look, show; with fix: show what would be done, ask, do it, and look again over a new login."""
+    seen = look(choose(pattern))
+    wanted = {one.host: one.mends for one in seen if one.mends} if fix else {}
+    if wanted:
+        if not json:
+            _show(seen)
+        for line in _announced(seen):
+            say(line, file=sys.stderr if json else sys.stdout)
+        if agreed():
+            seen = _mend(pattern, seen, wanted)
+        elif not json:
+            return [one.exit for one in seen]
+    if json:
+        for one in seen:
+            say_json(_json(one))
+    else:
+        _show(seen)
+        if fix and not wanted:
+            say("There is nothing that sparkwright may mend by itself.")
+    return [one.exit for one in seen]
+
+
+def look(chosen: Chosen) -> list[Seen]:
+    """Every host's findings, in the order of the inventory. Closes the connections."""
+    chosen.fleet.connect()
+    answers: dict[str, Seen] = {}
+
+    def ask(member: Member) -> None:
+        name = member.host.name
+        found = session.look(chosen.fleet, member, "doctor", _wanted(chosen, member.host))
+        now_s = time.time()
+        beside = clock.against(found["now_s"], now_s, found["user"])
+        answers[name] = Seen(name, [*found["findings"], beside.to_json()], found["user"])
+
+    try:
+        chosen.fleet.each(chosen.fleet.members, ask)
+    finally:
+        chosen.fleet.close()
+    return [answers.get(member.host.name) or _unanswered(member) for member in chosen.fleet.members]
+
+
+def _mend(pattern: str, seen: Sequence[Seen], wanted: Mapping[str, Sequence[str]]) -> list[Seen]:
+    """Do what was agreed to. The look after it has connections of its own: a login keeps the groups it began with."""
+    chosen = choose(pattern)
+    mended: dict[str, list[str]] = {one.host: [] for one in seen}
+    broken: dict[str, list[str]] = {one.host: [] for one in seen}
+    users = {one.host: one.user for one in seen}
+
+    def act(member: Member) -> None:
+        name = member.host.name
+        member.secrets = chosen.inventory.secrets(member.host)
+        for one in wanted[name]:
+            args = {"name": one, "user": users[name]}
+            try:
+                session.look(chosen.fleet, member, "fix", args, exclusive=True, become=True)
+            except SparkwrightError as error:
+                broken[name].append(str(error))
+            else:
+                mended[name].append(one)
+
+    try:
+        chosen.fleet.each([member for member in chosen.fleet.members if member.host.name in wanted], act)
+    finally:
+        chosen.fleet.close()
+    again = look(choose(pattern))
+    for one in again:
+        one.mended, one.broken = mended[one.host], broken[one.host]
+    return again
+
+
+def _wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
+    """What the host's recipe asks of it, as arguments of the module; next to nothing without a recipe."""
+    known: dict[str, Any] = {**recipe.DEFAULTS, **host.vars}
+    about = {"host": host.name, "ollama": str(known["ollama"]), "reserve_gib": float(known["reserve_gib"])}
+    if not host.recipe:
+        return about
+    wanted = planning.recipe_of(chosen.project, host)
+    entry = lockfile.load(lock_folder(chosen.project, host)).image(wanted.image)
+    return {
+        **about,
+        "recipe": wanted.name,
+        "container": wanted.file.container.name,
+        "port": recipe.serve_port(host, wanted),
+        "image": wanted.image,
+        "platforms": list((entry or {}).get("platforms") or []) or None,
+        "utilization": wanted.memory_utilization,
+        "ipc": wanted.file.container.ipc,
+        "model_dir": wanted.file.model.dir,
+    }
+
+
+def _unanswered(member: Member) -> Seen:
+    recap = member.recap or {"msg": "no answer.", "exit": Exit.UNREACHABLE}
+    return Seen(member.host.name, error=recap["msg"], error_exit=Exit(recap["exit"]))
+
+
+# -- what a person sees --------------------------------------------------------------------------------------------------
+
+
+def _announced(seen: Sequence[Seen]) -> list[str]:
+    rows = [(one.host, one.user, name) for one in seen for name in one.mends]
+    lines = [f"  {host}: {MENDS[name].by_hand(user)}   # {MENDS[name].says}" for host, user, name in rows]
+    return ["", "This can be done now:", *lines]
+
+
+def _show(seen: Sequence[Seen]) -> None:
+    from sparkwright.console.live import styled
+    from sparkwright.console.terminal import terminal
+
+    console = terminal()
+    for one in seen:
+        if len(seen) > 1:
+            console.print()
+            console.print(one.host, style="bold")
+        if one.error:
+            console.print(styled("failed", one.error), soft_wrap=True)
+            continue
+        for style, text in tables.lines([_row(finding) for finding in one.findings], COLUMNS, grid.width()):
+            console.print(styled(style, text), soft_wrap=True)
+        for name in one.mended:
+            console.print(styled("changed", f"mended: {name}: {MENDS[name].says}"), soft_wrap=True)
+        for said in one.broken:
+            console.print(styled("failed", f"not mended: {said}"), soft_wrap=True)
+        console.print(_counted(one))
+
+
+def _row(finding: Mapping[str, Any]) -> dict[str, Any]:
+    source = f" [{finding['source']}]" if finding["source"] and finding["verdict"] in ("warning", "bad") else ""
+    return {**finding, "evidence": f"{finding['evidence']}{source}"}
+
+
+def _counted(one: Seen) -> str:
+    counts = {name: sum(row["verdict"] == name for row in one.findings) for name in ("bad", "warning", "unknown", "ok")}
+    return f"{one.host}: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def _json(one: Seen) -> dict[str, Any]:
+    if one.error:
+        return {"host": one.host, "error": one.error, "exit": int(one.exit)}
+    rows = [{**row, "mend": bool(row["mend"])} for row in one.findings]
+    more = {"mended": one.mended, "not_mended": one.broken, "bad": one.bad}
+    return {"host": one.host, "findings": rows, **more, "exit": int(one.exit)}

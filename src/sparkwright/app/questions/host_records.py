@@ -1,0 +1,143 @@
+"""What `history`, `incident` and `unlock` ask of hosts, and how the answers are shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sparkwright.app.connect import choose
+from sparkwright.console.out import say, say_error, say_json
+from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
+from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.protocol.events import Event
+from sparkwright.trust import evidence
+from sparkwright.trust.bounds import PARTS, clean, json_of
+from sparkwright.trust.shapes import fitted, line, moment
+
+
+def history(pattern: str, last: int, *, json: bool) -> list[int]:
+    """Print the acts on each host. Returns the exit codes."""
+    answers, codes = _ask(pattern, {"verb": "history"}, json=json)
+    for host, events in answers.items():
+        rows = [one for one in events if one["event"] == "history"][:last]
+        if json:
+            for row in rows:
+                say_json({**{k: v for k, v in row.items() if k not in ("event", "time")}, "host": host})
+            continue
+        for row in rows:
+            for text in _act(host, row):
+                say(text)
+        if not rows:
+            say(f"{host}: nothing was done to its server yet")
+    return codes
+
+
+def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
+    """Write each host's bundle into a folder. Returns the exit codes."""
+    answers, codes = _ask(pattern, {"verb": "incident", "run": run}, json=json)
+    for host, events in answers.items():
+        try:
+            found, files = _bundle(host, events, run)
+            folder = Path(to) if to else Path("incidents") / host / found
+            folder = folder / host if to and len(answers) > 1 else folder
+            evidence.keep(folder, files)
+        except SparkwrightError as error:
+            say_error(error, json=json, host=host)
+            codes.append(int(error.exit))
+            continue
+        if json:
+            say_json({"host": host, "incident": found, "folder": str(folder), "files": sorted(files)})
+            continue
+        say(f"{folder}: {', '.join(sorted(files))}")
+        say(_why(files.get("about.json", "")), end="")
+    return codes
+
+
+def _bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str]]:
+    """The incident's name and its files. Raises Failed when what came is not one bundle, and that of the run asked for."""
+    files = [one for one in events if one["event"] == "file"]
+    other = next((one for one in events if one["event"] == "raw"), None)
+    if other is not None:
+        raise Failed(f"this is no part of an incident: {other['text']:.200}", where=host)
+    found = {one["incident"] for one in files}
+    if len(found) != 1 or (run and run not in found):
+        raise Failed(f"the answer is not the bundle of {run or 'one incident'}.", where=host)
+    return found.pop(), {one["name"]: one["text"] for one in files}
+
+
+def _why(about: str) -> str:
+    """When it was and what went wrong, one line; empty when the bundle does not say."""
+    try:
+        told = fitted(clean(json_of(about, most_parts=PARTS)), {"time": moment, "why": line}, "about.json")
+    except ValueError:
+        return ""
+    return f"  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(told['time']))}  {told['why']}\n"
+
+
+def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
+    """Show who holds one host's lock, and do what `decide` says: stop, kill, forget, or nothing."""
+    chosen = choose(host)
+    if len(chosen.hosts) != 1:
+        raise Refused("`unlock` takes one host at a time.")
+    fleet, member = chosen.fleet, chosen.fleet.members[0]
+    try:
+        told = next((one for one in _answer(fleet, member, {"verb": "lock"}) if one["event"] == "lock"), None)
+        if told is None:
+            raise Failed("the host does not say who holds its lock.", where=member.host.name)
+        if told["owner"] is None:
+            say(f"{member.host.name}: nobody holds the lock")
+            return Exit.OK
+        how = decide(told)
+        if not how:
+            say("left as it is")
+            return Exit.OK
+        for one in _answer(fleet, member, {"verb": "unlock", "how": how, "run": told["owner"]["run"]}):
+            say(one.get("text", ""))
+    finally:
+        fleet.close()
+    return Exit.OK
+
+
+def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> tuple[dict[str, list[Event]], list[int]]:
+    """What each host answers, by name, and the exit code of each."""
+    chosen = choose(pattern)
+    answers: dict[str, list[Event]] = {}
+
+    def ask(member: Member) -> None:
+        answers[member.host.name] = _answer(chosen.fleet, member, header)
+
+    try:
+        chosen.fleet.each(chosen.fleet.members, ask)
+    finally:
+        chosen.fleet.close()
+    for member in chosen.fleet.members:
+        if member.recap is not None:
+            error = SparkwrightError(str(member.recap["msg"]))
+            error.exit = Exit(member.recap["exit"])
+            say_error(error, json=json, host=member.host.name)
+    codes = [member.recap["exit"] if member.recap else Exit.OK for member in chosen.fleet.members]
+    return {name: answers[name] for name in sorted(answers)}, codes
+
+
+def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:
+    """A request's events. Raises Failed with the host's words when it refuses."""
+    events = fleet.request(member, header, counted=False)
+    refused = next((one for one in events if one["event"] == "recap"), None)
+    if refused is not None:
+        error = Failed(refused["msg"])
+        error.exit = Exit(refused["exit"])
+        raise error
+    return events
+
+
+def _act(host: str, row: Event) -> list[str]:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["at"]))
+    figures = ", ".join(f"{value} {name}" for name, value in (row.get("measured") or {}).items() if value is not None)
+    lines = [f"{when}  {host}  {row['what']}  by {row.get('who') or 'unknown'}  (run {row.get('run')})"]
+    lines += [f"    {change['field']}: {change['before']} -> {change['after']}" for change in row.get("changed") or ()]
+    lines += [f"    {row['image']}"] if row.get("image") else []
+    lines += [f"    {row['model']} @ {row['commit']}"] if row.get("model") else []
+    lines += [f"    measured: {figures}"] if figures else []
+    return lines + ([f"    why: {row['why']}"] if row.get("why") else [])

@@ -1,0 +1,71 @@
+"""What `report` asks of hosts, and the page it writes."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sparkwright import html
+from sparkwright.app.connect import Chosen
+from sparkwright.app.questions import fan_out
+from sparkwright.console.out import error_row, say, say_json
+from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.host.state import write_atomically
+
+UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def seconds_of(text: str) -> float:
+    """90m, 12h, 7d, 2w as seconds. Raises Refused for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip())
+    if not found or float(found[1]) <= 0:
+        raise Refused(f"--since takes a time like 90m, 12h, 7d or 2w, not {text!r}.")
+    return float(found[1]) * UNITS_S[found[2]]
+
+
+def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
+    """Ask every host for its checks and write the page. Returns the exit codes."""
+    whole_s = seconds_of(since)
+    until_s = time.time()
+    since_s = until_s - whole_s
+    hosts = ask(chosen, since_s, until_s)
+    if json:
+        for one in hosts:
+            rows = [] if one.error else [asdict(span) for span in one.spans]
+            about: dict[str, Any] = {"host": one.name, "span_s": one.span_s, "checks": len(one.checks), "spans": rows}
+            say_json({**about, **(error_row(one.error, one.error_exit) if one.error else {})})
+    else:
+        path = Path(to)
+        try:
+            write_atomically(path, html.page(hosts, since_s, until_s).encode(), mode=0o644)
+        except OSError as error:
+            raise Refused(f"can't be written: {error.strerror}.", where=str(path)) from None
+        say(
+            f"{path}: {len(hosts)} host{'s' if len(hosts) != 1 else ''}, {sum(len(one.checks) for one in hosts)} checks"
+        )
+        for one in hosts:
+            if one.error:
+                say(f"{one.name}: {one.error}")
+    return [one.error_exit for one in hosts]
+
+
+def ask(chosen: Chosen, since_s: float, until_s: float) -> list[html.Host]:
+    """The checks of every host since then; one that can't be asked has an error instead."""
+    members = chosen.fleet.members
+    try:
+        answers = fan_out.everyone(members, lambda member: {"verb": "checks", "since_s": since_s}, "checks")
+    finally:
+        fan_out.close(members)
+    return [_host(member.host.name, answer, since_s, until_s) for member, answer in zip(members, answers, strict=True)]
+
+
+def _host(name: str, answer: fan_out.Answer, since_s: float, until_s: float) -> html.Host:
+    if not isinstance(answer, SparkwrightError):
+        try:
+            return html.of(name, answer, since_s, until_s)
+        except ValueError as error:
+            answer = Failed(f"its answer can't be used: {error}.")
+    return html.Host(name, since_s, until_s, error=str(answer), error_exit=int(answer.exit))

@@ -1,0 +1,101 @@
+"""Where `logs` reads: a saved file here, or the log of a container on a host. And how it is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.app import session
+from sparkwright.app.connect import reach
+from sparkwright.app.plans import planning
+from sparkwright.console import grid, state_table
+from sparkwright.console.out import error_row, say, say_json
+from sparkwright.engines.vllm.logs import log_text, logs
+from sparkwright.errors import Exit, Refused
+from sparkwright.fleet.fleet import Member
+from sparkwright.trust.visible import visible
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """What was read of one log. source: {"host": NAME} or {"file": PATH}. state: an EngineState as JSON, known when the
+    log holds a start. error: why there is none, with error_exit."""
+
+    source: Mapping[str, str]
+    state: Mapping[str, Any]
+    text: str = ""
+    known: bool = True
+    error: str = ""
+    error_exit: Exit = Exit.OK
+
+    @property
+    def exit(self) -> Exit:
+        """How a command about this log ends."""
+        if self.error:
+            return self.error_exit
+        if self.state["died"]:
+            return Exit.FAILED
+        return Exit.OK if self.known else Exit.INCONCLUSIVE
+
+
+def of_file(name: str, tail: int) -> list[Found]:
+    """A saved log with its last lines. Raises Refused when it can't be read."""
+    try:
+        with Path(name).open("rb") as saved:
+            state = logs.read(saved)
+            saved.seek(0)
+            lines: deque[bytes] = deque(saved, maxlen=tail)
+    except OSError as error:
+        raise Refused(f"can't be read: {error.strerror}.", where=name) from None
+    text = visible(log_text.plain(b"".join(lines).decode(errors="replace")))
+    return [Found({"file": name}, state.to_json(), text, known=state.known)]
+
+
+def of_hosts(pattern: str, tail: int) -> list[Found]:
+    """The logs of the containers that the hosts' recipes name."""
+    chosen = reach(pattern)
+    answers: dict[str, Mapping[str, Any]] = {}
+
+    def ask(member: Member) -> None:
+        container = planning.recipe_of(chosen.project, member.host).file.container
+        args = {"name": container.name, "tail": tail}
+        answers[member.host.name] = session.look(chosen.fleet, member, "engine_log", args)
+
+    try:
+        chosen.fleet.each(chosen.fleet.members, ask)
+    finally:
+        chosen.fleet.close()
+    return [_answer(member, answers.get(member.host.name)) for member in chosen.fleet.members]
+
+
+def _answer(member: Member, data: Mapping[str, Any] | None) -> Found:
+    source = {"host": member.host.name}
+    if data is not None:
+        return Found(source, data["state"], data["text"], known=data["known"])
+    recap = member.recap or {"msg": "no answer.", "exit": Exit.UNREACHABLE}
+    return Found(source, logs.EngineState().to_json(), error=recap["msg"], error_exit=Exit(recap["exit"]))
+
+
+def show(one: Found, *, state: bool, json: bool, titled: bool) -> None:
+    """Print one log, or its state; titled: with its host's name above."""
+    if json:
+        said = error_row(one.error, one.error_exit) if one.error else {}
+        body = one.state if state else {"text": one.text}
+        say_json({**one.source, **body, **said})
+    elif one.error:
+        say(f"{' '.join(one.source.values())}: {one.error}", file=sys.stderr)
+    else:
+        say("\n".join(_lines(one, state=state, titled=titled)))
+
+
+def _lines(one: Found, *, state: bool, titled: bool) -> Iterable[str]:
+    if titled:
+        yield f"{' '.join(one.source.values())}:"
+    if state:
+        yield from state_table.lines(one.state, grid.width())
+    elif one.text:
+        yield one.text.removesuffix("\n")

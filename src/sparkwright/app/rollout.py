@@ -1,0 +1,266 @@
+"""A rolling run from the command line: its pace, its record on the laptop, who is asked whether he serves, how it ended."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparkwright import program
+from sparkwright.app.connect import Chosen
+from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.console.words import names as named
+from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
+from sparkwright.fleet.fleet import GOOD, Member
+from sparkwright.fleet.guard import Guard, floors
+from sparkwright.fleet.record import Prints, Record, RecordFile, refuse_other
+from sparkwright.fleet.rollout import Roll
+from sparkwright.fleet.rollout_policy import Pace, sizes
+from sparkwright.project import playbook, recipe
+from sparkwright.project.lock import lockfile
+from sparkwright.protocol.events import event
+from sparkwright.remote import FORKS
+
+#: modules that take a server down; a play with one of them keeps `min_serving`
+TAKE_DOWN = ("stop_and_keep", "stopped")
+EVERYONE = "all"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command line says about rolling; what it leaves open is the playbook's. command: how to give it again."""
+
+    command: str = ""
+    canary: int = 0
+    serial: str = ""
+    max_fail_percentage: str = ""
+    resume: bool = False
+    skip_unreachable: bool = False
+
+    def pace(self, play: playbook.Play) -> Pace:
+        """How a play goes over its hosts. Raises Refused for what is no size and no percentage."""
+        if self.canary < 0:
+            raise Refused(f"--canary {self.canary} is no number of hosts.")
+        given, usual = sizes(self.serial), tuple(play.serial)
+        if self.canary and len(usual) > 1:
+            usual = usual[1:]  # [1, "25%"] begins with a canary of its own
+        return Pace(
+            canary=self.canary,
+            serial=given or usual,
+            max_fail_percentage=self._limit() if self.max_fail_percentage else play.max_fail_percentage,
+        )
+
+    def _limit(self) -> float:
+        try:
+            found = float(self.max_fail_percentage.removesuffix("%"))
+        except ValueError:
+            found = -1
+        if not 0 <= found <= 100:
+            raise Refused(f"--max-fail-percentage {self.max_fail_percentage} is no percentage.", fix="Give 0 to 100.")
+        return found
+
+
+class Trip:
+    """One playbook on its way over the chosen hosts. A run that only looks, or takes all at once, keeps no record."""
+
+    def __init__(self, chosen: Chosen, book: playbook.Playbook, given: playbook.Options, asked: Asked) -> None:
+        self._chosen = chosen
+        self._book = book
+        self._given = given
+        self._asked = asked
+        self._file = RecordFile(chosen.project.root, book.path.stem)
+        self._looks = _Looks(chosen)
+        self._last_play = {
+            host.name: n for n, play in enumerate(book.plays) for host in chosen.inventory.match(play.hosts)
+        }
+        self._paces = [asked.pace(play) for play in book.plays]
+        self.record: Record | None = None
+        self._kept = False
+        if not given.check and not all(play.file.read_only for play in book.plays):
+            self._begin()
+
+    def _begin(self) -> None:
+        names = [host.name for host in self._chosen.hosts]
+        if self._asked.resume:
+            record = self._file.load()
+            refuse_other(record, self._options(), self._prints)
+            self.record, self._kept = record, True
+            for member in self._chosen.fleet.members:
+                if member.host.name in record.under_way:
+                    self._chosen.fleet.tell(
+                        member, "was under way when this run was left: what ran there is looked at anew."
+                    )
+        elif any(pace.rolls(len(names)) for pace in self._paces):
+            self.record = Record(self._file.playbook, names, self._options())
+
+    # -- before and after ----------------------------------------------------------------------------------------
+
+    def may_begin(self) -> bool:
+        """Whether everyone is there. A rolling run does not begin with somebody missing, unless --skip-unreachable."""
+        fleet = self._chosen.fleet
+        if self.record is None:
+            return True
+        lost = [member.host.name for member in fleet.reach()]
+        if lost and not self._asked.skip_unreachable:
+            are = "is" if len(lost) == 1 else "are"
+            fleet.stopped = (
+                f"{named(lost)} {are} unreachable, so nothing was begun (--skip-unreachable leaves them out)"
+            )
+            return False
+        return True
+
+    def roll(self, n: int) -> Roll:
+        """How the n-th play goes over its hosts."""
+        play = self._book.plays[n]
+        if self._given.check or play.file.read_only:
+            return Roll(Pace(max_fail_percentage=100))
+        everyone = len(self._chosen.inventory.match(play.hosts)) if self.record is None else len(self.record.hosts)
+        return Roll(
+            self._paces[n],
+            everyone=everyone if self.record is not None else 0,
+            looks=_takes_down(play) and not play.acts_in_check,
+            guard=self._guard(play),
+            record=self.record,
+            save=self._save,
+            prints=self._prints,
+            finishes=frozenset(name for name, last in self._last_play.items() if last == n),
+        )
+
+    def tell(self) -> list[int]:
+        """Say what was done and what was not. Returns an exit code for what no host's recap says."""
+        fleet = self._chosen.fleet
+        if self.record is None and not fleet.stopped:
+            return []
+        begun = [member for member in fleet.members if member.recap is not None]
+        left = [member.host.name for member in fleet.members if member.recap is None]
+        if self.record is None and not left:
+            return []
+        ended = {member.host.name: Exit(member.recap["exit"]) for member in begun if member.recap is not None}
+        now = {name for name, code in ended.items() if code in GOOD}
+        earlier = [name for name in self.record.done if name not in ended] if self.record else []
+        unreachable = [name for name, code in ended.items() if code is Exit.UNREACHABLE]
+        resume = (
+            f"{program.name()} {self._asked.command} --resume"
+            if self.record and self.record.left and self._kept
+            else ""
+        )
+        fleet.say_last(
+            event(
+                "rolled",
+                host="",
+                playbook=self._file.playbook,
+                done=[name for name in ended if name in now],
+                earlier=earlier,
+                failed=[name for name in ended if name not in now and name not in unreachable],
+                unreachable=unreachable,
+                not_begun=left,
+                why=fleet.stopped,
+                resume=resume,
+            )
+        )
+        if not fleet.stopped or any(code not in GOOD for code in ended.values()):
+            return []
+        return [Exit.FAILED if now else Exit.REFUSED]
+
+    def left_behind(self, error: Inconclusive) -> None:
+        """The laptop leaves while hosts are at it: say how the rest goes on."""
+        if self._kept:
+            error.fix += f" Then `invoke {self._asked.command} --resume` goes on with the rest."
+
+    def close(self) -> None:
+        """Let go of the hosts that were only asked."""
+        self._looks.close()
+
+    def _save(self, record: Record) -> None:
+        self._file.save(record)
+        self._kept = True
+
+    # -- what it is made of --------------------------------------------------------------------------------------
+
+    def _guard(self, play: playbook.Play) -> Guard | None:
+        if not _takes_down(play):
+            return None
+        inventory = self._chosen.inventory
+        chosen = self.record.hosts if self.record else [host.name for host in self._chosen.hosts]
+        kept = floors(inventory.groups, inventory.min_serving, chosen, EVERYONE)
+        return Guard(kept, self._looks.serves) if kept else None
+
+    def _options(self) -> dict[str, Any]:
+        """What must be the same when it goes on."""
+        words = ("tags", "skip_tags", "start_at_task", "extra")
+        found: dict[str, Any] = json.loads(
+            json.dumps({word: getattr(self._given, word) for word in words}, default=dict)
+        )
+        return found
+
+    def _prints(self, name: str) -> Prints:
+        """What a host is made from now: its own values, the playbook, the recipe, the templates, what the lock pins."""
+        project, host = self._chosen.project, self._chosen.inventory.hosts.get(name)
+        if host is None:
+            return {f"hosts/{name}.yml": "gone"}
+        files = sorted((project.root / "templates").glob("*.j2"))
+        plays = json.dumps(self._book.plays[0].document.data, default=str)  # with what it includes
+        found = {_shown(self._book.path, project.root): _digest(plays)}
+        found |= {f"hosts/{name}.yml": _digest(repr(sorted(asdict(replace(host, where="", set_at={})).items())))}
+        if host.recipe:
+            wanted = recipe.load(project.root, host.recipe)
+            files.append(project.root / "recipes" / f"{host.recipe}.yml")
+            lock = lockfile.load(lock_folder(project, host))
+            image, model = lock.image(wanted.image), lock.model(wanted.file.model.id, wanted.file.model.revision)
+            found["spark.lock"] = f"{(image or {}).get('digest')} {(model or {}).get('commit')}"
+        return found | {_shown(path, project.root): _digest(path.read_text()) for path in files}
+
+
+class _Looks:
+    """Asks hosts whether they serve, beside the run: nothing of it is shown, and it leaves nothing in a host's journal."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        self._chosen = chosen
+        self._members = {member.host.name: member for member in chosen.fleet.members}
+        self._mine: list[Member] = []
+
+    def serves(self, names: Sequence[str]) -> set[str]:
+        """Those that gave a token now. Who can't be asked does not count as serving."""
+        if not names:
+            return set()
+        with ThreadPoolExecutor(max_workers=min(FORKS, len(names))) as pool:
+            answers = pool.map(self._serves, [self._member(name) for name in names])
+            return {name for name, serving in zip(names, answers, strict=True) if serving}
+
+    def close(self) -> None:
+        """Close the connections that only these questions needed."""
+        for member in self._mine:
+            if member.link is not None:
+                member.link.close()
+
+    def _member(self, name: str) -> Member:
+        if name not in self._members:
+            self._members[name] = Member(self._chosen.inventory.hosts[name])
+            self._mine.append(self._members[name])
+        return self._members[name]
+
+    def _serves(self, member: Member) -> bool:
+        host = member.host
+        name = recipe.load(self._chosen.project.root, host.recipe).file.container.name if host.recipe else ""
+        header = {"verb": "serving", "name": name, "env": dict(host.env)}
+        try:
+            found = list(member.open().request(header, self._chosen.inventory.secrets(host)))
+        except SparkwrightError:
+            return False
+        return any(one["event"] == "serving" and one["serving"] for one in found)
+
+
+def _takes_down(play: playbook.Play) -> bool:
+    return any(play.has_task(module) for module in TAKE_DOWN)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _shown(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

@@ -1,0 +1,58 @@
+"""A JSON Schema for each kind of file, so that editors complete them; and the table of keys of each documentation page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents.checked import nearest
+
+KINDS = ("groups", "host", "lock", "playbook", "recipe", "results")
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """The JSON Schema of one kind of file. Raises Refused for a kind there is not."""
+    if kind not in KINDS:
+        raise Refused(f"no kind of file is called {kind!r}.", fix=nearest(kind, KINDS))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"sparkwright {kind}",
+        **_adapter(kind).json_schema(),
+    }
+
+
+def table(model: type[BaseModel]) -> str:
+    """A model's keys as a markdown table."""
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        default = "required" if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
+        rows.append(f"| `{field.alias or name}` | {default} | {field.description or ''} |")
+    return "\n".join(rows)
+
+
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    from sparkwright.bench.results_models import Results
+    from sparkwright.project.inventory.models import GroupFile, HostFile
+    from sparkwright.project.lock.lockfile import LockFile
+    from sparkwright.project.playbook.models import PlayFile
+    from sparkwright.project.recipe.models import RecipeFile
+
+    kinds: dict[str, Any] = {
+        "groups": dict[str, GroupFile | None],
+        "host": HostFile,
+        "lock": LockFile,
+        "playbook": list[PlayFile],
+        "recipe": RecipeFile,
+        "results": Results,
+    }
+    return TypeAdapter(kinds[kind])
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return '""' if value == "" else str(value.model_dump() if isinstance(value, BaseModel) else value)

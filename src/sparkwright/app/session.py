@@ -1,0 +1,156 @@
+"""From a command to a fleet: the user's files become plans, the plans go to the hosts, the events to the console."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+from collections.abc import Callable
+from typing import Any
+
+from sparkwright.app.connect import Chosen
+from sparkwright.app.plans.planning import Planner, new_run_id
+from sparkwright.app.presenters import Shown
+from sparkwright.app.rollout import Asked, Trip
+from sparkwright.console.out import say
+from sparkwright.errors import Exit, Failed, Inconclusive, Refused
+from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.rollout import Roll
+from sparkwright.project import playbook
+from sparkwright.project.folder import Project
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.plan import Plan, Task
+
+#: how long --wait waits: longer than any deploy takes
+WAIT_S = 4 * 3600.0
+
+
+def options(**given: Any) -> playbook.Options:
+    """The options of a command as the compiler takes them."""
+    return playbook.Options(
+        check=given["check"],
+        diff=given["diff"],
+        tags=_words(given["tags"]),
+        skip_tags=_words(given["skip_tags"]),
+        start_at_task=given["start_at_task"],
+        who=f"{getpass.getuser()}@{platform.node()}",
+        wait_s=WAIT_S if given["wait"] else 0,
+        extra={} if given.get("rollback", True) else {"rollback": False},
+    )
+
+
+def run(chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, json: bool) -> list[int]:
+    """Run a playbook on the chosen hosts. Returns each host's exit code, and one more for a run that was stopped."""
+    fleet, codes = chosen.fleet, list[int]()
+    read = playbook.load(chosen.project.playbook(book))
+    trip = Trip(chosen, read, given, asked)
+    shown = Shown(chosen, json=json, diff=given.diff, rows=True)
+    try:
+        if trip.may_begin():
+            for n, play in enumerate(read.plays):
+                _play(chosen, play, given, shown, trip.roll(n))
+        codes = trip.tell()
+    except Inconclusive as error:
+        trip.left_behind(error)
+        raise
+    except KeyboardInterrupt:  # between two of the fleet's waits, which have their own answer to it
+        names = ",".join(member.host.name for member in fleet.members)
+        stopped = Inconclusive("stopped by Ctrl-C.", fix=f"What was begun goes on: `invoke attach --host {names}`.")
+        trip.left_behind(stopped)
+        raise stopped from None
+    finally:
+        trip.close()
+        fleet.close()
+    codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
+    if codes:
+        return codes
+    idle = ", ".join(member.host.name for member in fleet.members)
+    raise Refused(f"no play of {book} is for {idle}.", fix="Look at `hosts:` in the playbook.")
+
+
+def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
+    """One request to each chosen host, shown as it is answered."""
+    fleet = chosen.fleet
+    Shown(chosen, json=json, diff=False)
+    try:
+        fleet.each(fleet.members, lambda member: fleet.request(member, header))
+    finally:
+        fleet.close()
+    return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
+
+
+def one_task(chosen: Chosen, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
+    """Run one module on each chosen host, shown as a task of a play. read_only: it changes nothing, and needs no lock."""
+    name = module.replace("_", " ")
+    task = Task(id=module, name=name, module=module, args=args)
+    return tasks(chosen, name, lambda host: (task,), exclusive=not read_only, json=json)
+
+
+def tasks(
+    chosen: Chosen, play: str, steps: Callable[[Host], tuple[Task, ...]], *, exclusive: bool, json: bool
+) -> list[int]:
+    """Run some tasks on each chosen host, shown as a play. exclusive: they hold the host's lock."""
+    fleet = chosen.fleet
+    Shown(chosen, json=json, diff=False)
+    who = f"{getpass.getuser()}@{platform.node()}"
+
+    def ask(member: Member) -> None:
+        plan = Plan(new_run_id(), member.host.name, play, steps(member.host), exclusive=exclusive, who=who)
+        fleet.request(member, {"verb": "run", "plan": plan.to_json()})
+
+    try:
+        fleet.each(fleet.members, ask)
+    finally:
+        fleet.close()
+    return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
+
+
+def look(
+    fleet: Fleet,
+    member: Member,
+    module: str,
+    args: dict[str, Any],
+    *,
+    check: bool = False,
+    exclusive: bool = False,
+    become: bool = False,
+) -> dict[str, Any]:
+    """Run one module and return what it found. Raises Failed with the host's words and exit code.
+
+    check: it only looks. exclusive: it holds the host's lock, as a deploy does. become: as root.
+    """
+    task = Task(id=module, name=module.replace("_", " "), module=module, args=args, become=become)
+    plan = Plan(
+        run_id=new_run_id(), host=member.host.name, play="Look", steps=(task,), check=check, exclusive=exclusive
+    )
+    events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
+    done = next((one for one in events if one["event"] == "task_finished" and one["status"] in ("ok", "changed")), None)
+    if done is None:
+        recap = next((one for one in events if one["event"] == "recap"), None)
+        error = Failed(recap["msg"] if recap else "the host gave no answer.")
+        error.exit = Exit(recap["exit"]) if recap else Exit.FAILED
+        raise error
+    from sparkwright.app.questions import answers  # a deploy with nothing to do asks no module
+
+    return answers.checked(module, done["data"], host=member.host.name)
+
+
+def list_tasks(book: str, given: playbook.Options) -> int:
+    """Print the tasks of a playbook, with their tags, after --tags and --skip-tags. Touches no host."""
+    for line in playbook.list_tasks(playbook.load(Project.here().playbook(book)), given):
+        say(line)
+    return 0
+
+
+def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll) -> None:
+    here = {host.name for host in chosen.inventory.match(play.hosts)}
+    hosts = [member.host for member in chosen.fleet.members if member.host.name in here]
+    planner = Planner(chosen, play, given, shown)
+    try:
+        chosen.fleet.play(play, hosts, planner.plan, roll, planner.look)
+    finally:
+        planner.close()
+    planner.learn_engines()
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -1,0 +1,1 @@
+"""Models and images on hosts: listing, copying, verifying and pruning them."""

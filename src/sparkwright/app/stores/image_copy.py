@@ -1,0 +1,224 @@
+"""An image from one host to another: straight between them with a key made for it, through this laptop when that fails."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparkwright.app import session
+from sparkwright.app.connect import Chosen
+from sparkwright.app.plans import planning
+from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.console import words
+from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
+from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.host.images import image_stream
+from sparkwright.host.images.image_names import Name
+from sparkwright.project.lock import lockfile
+from sparkwright.protocol.container import locked_ids
+from sparkwright.protocol.events import event
+from sparkwright.remote import ssh_config
+from sparkwright.remote.ssh import SshLink
+from sparkwright.secret import Secret
+
+KEY = "SPARKWRIGHT_COPY_KEY"
+MARGIN = 1.05
+
+#: $1: the image. $2: the tag it arrives under. $3: how it is packed. sh has no pipefail, so the exit code goes round the pipe.
+SAVE = (
+    'docker tag "$1" "$2" || exit 1; '
+    'exec 3>&1; code=$( { { docker save "$2"; echo $? >&4; } | $3 >&3; } 4>&1 ); '
+    'docker rmi --no-prune "$2" >/dev/null; exit "$code"'
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is copied. ref: with the digest, where that is known. ids: those that the lock allows for the digest."""
+
+    ref: str
+    ids: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As modules take it."""
+        return {"ref": self.ref, "ids": list(self.ids)}
+
+    @property
+    def incoming(self) -> str:
+        """A tag of its own for the way: nobody takes for the image what was not compared yet."""
+        return f"{Name.parse(self.ref).repository}:incoming-{secrets.token_hex(6)}"
+
+
+def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: str) -> str:
+    """Copy an image between two members; returns how it went, one sentence. image: empty for what the target's recipe names.
+
+    Raises Refused before anything is sent when the source has no such image, or the target can't take it.
+    """
+    wanted = _wanted(chosen, target, image)
+    here = session.look(fleet, source, "inspect_image", wanted.to_json())
+    if not here["present"]:
+        other = f", only another image under its name ({here['impostor'][7:19]})" if here["impostor"] else ""
+        fix = "Deploy it there first, or name one with --image."
+        raise Refused(f"{source.host.name} has no {wanted.ref}{other}.", fix=fix)
+    if not Name.parse(wanted.ref).digest and here["digests"]:
+        wanted = replace(wanted, ref=f"{wanted.ref}@{here['digests'][0]}")
+    there = session.look(fleet, target, "inspect_image", wanted.to_json())
+    if there["present"] and there["layers"] == here["layers"]:
+        return f"{target.host.name}: has {wanted.ref} already."
+    _refuse_what_cannot_be(wanted, here, there, source, target)
+    incoming, packer = wanted.incoming, image_stream.packer(here["tools"], there["tools"])
+    started_s = time.monotonic()
+    try:
+        way = _some_way(fleet, source, target, here, there, incoming, packer)
+    except BaseException:
+        with suppress(SparkwrightError):  # what broke the copy is what has to be said
+            session.look(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
+        raise
+    compared = {"layers": here["layers"], "platform": here["platform"], "before": there["names"]}
+    session.look(fleet, target, "adopt_image", {**wanted.to_json(), "incoming": incoming, **compared}, exclusive=True)
+    took = words.duration(time.monotonic() - started_s)
+    size = words.size(here["size_bytes"])
+    proof = "its content is the lock's" if wanted.ids else f"the lock can't prove it: as {source.host.name} has it"
+    return f"{target.host.name}: has {wanted.ref} now, {proof} ({size}, {took}, {way}, {packer})."
+
+
+def _some_way(
+    fleet: Fleet,
+    source: Member,
+    target: Member,
+    here: dict[str, Any],
+    there: dict[str, Any],
+    incoming: str,
+    packer: str,
+) -> str:
+    """Carry it, straight if that goes. Returns how."""
+    try:
+        return _straight(fleet, source, target, here, there, incoming, packer)
+    except SparkwrightError as error:
+        if error.exit is not Exit.UNREACHABLE:
+            raise
+        fleet.tell(target, f"{error.message} Through this laptop then.")
+        return _through_the_laptop(fleet, source, target, here, incoming, packer)
+
+
+def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
+    if not image:
+        image = planning.recipe_of(chosen.project, target.host).image
+    name = Name.given(image)
+    entry = lockfile.load(lock_folder(chosen.project, target.host)).image(f"{name.repository}:{name.tag or 'latest'}")
+    if entry is None or (name.digest and name.digest != entry["digest"]):
+        return Wanted(image)
+    return Wanted(f"{name.repository}:{name.tag or 'latest'}@{entry['digest']}", locked_ids(entry))
+
+
+def _refuse_what_cannot_be(
+    wanted: Wanted, here: dict[str, Any], there: dict[str, Any], source: Member, target: Member
+) -> None:
+    if here["platform"] != there["host_platform"]:
+        said = f"{source.host.name} has {wanted.ref} for {here['platform']}, {target.host.name} needs {there['host_platform']}."
+        raise Refused(said, fix="Take it from a host of the same kind.")
+    need = int(here["size_bytes"] * MARGIN)
+    if there["free_bytes"] is not None and there["free_bytes"] < need:
+        said = (
+            f"{words.size(there['free_bytes'])} are free where Docker stores images, and {words.size(need)} are needed."
+        )
+        raise Refused(said, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
+    for member, found in ((source, here), (target, there)):
+        if "docker" not in found["tools"]:
+            raise Refused("the docker command is not there.", where=member.host.name, fix="Install docker-ce-cli.")
+
+
+# -- straight ----------------------------------------------------------------------------------------------------------
+
+
+def _straight(
+    fleet: Fleet,
+    source: Member,
+    target: Member,
+    here: dict[str, Any],
+    there: dict[str, Any],
+    incoming: str,
+    packer: str,
+) -> str:
+    """Host to host. Raises something of Exit.UNREACHABLE when they can't reach each other."""
+    link = target.open()
+    if not isinstance(link, SshLink):
+        raise Refused(f"{target.host.name} is not reached over ssh.", fix="On this machine: `docker pull`.")
+    private, public = _key_pair()
+    allowed = {"public_key": public, "command": image_stream.load_command(packer)}
+    args = {
+        "image": here["id"],
+        "incoming": incoming,
+        "size_bytes": here["size_bytes"],
+        "addresses": _addresses(target, there["addresses"]),
+        "user": ssh_config.resolve(target.host).user,
+        "host_key": link.host_key(),
+        "packer": packer,
+    }
+    session.look(fleet, target, "copy_key", allowed)
+    try:
+        with _given(source, KEY, private):
+            sent = session.look(fleet, source, "send_image", args, exclusive=False)
+    finally:
+        session.look(fleet, target, "copy_key", {**allowed, "state": "absent"})
+    return f"straight to {sent['address']}"
+
+
+def _addresses(target: Member, own: list[str]) -> list[str]:
+    """Where the target's sshd may be for another host: its own networks, then what the laptop uses, unless that is loopback."""
+    resolved = ssh_config.resolve(target.host)
+    ports = dict.fromkeys([22, resolved.port])
+    found = [f"{address}:{port}" for address in own for port in ports]
+    if resolved.jump or resolved.hostname in ("localhost", "::1") or resolved.hostname.startswith("127."):
+        return found
+    return list(dict.fromkeys([*found, f"{resolved.hostname}:{resolved.port}"]))
+
+
+def _key_pair() -> tuple[Secret, str]:
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return Secret(private.decode()), public.decode()
+
+
+@contextmanager
+def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
+    """A secret that a member has for one request."""
+    before = dict(member.secrets)
+    member.secrets = {**before, name: secret}
+    try:
+        yield
+    finally:
+        member.secrets = before
+
+
+# -- through the laptop ------------------------------------------------------------------------------------------------
+
+
+def _through_the_laptop(
+    fleet: Fleet, source: Member, target: Member, here: dict[str, Any], incoming: str, packer: str
+) -> str:
+    from sparkwright.remote.relay import relay
+
+    links = (source.open(), target.open())
+    if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
+        raise Refused("both hosts must be reached over ssh.", where=source.host.name)
+    pack = " ".join(image_stream.PACKERS[packer][0])
+    out = links[0].run(["sh", "-c", SAVE, "sparkwright", here["id"], incoming, pack])
+    into = links[1].run(["sh", "-c", image_stream.load_command(packer)])
+
+    def progress(sent: int) -> None:
+        done = event("progress", task="copy", host=target.host.name, done=sent, total=0, unit="bytes", text="packed")
+        fleet.say_later(done)
+
+    ended = relay(out, into, progress)
+    if ended.code:
+        raise Failed(f"its engine refuses the image: {ended.said}", where=target.host.name)
+    return f"{words.size(ended.sent_bytes)} through this laptop"

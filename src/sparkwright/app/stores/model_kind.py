@@ -1,0 +1,74 @@
+"""What `model.inspect` says of a config.json: for programs, and for a person."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sparkwright.engines.vllm.architecture import architecture_support
+from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
+from sparkwright.engines.vllm.architecture.substring_rule import by_substrings
+from sparkwright.engines.vllm.block_size import block_size
+
+KINDS = {
+    "recurrent": "recurrent: {0} beside full attention",
+    "attention_free": "recurrent without any attention: {0}",
+    "dense": "dense: attention alone",
+    "unknown": "unknown",
+}
+
+
+def facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a config, as plain JSON; null for unknown. substring_rule: what that rule would have said."""
+    found = classify(config)
+    support = architecture_support.SUPPORT.get(found.name)
+    return {
+        "kind": found.kind,
+        "mechanism": found.mechanism,
+        "recurrent_layers": found.recurrent_layers,
+        "layers": found.layers,
+        "name": found.name,
+        "model_type": found.model_type,
+        "max_position_embeddings": found.max_position_embeddings,
+        "evidence": [one._asdict() for one in found.evidence],
+        "substring_rule": _substring_rule(config),
+        "block_tokens": {dtype: block_size(config, dtype) for dtype in ("auto", "fp8")},
+        "vllm": dataclasses.asdict(support) if support else None,
+    }
+
+
+def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
+    """The same for a person."""
+    found = classify(config)
+    yield f"{source}  {found.name or found.model_type or 'of no named architecture'}"
+    yield _line("kind", KINDS[found.kind].format(found.mechanism))
+    if found.layers:
+        yield _line("layers", _layers(found))
+    for label, one in zip(["because", *[""] * len(found.evidence)], found.evidence, strict=False):
+        yield _line(label, f"{one.path}: {one.seen}")
+    if found.max_position_embeddings:
+        yield _line("length", f"{found.max_position_embeddings} tokens")
+    own, fp8 = (block_size(config, dtype) for dtype in ("auto", "fp8"))
+    if own:
+        other = "its KV cache is fp8" if own == fp8 else f"{fp8} with an fp8 KV cache"
+        yield _line("block", f"{own} tokens, {other} (predicted for one GPU; the engine's log is right)")
+    said = _substring_rule(config)
+    if said != ("dense" if found.kind == "dense" else "unknown" if found.kind == "unknown" else "recurrent"):
+        yield _line("elsewhere", f"a search for 'mamba' and the like would have said {said}")
+    releases = architecture_support.in_words(found.name)
+    if releases:
+        yield _line("vLLM", releases)
+
+
+def _layers(found: Architecture) -> str:
+    recurrent = "an unknown number" if found.recurrent_layers is None else found.recurrent_layers
+    return f"{found.layers}" if found.kind in ("dense", "unknown") else f"{recurrent} of {found.layers} are recurrent"
+
+
+def _substring_rule(config: Mapping[str, Any]) -> str:
+    return "recurrent" if by_substrings(config) else "dense"
+
+
+def _line(label: str, said: str) -> str:
+    return f"  {label:<10}{said}"

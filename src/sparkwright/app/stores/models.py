@@ -1,0 +1,250 @@
+"""What `invoke models.*` do: list, verify, copy and prune the models of hosts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.app import session
+from sparkwright.app.connect import Chosen, choose
+from sparkwright.app.outcome import worst
+from sparkwright.app.plans import peers, planning
+from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.presenters import Shown
+from sparkwright.app.prompts import agreed
+from sparkwright.app.questions import served
+from sparkwright.console import grid, listed
+from sparkwright.console.out import error_row, say, say_json
+from sparkwright.console.words import size as in_words
+from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.fleet.fleet import Member, failure
+from sparkwright.project.folder import Project
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.lock import lockfile
+from sparkwright.protocol.plan import Plan, Task
+from sparkwright.trust.visible import one_line
+
+#: of `models.list`
+LISTED = (
+    grid.Column("HOST"),
+    grid.Column("MODEL"),
+    grid.Column("SIZE", leaves=1),
+    grid.Column("STATE"),
+    grid.Column("USED BY"),
+    grid.Column("FOLDER"),
+)
+
+
+@dataclass
+class Answers:
+    """What each host said of its models; a host that could not is kept with its error."""
+
+    found: dict[str, Any]
+    errors: dict[str, SparkwrightError]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The errors as --json gives them."""
+        return [error_row(str(error), error.exit, host=host) for host, error in self.errors.items()]
+
+    def exit(self, others: Exit = Exit.OK) -> int:
+        """The worst of what happened."""
+        return int(worst([int(others), *(int(error.exit) for error in self.errors.values())]))
+
+
+def ask(chosen: Chosen, module: str, kind: type[served.Answer], args_of: Any) -> Answers:
+    """Run a module that only looks on every chosen host. kind: of its answer. args_of: the arguments for a host."""
+    answers = Answers({}, {})
+
+    def one(member: Member) -> None:
+        try:
+            found = session.look(chosen.fleet, member, module, args_of(member.host))
+            answers.found[member.host.name] = served.read(kind, found)
+        except SparkwrightError as error:
+            answers.errors[member.host.name] = error
+
+    try:
+        chosen.fleet.each(chosen.fleet.members, one)
+    finally:
+        for member in chosen.fleet.members:
+            if member.link is not None:
+                member.link.close()
+    for name, error in answers.errors.items():
+        say(error if error.where else f"{name}: {error}", file=sys.stderr)
+    return answers
+
+
+def list_models(pattern: str, *, as_json: bool) -> int:
+    """Every model of every host, with who uses it."""
+    chosen = choose(pattern)
+    answers = ask(chosen, "models", served.Models, lambda host: {})
+    rows = [(host, one) for host in answers.found for one in answers.found[host]["models"]]
+    if as_json:
+        say_json([{"host": host, **one} for host, one in rows] + answers.rows())
+        return answers.exit()
+    listed.show(LISTED, [_cells(host, one) for host, one in rows])
+    if not rows and not answers.errors:
+        say("no models that sparkwright proved.")
+    return answers.exit()
+
+
+def _cells(host: str, one: Mapping[str, Any]) -> tuple[str, ...]:
+    """A model as a row of LISTED."""
+    changed, used = len(one["changed"]), ", ".join(one["used_by"])
+    state = f"{changed} file{'s' * (changed != 1)} changed" if changed else "whole"
+    model = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}"
+    return host, model, in_words(one["size_bytes"]), state, used or "unused", one["dir"]
+
+
+def verify(pattern: str, *, deep: bool, as_json: bool) -> int:
+    """Compare each host's model with the lock. Exit 2 when a file is missing or wrong."""
+    chosen = choose(pattern)
+    models = {host.name: locked_model(chosen.project, host) for host in chosen.hosts}
+    answers = ask(chosen, "verify_model", served.Verified, lambda host: {**models[host.name], "deep": deep})
+    if as_json:
+        say_json(
+            [{"host": host, "id": models[host]["id"], **one} for host, one in answers.found.items()] + answers.rows()
+        )
+    else:
+        for host, one in answers.found.items():
+            how = "every byte read again" if deep else "as proved"
+            whole = f"whole: {one['files']} files, {in_words(one['size_bytes'])}, {how}"
+            said = f"wrong: {', '.join(one['wrong'])}" if one["wrong"] else whole
+            say(one_line(f"{host:<12} {models[host]['id']}  {said}"))
+    drift = any(one["wrong"] for one in answers.found.values())
+    return answers.exit(Exit.CHANGES if drift else Exit.OK)
+
+
+def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> int:
+    """Bring the locked model of each host's recipe from a host that has it; the hub is not asked."""
+    chosen = choose(pattern)
+    giver = peers.source_host(chosen.inventory, source)
+    chosen.fleet.members = [member for member in chosen.fleet.members if member.host.name != giver.name]
+    takers = [member.host for member in chosen.fleet.members]
+    if not takers:
+        raise Refused(f"--to names nobody but {giver.name}.", fix="Name the hosts that need the model.")
+    models = {host.name: locked_model(chosen.project, host) for host in takers}
+    chosen.fleet.connect()
+    neighbours = peers.Neighbours(chosen.inventory)
+    Shown(Chosen(chosen.project, chosen.inventory, takers, chosen.fleet), json=as_json, diff=False)
+    try:
+        urls, tokens = _handed_out(neighbours, giver, models, check=check)
+
+        def one(member: Member) -> None:
+            model = models[member.host.name]
+            key = (model["id"], model["commit"])
+            member.secrets = {peers.TOKEN: tokens[key]}
+            args = {**model, "from": giver.name, "neighbour": urls[key]}
+            name = f"Copy {model['id']} from {giver.name}"
+            task = Task(id="copy", name=name, module=peers.MODULE, args=args)
+            plan = Plan(run_id=planning.new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
+            chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()})
+
+        chosen.fleet.each(chosen.fleet.members, one)
+    finally:
+        neighbours.close()
+        chosen.fleet.close()
+    return int(worst([member.recap["exit"] for member in chosen.fleet.members if member.recap]))
+
+
+def _handed_out(
+    neighbours: peers.Neighbours, giver: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
+) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], Any]]:
+    """Each model that somebody needs is handed out once, to all who need it."""
+    urls: dict[tuple[str, str], list[str]] = {}
+    tokens: dict[tuple[str, str], Any] = {}
+    for model in models.values():
+        key = (model["id"], model["commit"])
+        if key not in urls:
+            readers = sum(1 for other in models.values() if (other["id"], other["commit"]) == key)
+            tokens[key] = peers.new_token()
+            urls[key] = [] if check else neighbours.hand_out(giver.name, model, tokens[key], readers=readers)
+    return urls, tokens
+
+
+def prune(pattern: str, *, yes: bool, as_json: bool) -> int:
+    """Show the models that nobody uses, ask, and remove them. Never one that a container mounts or a recipe names."""
+    chosen = choose(pattern)
+    kept = {host.name: _kept_folders(chosen.project, host) for host in chosen.hosts}
+    answers = ask(chosen, "models", served.Models, lambda host: {})
+    rows = [
+        (host, one)
+        for host, found in answers.found.items()
+        for one in found["models"]
+        if not one["used_by"] and not _is_kept(one["dir"], kept[host])
+    ]
+    total = sum(one["size_bytes"] for _, one in rows)
+    if not as_json:
+        for host, one in rows:
+            say(one_line(f"{host:<12} {one['id'] or '?'}  {in_words(one['size_bytes']):>9}  {one['dir']}"))
+        say(f"{in_words(total)} can be freed." if rows else "nothing to free.")
+    if not rows:
+        return _ended([], answers, as_json=as_json)
+    if not agreed(f"Remove {len(rows)} models?", yes=yes):
+        say("nothing was removed.", file=sys.stderr)
+        if as_json:
+            say_json([{"host": host, **one} for host, one in rows] + answers.rows())
+        return answers.exit(Exit.CHANGES)
+    return _ended(_removed(choose(pattern), rows, answers), answers, as_json=as_json)
+
+
+def locked_model(project: Project, host: Host) -> dict[str, Any]:
+    """id, commit, files and dir of the model that a host's recipe names, from the lock. Raises Failed, Refused."""
+    wanted = planning.recipe_of(project, host).file.model
+    known = lockfile.load(lock_folder(project, host)).model(wanted.id, wanted.revision)
+    entry = peers.refuse_missing(known, f"{wanted.id}@{wanted.revision}", host)
+    return {"id": wanted.id, "commit": entry["commit"], "files": entry["files"], "dir": wanted.dir}
+
+
+def _kept_folders(project: Project, host: Host) -> list[str]:
+    return [planning.recipe_of(project, host).file.model.dir] if host.recipe else []
+
+
+def _is_kept(folder: str, kept: list[str]) -> bool:
+    """Whether a recipe names this folder; ~ is a home that the laptop need not know."""
+    return any(folder.endswith(one[1:]) if one.startswith("~/") else folder == one for one in kept)
+
+
+def _removed(chosen: Chosen, rows: list[tuple[str, Any]], answers: Answers) -> list[dict[str, Any]]:
+    """Remove them, one host after the other's answer; each host looks again before it does."""
+    done: list[dict[str, Any]] = []
+
+    def one(member: Member) -> None:
+        tasks = tuple(
+            Task(id=f"r{n}", name=f"Remove {row['dir']}", module="remove_model", args={"dir": row["dir"]})
+            for n, (host, row) in enumerate(rows)
+            if host == member.host.name
+        )
+        if not tasks:
+            return
+        plan = Plan(run_id=planning.new_run_id(), host=member.host.name, play="Prune", steps=tasks)
+        for event in chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
+            if event["event"] == "task_finished" and event["status"] == "changed":
+                removed = served.read(served.Removed, event["data"])
+                done.append({"host": member.host.name, **removed})
+
+    def guarded(member: Member) -> None:
+        try:
+            one(member)
+        except SparkwrightError as error:
+            answers.errors[member.host.name] = error
+            member.recap = failure(member.host.name, error)
+
+    try:
+        chosen.fleet.each(chosen.fleet.members, guarded)
+    finally:
+        chosen.fleet.close()
+    for member in chosen.fleet.members:
+        if member.recap and member.recap["exit"]:
+            say(f"{member.host.name}: {member.recap['msg']}", file=sys.stderr)
+            answers.errors.setdefault(member.host.name, SparkwrightError(member.recap["msg"]))
+    return done
+
+
+def _ended(done: list[dict[str, Any]], answers: Answers, *, as_json: bool) -> int:
+    if as_json:
+        say_json(done + answers.rows())
+    for one in [] if as_json else done:
+        say(one_line(f"{one['host']:<12} {one['dir']}: {in_words(one['freed_bytes'])} freed"))
+    return answers.exit()

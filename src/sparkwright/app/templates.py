@@ -1,0 +1,21 @@
+"""The templates that commands render themselves: the docker run script, the client snippet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents import document
+from sparkwright.project.playbook.blame import Blame
+from sparkwright.protocol import expressions
+
+
+def rendered(project: Path, name: str, names: Mapping[str, Any]) -> str:
+    """templates/NAME with these names. Raises Refused with the template's line for what is wrong in it."""
+    path = project / "templates" / name
+    try:
+        return str(expressions.render(document.text_of(path), names))
+    except expressions.ExpressionError as error:
+        raise Refused(f"{error}.", where=Blame.text(path)(error.line)) from None

@@ -1,0 +1,147 @@
+"""The arms of an experiment: recipes, each with the flags that are changed for it, and what is foretold of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sparkwright.engines.vllm import predict
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.rules import Finding
+from sparkwright.errors import Refused
+from sparkwright.modules.rpc.clear_arm import LABEL
+from sparkwright.project.recipe import Recipe
+from sparkwright.project.recipe.serving import Serving, serving
+from sparkwright.trust.secret_names import is_secret
+
+CHUNKED, PREFIX, BUDGET = flags.CHUNKED_PREFILL, flags.PREFIX_CACHING, flags.BATCHED_TOKENS
+#: with chunked prefill off a step takes a whole prompt: more than this is a start that takes memory and minutes for nothing
+UNCHUNKED_LENGTH = 32768
+LOOPBACK = "127.0.0.1"
+#: the flag by its plain name, as people say it
+SPOKEN = {"chunked-prefill": CHUNKED}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """name: as cells name it. recipe: with the changes in it. changes: what differs from the recipe as it is written."""
+
+    name: str
+    title: str
+    recipe: Recipe
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def serving(self, pinned: Mapping[str, Any]) -> Serving:
+        """What its engine will make of it, and what is wrong with it."""
+        return serving(self.recipe, pinned)
+
+    def effective(self, pinned: Mapping[str, Any]) -> predict.Effective:
+        """The settings foretold."""
+        served = self.serving(pinned)
+        file = self.recipe.file
+        asked = predict.Asked(served.flags, file.image, file.platform, file.container.env)
+        return predict.effective(asked, served.architecture, served.version)
+
+
+def refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
+    """Why the engine would not start it; None when nothing is known against it."""
+    return next(iter(arm.serving(pinned).errors), None)
+
+
+def as_it_runs(base: Recipe) -> Arm:
+    """The server that is there."""
+    return Arm("server", base.name, base)
+
+
+def pair(one: Recipe, other: Recipe) -> list[Arm]:
+    """Two recipes. Raises Refused when their images differ: two things would change at once."""
+    if one.image != other.image:
+        raise Refused(
+            f"{one.name} runs {one.image} and {other.name} {other.image}: two things would change at once.",
+            fix="Give both recipes the same image.",
+        )
+    return [_arm("a", one.name, one, {}), _arm("b", other.name, other, {})]
+
+
+def flag(base: Recipe, said: str, pinned: Mapping[str, Any]) -> list[Arm]:
+    """Two arms that differ in one flag. `chunked-prefill`: on and off. NAME or NAME=VALUE: as the recipe is, and with it."""
+    written, equals, value = said.partition("=")
+    name = flags.canonical(written)
+    if name in SPOKEN and not equals:
+        return _chunked_prefill(base, pinned)
+    if equals and is_secret(name, value):
+        raise Refused(f"--flag {name}: its value looks like a secret, which results and `docker inspect` would show.")
+    change = flags.named({SPOKEN.get(name, written): _value(value) if equals else True})
+    shown = flags.argv(change)
+    return [_arm("a", f"{base.name}", base, {}), _arm("b", f"{base.name} {' '.join(shown)}", base, change)]
+
+
+def sweep(base: Recipe, name: str, values: Sequence[int]) -> list[Arm]:
+    """An arm for each value of a flag."""
+    return [_arm(str(value), f"{name} {value}", base, {name: value}) for value in values]
+
+
+def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
+    """On and off, and nothing else: a recurrent model's prefix caching needs it on, so that is off in both.
+
+    Off, a step takes a whole prompt, so the context is no longer than UNCHUNKED_LENGTH in both.
+    """
+    served = serving(base, pinned)
+    both: dict[str, Any] = {}
+    if served.architecture.kind != "dense":
+        both[PREFIX] = False
+    length = flags.whole_number(flags.value(base.file.vllm, flags.MAX_MODEL_LEN) or "")
+    length = length or served.architecture.max_position_embeddings
+    if length is None or length > UNCHUNKED_LENGTH:
+        length = UNCHUNKED_LENGTH
+        both[flags.MAX_MODEL_LEN] = length
+    budget = flags.whole_number(flags.value(base.file.vllm, BUDGET) or "")
+    off: dict[str, Any] = {CHUNKED: False}
+    if budget is not None and budget < length:
+        off[BUDGET] = None
+    return [
+        _arm("a", "chunked prefill on", base, {**both, CHUNKED: None}),
+        _arm("b", "chunked prefill off", base, {**both, **off}),
+    ]
+
+
+def changed_flags(one: Arm, other: Arm) -> list[str]:
+    """The flags in which two arms differ."""
+    first, second = one.recipe.file.vllm, other.recipe.file.vllm
+    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+
+
+def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any]) -> Arm:
+    """The recipe with these flags. Nothing is expected of it: it is there to be measured."""
+    words = {name: said for name, said in base.file.vllm.items() if name not in changes}
+    words |= {flag: said for flag, said in changes.items() if said is not None}
+    box = base.file.container
+    file = base.file.model_copy(
+        update={
+            "vllm": words,
+            "container": box.model_copy(update={"labels": {**box.labels, LABEL: name}}),
+            "expect": base.file.expect.model_copy(update={"chunked_prefill": "any", "tok_per_s": None}),
+        }
+    )
+    return Arm(name, title, replace(base, file=file), dict(changes))
+
+
+def named(arm: Arm, container: str) -> Arm:
+    """The arm under the name of the host's own server, so that a run that is cut off never leaves two of them.
+
+    It listens on the loopback only: who used the server is refused meanwhile, and not measured.
+    """
+    file = arm.recipe.file
+    ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]
+    box = file.container.model_copy(update={"name": container, "ports": ports})
+    return replace(arm, recipe=replace(arm.recipe, file=file.model_copy(update={"container": box})))
+
+
+def _value(text: str) -> Any:
+    """A flag's value as YAML would read it."""
+    from pathlib import Path
+
+    from sparkwright.project.documents import document
+
+    return document.parse(text, Path("--flag")).data

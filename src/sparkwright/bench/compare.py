@@ -1,0 +1,173 @@
+"""Two sides held against each other, load by load and figure by figure: two files, or the two arms of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.bench.results_models import Cell, Figures, Results
+from sparkwright.bench.rows import Row, load_key, load_words, rows, shown
+
+#: title, name in Figures or derived, digits, whether more is better
+COMPARED: tuple[tuple[str, str, int, bool], ...] = (
+    ("output tok/s", "output_tok_per_s", 1, True),
+    ("tok/s of a stream", "stream_tok_per_s", 1, True),
+    ("prefill tok/s", "prefill_tok_per_s", 0, True),
+    ("TTFT p50 ms", "ttft_p50_ms", 0, False),
+    ("TTFT p99 ms", "ttft_p99_ms", 0, False),
+    ("TPOT p50 ms", "tpot_p50_ms", 1, False),
+    ("ITL p50 ms", "itl_p50_ms", 1, False),
+    ("ITL p99 ms", "itl_p99_ms", 1, False),
+    ("largest gap ms", "largest_gap_ms", 0, False),
+    ("stalled ms", "stall_ms", 0, False),
+    ("long prompt's TTFT ms", "long_ttft_ms", 0, False),
+    ("shorts behind it, mean TTFT ms", "short_ttft_mean_ms", 0, False),
+)
+#: how far two runs of the same lie apart on a Spark (docs/measuring.md); less is no difference
+NOISE = 0.02
+#: which of these say something of each kind of load; all of those of Figures where none are named
+OF_KIND: dict[str, tuple[str, ...]] = {
+    "smoke": ("prefill_tok_per_s", "stream_tok_per_s", "ttft_p50_ms", "itl_p99_ms"),
+    "hol1": ("largest_gap_ms", "stall_ms", "itl_p50_ms", "itl_p99_ms", "long_ttft_ms"),
+    "itl": ("largest_gap_ms", "stall_ms", "itl_p50_ms", "itl_p99_ms", "long_ttft_ms"),
+    "hol2": ("short_ttft_mean_ms", "long_ttft_ms"),
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One figure of one load. ratio: the second over the first. better: the second is; None where neither or nobody knows.
+
+    sure: the repetitions of the two do not overlap; None with a single run on a side. blind: a percentile of a side with stalls,
+    and too few of them for it to see them.
+    """
+
+    load: str
+    figure: str
+    first: float
+    second: float
+    digits: int
+    more_is_better: bool
+    sure: bool | None
+    blind: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        return self.second / self.first if self.first else None
+
+    @property
+    def better(self) -> bool | None:
+        """Whether the second is better; None when they are equal."""
+        if self.first == self.second:
+            return None
+        return (self.second > self.first) == self.more_is_better
+
+    @property
+    def verdict(self) -> str:
+        """In a word: better, worse, within noise, or what one run each can say."""
+        if self.blind:
+            return "misses stalls"
+        if self.better is None:
+            return "equal"
+        if self.ratio is not None and abs(self.ratio - 1) < NOISE:
+            return "within noise"
+        word = "better" if self.better else "worse"
+        return f"{word}?" if self.sure is None else word if self.sure else "within noise"
+
+
+def arms(results: Results) -> list[Difference]:
+    """The two arms of an experiment; empty when it has not two."""
+    names = list(dict.fromkeys(cell.arm for cell in results.cells))
+    if len(names) != 2:
+        return []
+    found = rows(results)
+    return _pairs(*sides(found, names))
+
+
+def sides(found: Sequence[Row], names: Sequence[str]) -> tuple[list[Row], list[Row]]:
+    """The rows of either of two arms."""
+    first, second = names
+    return [row for row in found if row.arm == first], [row for row in found if row.arm == second]
+
+
+def two_files(one: Results, other: Results) -> list[Difference]:
+    """Two results, arm by arm where both have the same arms."""
+    first, second = rows(one), rows(other)
+    shared = {row.arm for row in first} & {row.arm for row in second}
+    if len(shared) > 1:
+        return [
+            difference
+            for arm in sorted(shared)
+            for difference in _pairs(
+                [row for row in first if row.arm == arm], [row for row in second if row.arm == arm], f"{arm}: "
+            )
+        ]
+    return _pairs(first, second)
+
+
+def _pairs(first: Sequence[Row], second: Sequence[Row], start: str = "") -> list[Difference]:
+    found = []
+    for row, other in _matched(first, second):
+        found += [
+            Difference(
+                f"{start}{row.words}", title, a, b, digits, more, sure, name == "itl_p99_ms" and _blind(row, other)
+            )
+            for title, name, digits, more in COMPARED
+            if name in OF_KIND.get(str(row.load.get("kind")), Figures.model_fields)
+            for a, b, sure in _values(row, other, name)
+        ]
+    return found
+
+
+def _matched(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
+    """The same loads; what another tool sent counts as the same when it is as many at a time, or at the same rate."""
+    keys: tuple[Callable[[Row], Any], ...] = (
+        lambda row: load_key(row.load),
+        lambda row: (row.load.get("kind"), row.load.get("concurrency") or 0, row.load.get("rate") or 0),
+    )
+    left, right = list(first), list(second)
+    for key in keys:
+        for row in list(left):
+            other = next((one for one in right if key(one) == key(row)), None)
+            if other is not None:
+                left.remove(row)
+                right.remove(other)
+                yield row, other
+    if len(left) == len(right) == 1:
+        yield left[0], right[0]
+
+
+def _values(row: Row, other: Row, name: str) -> Iterable[tuple[float, float, bool | None]]:
+    one, two = ([value for cell in each.cells if (value := of(cell, name)) is not None] for each in (row, other))
+    if not one or not two:
+        return
+    many = len(one) > 1 and len(two) > 1
+    apart = max(one) < min(two) or max(two) < min(one)
+    yield _middle(row, name, one), _middle(other, name, two), apart if many else None
+
+
+def of(cell: Cell, name: str) -> float | None:
+    """A figure of a cell, derived ones too."""
+    value = getattr(shown(cell), name, None) if name in Figures.model_fields else cell.derived.get(name)
+    return None if value is None else float(value)
+
+
+def _blind(*sides: Row) -> bool:
+    """Whether some side stalls in fewer than one of a hundred gaps."""
+    cells = [shown(cell) for row in sides for cell in row.cells]
+    return any(one.stalls and one.itl_count and one.stalls < one.itl_count / 100 for one in cells)
+
+
+def _middle(row: Row, name: str, values: Sequence[float]) -> float:
+    """The worst of gaps, the median of everything else."""
+    if name == "largest_gap_ms":
+        return max(values)
+    found = row.median(name) if name in Figures.model_fields else row.derived(name)
+    return found if found is not None else values[0]
+
+
+def unmatched(one: Results, other: Results) -> list[str]:
+    """Loads that only one of two results has."""
+    words = [{load_words(row.load) for row in rows(each)} for each in (one, other)]
+    return sorted(words[0] ^ words[1])

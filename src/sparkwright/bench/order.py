@@ -1,0 +1,211 @@
+"""What a command asks of the lab, and the loads that this means."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparkwright.bench import dataset
+from sparkwright.engines.vllm.predict import Effective
+from sparkwright.errors import Refused
+from sparkwright.measure.workload import KINDS, Load
+
+#: the loads of each command, as --loads names them
+LOADS: Mapping[str, tuple[str, ...]] = {
+    "smoke": ("smoke",),
+    "serve": ("serve",),
+    "ab": ("serve", "hol1", "hol2", "itl"),
+    "sweep": ("serve", "hol1"),
+    "hol": ("hol1", "hol2"),
+    "itl": ("itl",),
+    "mixed": ("mixed",),
+}
+#: of `serve`, where the command line says nothing: one stream and a few, or a curve
+CONCURRENCY: Mapping[str, tuple[int, ...]] = {"serve": (1, 2, 4, 8), "ab": (1, 8), "sweep": (8,)}
+#: a long prompt is so many steps: with one step alone, cut or not makes no difference
+STEPS = 4
+LONG_TOKENS = 4096
+#: what the template and an estimate of words may be off by
+MARGIN_TOKENS = 256
+
+#: one load of each kind
+USUAL: Mapping[str, Load] = {
+    "smoke": Load("smoke", requests=3, prompt_tokens=2048, output_tokens=128),
+    "serve": Load("serve"),
+    "hol1": Load("hol1", streams=3, output_tokens=256, after_s=1.0),
+    "hol2": Load("hol2", shorts=3, prompt_tokens=256, output_tokens=32, after_s=0.03),
+    "itl": Load("itl", streams=1, output_tokens=512, longs=3, after_s=1.0, every_s=6.0),
+    "mixed": Load("mixed", longs=20, shorts=80, prompt_tokens=256, output_tokens=64, concurrency=8),
+}
+
+
+@dataclass(frozen=True)
+class Order:
+    """command: of LOADS. Numbers that are 0, and texts that are empty, were not given.
+
+    a, b: recipes of two arms; flag: or one flag of them; sizes: or values of max-num-batched-tokens; none of these: the server
+    that runs. concurrency, rates, requests, prompt_tokens, output_tokens, long_tokens: of the loads. dataset: a file of
+    prompts. repeat: how often each arm is started. again: begin a new series although the last is not finished.
+    """
+
+    command: str
+    a: str = ""
+    b: str = ""
+    flag: str = ""
+    recipe: str = ""
+    sizes: tuple[int, ...] = ()
+    loads: tuple[str, ...] = ()
+    concurrency: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    long_tokens: int = 0
+    dataset: str = ""
+    repeat: int = 1
+    seed: int = 1
+    name: str = ""
+    again: bool = False
+
+    @property
+    def has_arms(self) -> bool:
+        """Whether containers are started for it."""
+        return bool(self.a or self.flag or self.sizes)
+
+    def checked(self) -> Order:
+        """The order itself. Raises Refused for one that can't be meant."""
+        if bool(self.a) != bool(self.b):
+            raise Refused("two arms take two recipes: -a and -b.", fix="Or one recipe and --flag chunked-prefill.")
+        if self.a and self.flag:
+            raise Refused("-a and -b name two recipes, --flag changes one: say one of them.")
+        if self.command == "ab" and not (self.a or self.flag):
+            raise Refused("say what to compare: -a RECIPE -b RECIPE, or --flag chunked-prefill.")
+        if self.command == "sweep" and not self.sizes:
+            raise Refused("say the sizes: --max-num-batched-tokens 256,512,1024,2048,4096.")
+        if self.rates and self.concurrency:
+            raise Refused("--rate and --concurrency are two ways to send: say one of them.")
+        if self.name and not re.fullmatch(r"[\w][\w.-]*", self.name):
+            raise Refused(f"--name {self.name} is no name of a folder.", fix="Letters, digits, dots and dashes.")
+        for kind in self.loads:
+            if kind not in KINDS:
+                raise Refused(f"no load {kind!r}.", fix=f"There are: {', '.join(KINDS)}.")
+        lists = {"concurrency": self.concurrency, "rate": self.rates, "max-num-batched-tokens": self.sizes}
+        counts = (
+            ("requests", self.requests, 0),
+            ("prompt-tokens", self.prompt_tokens, 0),
+            ("output-tokens", self.output_tokens, 0),
+            ("long-tokens", self.long_tokens, 0),
+            ("repeat", self.repeat, 1),
+        )
+        for option, numbers in lists.items():
+            wrong = next((number for number in numbers if not 0 < number < math.inf), None)
+            if wrong is not None:
+                raise Refused(f"--{option} must be above 0, got {wrong}.")
+        for option, count, least in counts:
+            if count < least:
+                raise Refused(f"--{option} must be at least {least}, got {count}.")
+        return self
+
+
+@dataclass(frozen=True)
+class Room:
+    """What limits the loads. budget: the largest step of arms that cut prompts. length: the shortest context. None: unknown."""
+
+    budget: int | None = None
+    length: int | None = None
+
+    @classmethod
+    def of(cls, arms: Sequence[Effective]) -> Room:
+        """Over all arms. One that does not cut prompts has no budget that counts."""
+        budgets = [one.budget for one in arms if one.budget and one.chunked_prefill is not False]
+        lengths = [one.max_model_len for one in arms if one.max_model_len]
+        return cls(max(budgets, default=None), min(lengths, default=None))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """loads: in their order. notes: what they can't show, sentences."""
+
+    loads: tuple[Load, ...]
+    notes: tuple[str, ...] = ()
+
+
+def planned(order: Order, room: Room, folder: Path) -> Planned:
+    """The loads of an order. folder: relative file names are looked up there."""
+    found: list[Load] = []
+    for kind in order.loads or LOADS[order.command]:
+        usual = replace(USUAL[kind], seed=order.seed)
+        found += _serving(order, usual, folder) if kind == "serve" else [_sized(order, usual)]
+    notes: list[str] = []
+    if any(load.kind in ("hol1", "hol2", "itl", "mixed") for load in found):
+        long_tokens, notes = _long_tokens(order, room, found)
+        found = [
+            replace(load, long_tokens=long_tokens) if load.kind in ("hol1", "hol2", "itl", "mixed") else load
+            for load in found
+        ]
+    return Planned(tuple(_fitting(load, room) for load in found), tuple(notes))
+
+
+def _serving(order: Order, usual: Load, folder: Path) -> list[Load]:
+    shape: dict[str, Any] = {"prompt_tokens": order.prompt_tokens, "output_tokens": order.output_tokens}
+    ways: list[dict[str, Any]] = [{"rate": rate} for rate in order.rates] or [
+        {"concurrency": streams} for streams in order.concurrency or CONCURRENCY.get(order.command, (1, 8))
+    ]
+    loads = []
+    for way in ways:
+        requests = order.requests or max(16, 4 * int(way.get("concurrency", 8)))
+        loads.append(replace(usual, requests=requests, **shape, **way))
+    if order.dataset:
+        most = max(load.requests for load in loads)
+        prompts = tuple(dataset.load(folder / Path(order.dataset).expanduser(), most, seed=order.seed))
+        loads = [replace(load, prompts=prompts) for load in loads]
+    return loads
+
+
+def _sized(order: Order, usual: Load) -> Load:
+    """What the command line says wins over the usual."""
+    given = {"prompt_tokens": order.prompt_tokens, "output_tokens": order.output_tokens}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if order.requests and usual.kind == "smoke":
+        changes["requests"] = order.requests
+    if usual.kind == "mixed":
+        changes |= {"concurrency": order.concurrency[0]} if order.concurrency else {}
+        changes |= {"rate": order.rates[0], "concurrency": 0} if order.rates else {}
+        if order.requests:
+            longs = max(1, order.requests // 5)
+            changes |= {"longs": longs, "shorts": order.requests - longs}
+    return replace(usual, **changes)
+
+
+def _long_tokens(order: Order, room: Room, loads: Sequence[Load]) -> tuple[int, list[str]]:
+    """At least STEPS steps of the largest budget, as far as the context holds it."""
+    answers = max(load.output_tokens for load in loads)
+    most = room.length - answers - MARGIN_TOKENS if room.length else None
+    if order.long_tokens:
+        if most is not None and order.long_tokens > most:
+            raise Refused(
+                f"a prompt of {order.long_tokens} tokens does not fit a context of {room.length}.",
+                fix=f"--long-tokens {most} does.",
+            )
+        tokens = order.long_tokens
+    else:
+        wanted = max(LONG_TOKENS, STEPS * (room.budget or 0))
+        tokens = min(wanted, most) if most is not None else wanted
+    if room.budget and tokens <= room.budget:
+        return tokens, [
+            f"the long prompt of {tokens} tokens fits one step of {room.budget}: whether prompts are cut can make no difference"
+        ]
+    if room.budget and tokens < STEPS * room.budget:
+        return tokens, [f"the long prompt of {tokens} tokens is less than {STEPS} steps of {room.budget}"]
+    return tokens, []
+
+
+def _fitting(load: Load, room: Room) -> Load:
+    """A prompt that the context does not hold is made shorter."""
+    if room.length is None or load.prompt_tokens + load.output_tokens + MARGIN_TOKENS <= room.length:
+        return load
+    return replace(load, prompt_tokens=max(64, room.length - load.output_tokens - MARGIN_TOKENS))

@@ -1,0 +1,163 @@
+"""Results as tables on a terminal: a row a load and arm, repetitions together, and what the experiment was there for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sparkwright.bench import compare
+from sparkwright.bench.compare import Difference
+from sparkwright.bench.results_models import Results
+from sparkwright.bench.rows import Row, load_words, rows
+from sparkwright.console.terminal import terminal
+
+#: column title, name in Figures, digits
+FIGURES: tuple[tuple[str, str, int], ...] = (
+    ("tok/s", "output_tok_per_s", 1),
+    ("tok/s a stream", "stream_tok_per_s", 1),
+    ("TTFT p50 ms", "ttft_p50_ms", 0),
+    ("TTFT p99 ms", "ttft_p99_ms", 0),
+    ("ITL p50 ms", "itl_p50_ms", 1),
+    ("ITL p99 ms", "itl_p99_ms", 1),
+    ("largest gap ms", "largest_gap_ms", 0),
+    ("stalls", "stalls", 0),
+    ("stalled ms", "stall_ms", 0),
+)
+MEASURED = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
+#: in a pipe: wider than any line, so that nothing is folded or cut
+WIDE = 10_000
+DERIVED: dict[str, str] = {
+    "prefill_tok_per_s": "prefill tok/s",
+    "decode_tok_per_s": "decode tok/s",
+    "long_ttft_ms": "long prompt's TTFT ms",
+    "chunks_meanwhile": "chunks of a stream meanwhile",
+    "long_e2el_ms": "long prompt's whole time ms",
+    "short_alone_ttft_mean_ms": "shorts alone, mean TTFT ms",
+    "short_ttft_mean_ms": "shorts behind it, mean TTFT ms",
+    "short_ttft_ratio": "shorts behind it / alone",
+}
+
+
+def show(results: Results, out: TextIO | None = None, *, width: int | None = None) -> None:
+    """Print it."""
+    console = _console(out, width)
+    place = f" on {results.host}" if results.host else ""
+    console.print(Text.assemble((results.name, "bold"), f"{place}, {MEASURED[results.measured_from]}"))
+    if results.sandbox:
+        console.print("the sandbox: a pretend Spark, these are figures of nothing real", style="yellow")
+    _arms(console, results)
+    if results.cells:
+        console.print(_figures(results))
+    for line in [*extras(results), *verdicts(results)]:
+        console.print(line)
+    found = compare.arms(results)
+    if found:
+        names = list(dict.fromkeys(cell.arm for cell in results.cells))
+        console.print()
+        show_differences(found, names[0], names[1], out)
+
+
+def _arms(console: Console, results: Results) -> None:
+    for arm in results.arms:
+        if arm.refused is not None:
+            console.print(f"arm {arm.name} ({arm.title}): not started: {arm.refused.sentence}", style="red")
+        elif arm.failed:
+            console.print(f"arm {arm.name} ({arm.title}): failed: {arm.failed}", style="red")
+        elif len(results.arms) > 1:
+            console.print(f"arm {arm.name}: {arm.title}{effective_words(arm.effective)}")
+
+
+def effective_words(effective: dict[str, Any] | None) -> str:
+    """What the log says of an arm's chunked prefill and prefix caching."""
+    if not effective:
+        return " (its log was not read)"
+    words = {True: "on", False: "off", None: "unknown"}
+    chunked, prefix = (words[effective.get(name)] for name in ("chunked_prefill", "prefix_caching"))
+    return f" (its log: chunked prefill {chunked}, prefix caching {prefix})"
+
+
+def _figures(results: Results) -> Table:
+    found = rows(results)
+    names = [one for one in FIGURES if any(row.median(one[1]) is not None for row in found)]
+    many = len({row.arm for row in found}) > 1
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("LOAD", *(("ARM",) if many else ()), *(("RUNS",) if any(len(r.cells) > 1 for r in found) else ())):
+        table.add_column(title, justify="left", overflow="fold")
+    for title, _, _ in names:
+        table.add_column(title, justify="right", overflow="fold")
+    for row in found:
+        start = [row.words, *([row.arm] if many else [])]
+        start += [str(len(row.cells))] if any(len(r.cells) > 1 for r in found) else []
+        table.add_row(*start, *(number(figure(row, name), digits) for _, name, digits in names))
+    return table
+
+
+def figure(row: Row, name: str) -> float | None:
+    """What a table shows of it: the worst gap of all repetitions, the median of everything else."""
+    return row.worst_gap_ms if name == "largest_gap_ms" else row.median(name)
+
+
+def number(value: float | None, digits: int) -> str:
+    """A figure for people; what is not known is a dash."""
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def extras(results: Results) -> Iterable[str]:
+    """The figures that only one kind of load has."""
+    for row in rows(results):
+        told = [(title, row.derived(name)) for name, title in DERIVED.items()]
+        parts = [
+            f"{title} {number(value, 2 if 'alone' in title and '/' in title else 1)}" for title, value in told if value
+        ]
+        if parts:
+            yield f"{row.words}, arm {row.arm}: {'; '.join(parts)}"
+        if row.load.get("kind") == "mixed":
+            yield f"{row.words}, arm {row.arm}: {'; '.join(_by_group(row))}"
+    yield from results.notes
+
+
+def _by_group(row: Row) -> Iterable[str]:
+    """Time to the first token of long and short ones apart: together they hide who waits for whom."""
+    for group in ("short", "long"):
+        found = [cell.groups[group] for cell in row.cells if group in cell.groups]
+        if found:
+            p50, p99 = (max(getattr(one, name) or 0 for one in found) for name in ("ttft_p50_ms", "ttft_p99_ms"))
+            yield f"{group}: TTFT p50 {p50:,.0f} ms, p99 {p99:,.0f} ms"
+
+
+def verdicts(results: Results) -> Iterable[str]:
+    """Cells that prove nothing, and why."""
+    for cell in results.cells:
+        if cell.verdict in ("inconclusive", "failed"):
+            why = "; ".join([*cell.doubts, *cell.notes]) or "no stream ended well"
+            yield f"{cell.verdict}: {load_words(cell.load)}, arm {cell.arm}: {why}"
+
+
+def show_differences(found: Sequence[Difference], first: str, second: str, out: TextIO | None = None) -> None:
+    """Print two sides beside each other."""
+    console = _console(out, None)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("LOAD", "FIGURE"):
+        table.add_column(title, overflow="fold")
+    for title in (first, second, f"{second} / {first}"):
+        table.add_column(title, justify="right", overflow="fold")
+    table.add_column("", overflow="fold")
+    before = ""
+    for one in found:
+        ratio = "-" if one.ratio is None else f"{one.ratio:.3f}"
+        sides = (number(one.first, one.digits), number(one.second, one.digits))
+        style = {"better": "green", "worse": "red"}.get(one.verdict, "")
+        table.add_row(one.load if one.load != before else "", one.figure, *sides, ratio, one.verdict, style=style)
+        before = one.load
+    console.print(table)
+
+
+def _console(out: TextIO | None, width: int | None) -> Console:
+    console = terminal(file=out, width=width)
+    if width is None and not console.is_terminal:
+        console.width = WIDE
+    return console

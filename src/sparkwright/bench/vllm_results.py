@@ -1,0 +1,172 @@
+"""What `vllm bench serve` wrote, its JSON or its printed text, as results of ours, so that both can be laid side by side.
+
+Its ITL are gaps between chunks, as ours; its TPOT is of each request; its TTFT begins when the request is sent. Its times in
+lists are seconds. Keys and lines: vLLM 0.9 to 0.33.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.bench.results_models import SCHEMA, Results
+from sparkwright.errors import Refused
+from sparkwright.measure.figures import STALL, Spread
+from sparkwright.trust import bounds
+
+#: its word for a kind of figure, ours
+KINDS = {"mean": "mean", "median": "p50", "p99": "p99"}
+METRICS = ("ttft", "itl", "tpot", "e2el")
+
+#: its printed line, our key; the numbers of a load too
+#: a result that lists every gap of ten thousand requests
+TEXT_CHARS = 200
+MOST_BYTES = 256 * bounds.MIB
+LINES: Mapping[str, str] = {
+    "Successful requests": "completed",
+    "Failed requests": "failed",
+    "Maximum request concurrency": "max_concurrency",
+    "Request rate configured (RPS)": "request_rate",
+    "Benchmark duration (s)": "duration",
+    "Total input tokens": "total_input_tokens",
+    "Total generated tokens": "total_output_tokens",
+    "Output token throughput (tok/s)": "output_throughput",
+    **{
+        f"{word} {metric.upper()} (ms)": f"{word.lower()}_{metric}_ms"
+        for metric in METRICS
+        for word in ("Mean", "Median", "P99")
+    },
+}
+NUMBER = re.compile(
+    r"^[# \t]{0,40}(?P<name>[A-Za-z0-9][\w /().-]{0,80}?):[ \t]{1,80}(?P<value>[\d.]{1,40}|inf)\s{0,40}?$", re.M
+)
+LIST = re.compile(r"\b(?P<name>itls|ttfts)['\"]?\s*[=:]\s*(?P<list>\[[\d\s.,eE\[\]+-]*\])")
+
+
+def load(path: Path) -> Results:
+    """Read a file. Raises Refused for one that is neither its JSON nor its text."""
+    try:
+        text = bounds.bytes_of(path, MOST_BYTES).decode(errors="replace")
+    except bounds.TooMuch as error:
+        raise Refused(f"{path} {error}.") from None
+    except OSError as error:
+        raise Refused(f"{path} can't be read: {error.strerror}.") from None
+    data = _json(text) or printed(text)
+    if not any(f"{word}_{metric}_ms" in data for word in KINDS for metric in METRICS) and not data.get("itls"):
+        raise Refused(
+            f"{path} is neither the JSON nor the text of `vllm bench serve`.",
+            fix="It holds median_ttft_ms, or a line `Median TTFT (ms):`.",
+        )
+    return results(data, path.stem)
+
+
+def printed(text: str) -> dict[str, Any]:
+    """The printed text under the names of the JSON."""
+    found: dict[str, Any] = {}
+    for line in NUMBER.finditer(text):
+        key = LINES.get(line["name"].strip())
+        if key is not None:
+            value = _number(line["value"])
+            found |= {} if value is None else {key: value}
+    for one in LIST.finditer(text):
+        try:
+            found[one["name"]] = json.loads(re.sub(r",\s*\]", "]", one["list"]))
+        except ValueError:
+            continue
+    return found
+
+
+def results(data: Mapping[str, Any], name: str) -> Results:
+    """One cell, of a server that nothing more is known of."""
+    rate = _number(data.get("request_rate"))
+    cell = {
+        "key": f"vllm.serve.{name}",
+        "arm": "vllm bench",
+        "load": {
+            "kind": "serve",
+            "concurrency": int(_number(data.get("max_concurrency")) or 0),
+            "rate": rate if rate and math.isfinite(rate) else 0,
+            "requests": int(_number(data.get("num_prompts")) or _number(data.get("completed")) or 0),
+        },
+        "verdict": "imported",
+        "seconds": _number(data.get("duration")) or 0,
+        "requests": int(_number(data.get("num_prompts")) or _number(data.get("completed")) or 0),
+        "failed_requests": int(_number(data.get("failed")) or 0),
+        "figures": _figures(data),
+    }
+    return Results.model_validate(
+        {
+            "schema": SCHEMA,
+            "name": name,
+            "experiment": "imported",
+            "measured_from": "import",
+            "created_at": str(data.get("date") or "")[:TEXT_CHARS],
+            "tool": "vllm bench serve",
+            "arms": [{"name": "vllm bench", "title": str(data.get("model_id") or "vllm bench serve")[:TEXT_CHARS]}],
+            "cells": [cell],
+        }
+    )
+
+
+def _figures(data: Mapping[str, Any]) -> dict[str, Any]:
+    tokens, wall_s = _number(data.get("total_output_tokens")) or 0, _number(data.get("duration")) or 0
+    throughput = _number(data.get("output_throughput"))
+    found: dict[str, Any] = {
+        "streams": int(_number(data.get("completed")) or 0),
+        "output_tokens": int(tokens),
+        "prompt_tokens": int(_number(data.get("total_input_tokens")) or 0),
+        "wall_s": wall_s,
+        "output_tok_per_s": throughput if throughput is not None else round(tokens / wall_s, 3) if wall_s else 0,
+    }
+    for metric in METRICS:
+        told = {ours: _number(data.get(f"{its}_{metric}_ms")) for its, ours in KINDS.items()}
+        found |= {f"{metric}_{ours}_ms": value for ours, value in told.items() if value is not None}
+    if found.get("tpot_p50_ms"):
+        found["stream_tok_per_s"] = round(1000 / found["tpot_p50_ms"], 3)
+    return {**_of_lists(data), **found}
+
+
+def _of_lists(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What only the single gaps tell: the largest, and the stalls."""
+    found: dict[str, Any] = {}
+    gaps, firsts = _flat(data.get("itls")), _flat(data.get("ttfts"))
+    for name, values in (("itl", gaps), ("ttft", firsts)):
+        spread = Spread.of(values)
+        found |= spread.to_json(name) if spread else {}
+    if gaps:
+        limit_s = STALL * statistics.median(gaps)
+        stalls = [gap for gap in gaps if gap > limit_s]
+        found |= {"largest_gap_ms": round(max(gaps) * 1000, 3), "stalls": len(stalls)}
+        found["stall_ms"] = round(sum(stalls) * 1000, 3)
+    return found
+
+
+def _flat(values: Any) -> list[float]:
+    """The numbers of a list, or of a list of lists."""
+    listed = values if isinstance(values, list) else []
+    rows = (one if isinstance(one, list) else [one] for one in listed)
+    return [found for row in rows for one in row if (found := _number(one)) is not None]
+
+
+def _json(text: str) -> dict[str, Any]:
+    """A JSON object, or the last line of several (`--append-result`); empty for what is none."""
+    for part in (text, *reversed(text.strip().splitlines()[-1:])):
+        try:
+            found = bounds.clean(bounds.json_of(part, most_bytes=MOST_BYTES))
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    found = bounds.number_of(str(value)) if isinstance(value, str) or abs(value) <= bounds.MOST_NUMBER else None
+    return found if found is not None and found >= 0 else None

@@ -1,0 +1,161 @@
+"""Looking at a server's container: what it is, how it ended, what its log says. Changes nothing, and asks no server."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sparkwright.doctor.diagnosis.sight import End, Sight
+from sparkwright.doctor.diagnosis.standing import LINE_CHARS
+from sparkwright.engines.vllm.logs import log_text, logs
+from sparkwright.errors import SparkwrightError
+from sparkwright.health import drift, live
+from sparkwright.health.judge import Limits
+from sparkwright.health.probe import url_of_spec
+from sparkwright.health.record import Container
+from sparkwright.health.remembered import Remembered
+from sparkwright.host import evidence
+from sparkwright.host.containers import containers, log_reading
+from sparkwright.host.module import Context
+from sparkwright.host.runs import cut_off, lock
+from sparkwright.modules.server import crash_loop
+from sparkwright.trust.visible import one_line
+
+#: of the end of a log
+LINES = 2000
+#: of what Docker says of a start that it refused: the reason stands at its end
+ERROR_CHARS = 500
+#: Docker waits at least so long before it starts a container again
+RESTARTS_S = 0.1
+
+
+def look(context: Context, good: Mapping[str, Any], name: str, limits: Limits, now_s: float) -> Sight:
+    """What is there now. good: the last verified state. name: of the recipe's container, for where nothing was verified."""
+    verified = str((good.get("spec") or {}).get("name", ""))
+    ready = (good.get("measured") or {}).get("ready_s")
+    found = Sight(
+        now_s,
+        name=verified or name,
+        known=bool(good),
+        allowed_s=live.allowed_s(good, limits),
+        ready_s=float(ready) if ready else None,
+        box=Container(verified or name),
+    )
+    found = _with_runs(found, context)
+    for one in dict.fromkeys((verified, name)):
+        if one and found.box.status in ("", "absent") and not found.engine_error:
+            found = _with_container(found, context, good, one)
+    return found
+
+
+def url_of(seen: Sight, good: Mapping[str, Any]) -> str:
+    """Where the server answers: as its container publishes it, else as the verified one did; empty when neither tells."""
+    if seen.inspected:
+        return containers.url_of(dict(seen.inspected))
+    return url_of_spec(good["spec"]) if good else ""
+
+
+def again(seen: Sight, context: Context, good: Mapping[str, Any]) -> Sight:
+    """The same container a moment later."""
+    return _with_container(replace(seen, log=None), context, good, seen.box.name)
+
+
+def _with_runs(seen: Sight, context: Context) -> Sight:
+    """Who works on the host, and who was cut off at it."""
+    owner, alive = lock.look(context.state)
+    if owner is None or owner.run == context.run_id:
+        return seen
+    if alive:
+        return replace(seen, busy=str(owner))
+    return replace(seen, cut_off=str(owner)) if cut_off.unfinished(context.state, owner) else seen
+
+
+def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name: str) -> Sight:
+    try:
+        inspected = containers.inspect(context.docker(), name)
+        if inspected is None:
+            return replace(seen, box=Container(name, status="absent"))
+        box = live.container_of(inspected, str(good.get("container_id", "")))
+    except SparkwrightError as error:
+        return replace(seen, engine_error=_engine_error(context, error), engine_fix=error.fix)
+    except Exception as error:  # docker's own and requests': an engine that hangs or answers nonsense
+        return replace(seen, engine_error=f"the Docker Engine does not answer: {type(error).__name__}")
+    remembered = Remembered.of(context.state).broken
+    broken = remembered.get("why", "") if remembered.get("id") == box.id else ""
+    loops = box.exit_code or box.status != "exited"
+    loop = crash_loop.verdict_now(inspected, context) if loops else ""
+    found = replace(seen, box=box, inspected=inspected, end=end_of(inspected), loop=loop, broken=broken)
+    return _with_drift(_with_log(found, context), context, good)
+
+
+def _engine_error(context: Context, error: SparkwrightError) -> str:
+    said = error.message.rstrip(".")
+    if "refuses" not in said and shutil.which("docker", path=context.machine.env.get("PATH")) is None:
+        return f"{said} (no docker program is installed either)"
+    return said
+
+
+def end_of(inspected: Mapping[str, Any]) -> End:
+    """How the container's last start ended, as Docker keeps it; empty for one that never did."""
+    state = inspected["State"]
+    at_s = moment(str(state.get("FinishedAt") or ""))
+    code = state.get("ExitCode") if at_s is not None and isinstance(state.get("ExitCode"), int) else None
+    why = one_line(str(state.get("Error") or ""), at_most=ERROR_CHARS)
+    return End(code, at_s, out_of_memory=state.get("OOMKilled") is True, error=why)
+
+
+def moment(text: str) -> float | None:
+    """A time of Docker's, seconds since the epoch; None for one that is none, and for the year 1, which is never."""
+    try:
+        found = datetime.fromisoformat(text[:26].rstrip("Z")).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return found.timestamp() if found.year > 1970 else None
+
+
+# -- its log -----------------------------------------------------------------------------------------------------------
+
+
+def _with_log(seen: Sight, context: Context) -> Sight:
+    """What the present start says of itself, and how the last one that ended did."""
+    box = seen.box
+    try:
+        now = evidence.log(context, box.name) if box.status != "created" else None
+        before = _before(seen, context)
+    except Exception:  # a log driver that keeps none, an engine that goes away: the rest is told all the same
+        return seen
+    reader = logs.Reader()
+    reader.push("\n".join(before).encode())
+    died = reader.finish().died
+    said = [line for line in before if line.strip()]
+    last = one_line(said[-1].strip(), at_most=LINE_CHARS) if said else ""
+    return replace(seen, log=now, died=died, last_line=last)
+
+
+def _before(seen: Sight, context: Context) -> list[str]:
+    """The last lines of the start that ended last: what the present one printed is not of them."""
+    if seen.box.status == "running" and not seen.box.restarts:
+        return []
+    raw = log_reading.end(context.docker(), seen.box.name, LINES, until_s=_until_s(seen))
+    return log_text.plain(raw.decode(errors="replace")).splitlines()
+
+
+def _until_s(seen: Sight) -> float | None:
+    """When the start that ended last wrote its last line: another one may have begun since; None where none can have."""
+    if seen.box.status == "running":
+        return moment(str(seen.inspected["State"].get("StartedAt") or ""))
+    if seen.box.status == "restarting" and seen.end.at_s is not None:
+        return seen.end.at_s + RESTARTS_S
+    return None
+
+
+def _with_drift(seen: Sight, context: Context, good: Mapping[str, Any]) -> Sight:
+    if seen.busy or not good or good["spec"].get("name") != seen.box.name:
+        return seen
+    try:
+        return replace(seen, drift=drift.found(context, good, dict(seen.inspected)))
+    except Exception as error:
+        return replace(seen, drift_error=f"whether it is as it was verified: {type(error).__name__}")

@@ -1,0 +1,168 @@
+"""What kind of model a config.json describes, with the evidence: recurrent layers decide how an engine must be set up.
+
+The rules and their order stand in architecture_rules, what outranks them in architecture_registry; docs/architectures.md tells
+both to a user. The authority at run time is the engine's own log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sparkwright.engines.vllm.architecture import architecture_tables as tables
+from sparkwright.engines.vllm.architecture import config_parts
+from sparkwright.engines.vllm.architecture.architecture_registry import outranking
+from sparkwright.engines.vllm.architecture.architecture_rules import RULES, Found, Kind, draft, mechanism
+from sparkwright.engines.vllm.architecture.config_parts import Part
+from sparkwright.trust.visible import one_line
+
+#: what classify() and block_size.block_size() read; the rest of a config can go
+READ = (
+    "architectures",
+    "model_type",
+    "is_encoder_decoder",
+    "auto_map",
+    tables.LETTERS,
+    tables.NUMBERS,
+    tables.LINEAR_CONFIG,
+    "attn_layer_indices",
+    "full_attn_idxs",
+    "attn",
+    "attn_layer_idx",
+    "full_attention_interval",
+    "layer_group_size",
+    "attn_layer_period",
+    "attn_layer_offset",
+    "mamba_step",
+    "mamba_head_dim",
+    "mamba_d_head",
+    "mamba_d_ssm",
+    "mamba_n_groups",
+    "n_groups",
+    "linear_num_key_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "mamba_ssm_dtype",
+    "mamba_ssm_cache_dtype",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "kv_lora_rank",
+    "quantization_config",
+    *config_parts.SIZES,
+    *tables.LAYER_LISTS,
+    *tables.DRAFT_KEYS,
+    *tables.LENGTHS,
+    tables.LENGTH_THAT_WINS,
+    *(name for names in tables.RECURRENT_KEYS for name in names),
+)
+#: of these only the presence counts
+PRESENCE = ("auto_map", "speculators_config", "dflash_config")
+#: of these only some keys count
+WITHIN: dict[str, tuple[str, ...]] = {
+    tables.LINEAR_CONFIG: ("kda_layers", "num_heads", "short_conv_kernel_size"),
+    "attn": ("layers",),
+    "quantization_config": ("quant_method", "quantization", "kv_cache_scheme", "kv_cache_quant_algo"),
+    "quantization": ("kv_cache_scheme", "kv_cache_quant_algo"),
+}
+
+
+SEEN_CHARS = 1000
+
+
+class Evidence(NamedTuple):
+    """path: where in config.json, nested parts with dots. seen: what stands there."""
+
+    path: str
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a config.json says of a model.
+
+    kind: "recurrent" (a hybrid: recurrent layers beside attention), "attention_free", "dense" (attention alone; embedding
+    models and encoder-decoders too) or "unknown" (own code, a new name, or a draft, which is served beside another model).
+    name: architectures[0], "" where there is none. model_type: of the whole config. mechanism: what the recurrent layers
+    are, "" for none. recurrent_layers, layers: how many, of how many; None where not known. evidence: the one that decided
+    first. max_position_embeddings: the longest sequence in tokens, before any scaling of positions, None where the config
+    leaves it to the model's class. text: the part of the config that describes the language model. config: the
+    whole of it.
+    """
+
+    kind: Kind
+    name: str = ""
+    model_type: str = ""
+    mechanism: str = ""
+    recurrent_layers: int | None = None
+    layers: int | None = None
+    evidence: tuple[Evidence, ...] = ()
+    max_position_embeddings: int | None = None
+    text: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def sentence(self) -> str:
+        """What it is, in half a sentence."""
+        if self.kind == "unknown":
+            return "model of unknown kind"
+        if self.kind == "dense":
+            return f"{self.name or self.model_type} (dense)"
+        of = f"{self.recurrent_layers} of {self.layers} layers" if self.recurrent_layers and self.layers else "layers"
+        return f"{self.name or self.model_type} ({of} recurrent, {self.mechanism or 'mechanism unknown'})"
+
+
+def classify(config: Mapping[str, Any]) -> Architecture:
+    """What a config.json, as it was read, describes. Never raises: a key of the wrong type counts as one that is missing."""
+    parts = config_parts.parts(config)
+    inner = config_parts.text(config)
+    found = draft(config, parts) or outranking(config, _said(config, parts))
+    recurs = found.kind in ("recurrent", "attention_free")
+    return Architecture(
+        kind=found.kind,
+        name=config_parts.architecture_name(config),
+        model_type=Part("", config).word("model_type"),
+        mechanism=mechanism(config, parts, found) if recurs else "",
+        recurrent_layers=found.recurrent,
+        layers=found.layers or inner.layers,
+        evidence=(Evidence(found.path, one_line(found.seen, at_most=SEEN_CHARS)), *_hints(parts, recurs)),
+        max_position_embeddings=_longest(inner),
+        text=inner.keys,
+        config=config,
+    )
+
+
+def essence(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a config that matters: classify() and block_size() say the same of it (but for `text`). Nesting is kept."""
+    return _kept(config, (*READ, *config_parts.NESTED))
+
+
+def _kept(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, held in keys.items():
+        if name not in names or held is None:
+            continue
+        if name in PRESENCE:
+            kept[name] = {}
+        elif not isinstance(held, Mapping):
+            kept[name] = held
+        elif name in config_parts.NESTED:
+            kept[name] = essence(held)
+        else:
+            kept[name] = _kept(held, WITHIN[name]) if name in WITHIN else dict(held)
+    return kept
+
+
+def _said(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found:
+    return next(found for rule in RULES if (found := rule(config, parts)))
+
+
+def _hints(parts: tuple[Part, ...], recurs: bool) -> list[Evidence]:
+    hints = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
+    return [Evidence(part.at(key), part.word(key)) for part in parts for key in hints if recurs and part.word(key)]
+
+
+def _longest(inner: Part) -> int | None:
+    held = [length for name in tables.LENGTHS if (length := inner.number(name))]
+    return inner.number(tables.LENGTH_THAT_WINS) or min(held, default=None)

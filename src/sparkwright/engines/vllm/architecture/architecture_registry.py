@@ -1,0 +1,53 @@
+"""What vLLM's own registry says of an architecture, which decides what vLLM does with a model, whatever its config.json lists.
+
+Source: `ModelRegistry` of 0.32.0, asked for is_hybrid and is_attention_free of each class (tests/data/vllm-0.32.0/registry.json);
+the classes of 0.11.0, 0.17.1 and 0.33.0 that differ were read. `ModelConfig.is_hybrid` of 0.17.1 to 0.33.0: one exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sparkwright.engines.vllm.architecture import architecture_dense as dense
+from sparkwright.engines.vllm.architecture import architecture_tables as tables
+from sparkwright.engines.vllm.architecture.architecture_rules import Found, Kind
+from sparkwright.engines.vllm.architecture.config_parts import Part, architecture_name
+
+VERSION = "0.32.0"
+#: a hybrid's class whose layers are all called one of these is no hybrid (granite-4.0-micro)
+ATTENTION_ONLY = frozenset({"attention", "full_attention"})
+CALLED: dict[Kind, str] = {
+    "recurrent": "a hybrid",
+    "attention_free": "free of attention",
+    "dense": "attention alone",
+}
+
+
+def kind_of(config: Mapping[str, Any]) -> Kind | None:
+    """The kind that vLLM takes this model for; None for an architecture that no registry looked at holds, and for a draft."""
+    name = architecture_name(config)
+    if name in tables.HYBRID_ARCHITECTURES:
+        return "dense" if _attends_in_every_layer(config) else "recurrent"
+    if name in tables.ATTENTION_FREE_ARCHITECTURES:
+        return "attention_free"
+    return "dense" if name in dense.GENERATE or name in dense.POOL or name in dense.DROPPED else None
+
+
+def outranking(config: Mapping[str, Any], found: Found) -> Found:
+    """What config.json was found to say, unless the registry says otherwise: then that, with both in its evidence."""
+    said = kind_of(config)
+    if said is None or said == found.kind:
+        return found
+    name = architecture_name(config)
+    seen = f"{name}: {CALLED[said]} in vLLM's registry ({VERSION}), which decides; {found.path} says {found.seen}"
+    if said == "dense":
+        return Found(said, "architectures", seen, "", 0, found.layers)
+    return replace(found, kind=said, path="architectures", seen=seen)
+
+
+def _attends_in_every_layer(config: Mapping[str, Any]) -> bool:
+    """Whether a list of the config itself, not of one nested in it, says so."""
+    lists = (Part("", config).items(key) for key in tables.LAYER_LISTS)
+    return any(words and all(word in ATTENTION_ONLY for word in words) for words in lists)

@@ -1,0 +1,220 @@
+"""The rules that tell a recurrent model from a dense one, strongest first: each looks at one kind of statement in config.json.
+
+An explicit list of layers beats every key: a hybrid class with attention in every layer (granite-4.0-micro keeps the whole
+set of mamba_* keys) is dense, as it is for vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from sparkwright.engines.vllm.architecture import architecture_dense as dense
+from sparkwright.engines.vllm.architecture import architecture_tables as tables
+from sparkwright.engines.vllm.architecture.config_parts import Part, architecture_name, text
+
+Kind = Literal["recurrent", "attention_free", "dense", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one rule found. mechanism: "" where it does not say. recurrent: how many layers are, None where not known."""
+
+    kind: Kind
+    path: str
+    seen: str
+    mechanism: str = ""
+    recurrent: int | None = None
+    layers: int | None = None
+
+
+def draft(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
+    """A draft repeats keys of the model it guesses for, and is never served alone: what it is says nothing, so unknown."""
+    name = architecture_name(config)
+    says = "a draft, served beside its target: look at that one"
+    if tables.DRAFT_NAMES.search(name):
+        return Found("unknown", "architectures", f"{name}: {says}")
+    key = next((key for key in tables.DRAFT_KEYS if config.get(key) is not None), None)
+    return Found("unknown", key, says) if key else None
+
+
+def layer_list(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
+    """An explicit list of what each layer is. `hybrid` by itself is no statement: Inkling's layers are called so and only attend."""
+    proved = keys(config, parts) or names(config, parts)
+    vague = () if proved else tables.BOTH_IN_ONE_LAYER
+    found = (_of_list(part, key) for part in parts for key in tables.LAYER_LISTS if not _has(part, key, vague))
+    return next((one for one in found if one), None)
+
+
+def layer_letters(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
+    """Nemotron-H's spelling: a letter a layer, M for Mamba2."""
+    part = next((part for part in parts if "M" in part.word(tables.LETTERS)), None)
+    if part is None:
+        return None
+    letters = part.word(tables.LETTERS)
+    count, layers = letters.count("M"), part.layers or len(letters)
+    return Found("recurrent", part.at(tables.LETTERS), f"M in {count} of {layers}", tables.MAMBA2, count, layers)
+
+
+def layer_numbers(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
+    """MiniMax's spelling: a number a layer, 0 for lightning attention."""
+    part = next((part for part in parts if 0 in (part.items(tables.NUMBERS) or ())), None)
+    if part is None:
+        return None
+    numbers = part.items(tables.NUMBERS) or []
+    seen = f"0 (linear) in {numbers.count(0)} of {len(numbers)}"
+    return Found("recurrent", part.at(tables.NUMBERS), seen, tables.LIGHTNING, numbers.count(0), len(numbers))
+
+
+def linear_attention(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
+    """Kimi's spelling: the numbers of the KDA layers, or at least their sizes."""
+    for part in parts:
+        linear = Part(part.at(tables.LINEAR_CONFIG), part.mapping(tables.LINEAR_CONFIG) or {})
+        kda = linear.items("kda_layers")
+        if kda:
+            return Found("recurrent", linear.at("kda_layers"), f"{len(kda)} layers", tables.KDA, len(kda), part.layers)
+        for key in ("num_heads", "short_conv_kernel_size"):
+            if linear.number(key):
+                return Found("recurrent", linear.at(key), str(linear.number(key)), layers=part.layers)
+    return None
+
+
+def keys(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
+    """Keys that only a recurrent layer has a use for."""
+    for part in parts:
+        for names, mechanism in tables.RECURRENT_KEYS.items():
+            if all(part.keys.get(name) is not None for name in names):
+                path = ", ".join(part.at(name) for name in names)
+                seen = ", ".join(str(part.keys[name]) for name in names)
+                return _counted(config, part, path, seen, mechanism)
+    return None
+
+
+def names(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
+    """A model_type or an architecture that is known to be recurrent."""
+    for part in parts:
+        said = part.word("model_type")
+        mechanism = _by_type(said, tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES)
+        if mechanism is not None:
+            return _counted(config, part, part.at("model_type"), said, mechanism)
+    name = architecture_name(config)
+    known = tables.RECURRENT_ARCHITECTURES
+    return _counted(config, text(config), "architectures", name, known[name]) if name in known else None
+
+
+def attention_only(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
+    """An architecture known to be made of attention alone, or an encoder with a decoder."""
+    name = architecture_name(config)
+    if config.get("is_encoder_decoder") is True:
+        return Found("dense", "is_encoder_decoder", "true: an encoder and a decoder, both of attention", "", 0)
+    if name in dense.GENERATE or name in dense.DROPPED:
+        return Found("dense", "architectures", f"{name}: attention alone", "", 0)
+    if name in dense.POOL:
+        return Found("dense", "architectures", f"{name}: attention alone, for embedding or ranking", "", 0)
+    return None
+
+
+def nothing(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found:
+    """No rule knows it; own code (auto_map) can be anything."""
+    name = architecture_name(config)
+    own = next((part.at("auto_map") for part in parts if part.keys.get("auto_map") is not None), None)
+    if own:
+        return Found("unknown", own, f"the model brings its own code{f' for {name}' if name else ''}")
+    return Found("unknown", "architectures", f"{name or 'none named'}: not known, and no key says what its layers are")
+
+
+Rule = Callable[[Mapping[str, Any], tuple[Part, ...]], Found | None]
+RULES: tuple[Rule, ...] = (
+    draft,
+    layer_list,
+    layer_letters,
+    layer_numbers,
+    linear_attention,
+    keys,
+    names,
+    attention_only,
+    nothing,
+)
+
+
+def mechanism(config: Mapping[str, Any], parts: tuple[Part, ...], found: Found) -> str:
+    """What the recurrent layers are: as the architecture's name says, else the model_type, else the rule, else the keys."""
+    name = architecture_name(config)
+    said = tables.RECURRENT_ARCHITECTURES.get(name)
+    types = tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES
+    by_type = (_by_type(part.word("model_type"), types) for part in parts)
+    by_key = keys(config, parts)
+    original = ((part.mapping("ssm_cfg") or {}).get("layer") for part in parts)  # the format of the mamba_ssm package
+    held = (said, *by_type, *original, found.mechanism, by_key.mechanism if by_key else "", tables.LINEAR)
+    return next(one for one in held if one and isinstance(one, str))
+
+
+def _of_list(part: Part, key: str) -> Found | None:
+    words = [str(word) for word in part.items(key) or []]
+    count = part.layers or len(words)
+    if key in tables.REPEATING_LISTS and words:
+        words = (words * (count // len(words) + 1))[:count]
+    recurrent = [word for word in words if word in tables.RECURRENT_LAYERS]
+    if recurrent:
+        seen = f"{', '.join(sorted(set(recurrent)))} in {len(recurrent)} of {len(words)}"
+        attends = any(word in tables.ATTENTION_LAYERS or word in tables.BOTH_IN_ONE_LAYER for word in words)
+        kind: Kind = "recurrent" if attends else "attention_free"
+        said = tables.RECURRENT_LAYERS[recurrent[0]]
+        return Found(kind, part.at(key), seen, said, len(recurrent), len(words))
+    if words and all(word in tables.ATTENTION_LAYERS | tables.OTHER_LAYERS for word in words):
+        seen = f"{', '.join(sorted(set(words)))} in all {len(words)}"
+        return Found("dense", part.at(key), seen, "", 0, len(words))
+    return None
+
+
+def _has(part: Part, key: str, words: Iterable[str]) -> bool:
+    listed = part.items(key) or []
+    return any(word in listed for word in words)
+
+
+def _by_type(model_type: str, table: Mapping[str, str]) -> str | None:
+    return next((said for pattern, said in table.items() if fnmatchcase(model_type, pattern)), None)
+
+
+def _counted(config: Mapping[str, Any], part: Part, path: str, seen: str, mechanism: str) -> Found:
+    layers = part.layers or text(config).layers
+    name = architecture_name(config)
+    free = (
+        name in tables.ATTENTION_FREE_ARCHITECTURES
+        or name in tables.OTHER_ATTENTION_FREE_ARCHITECTURES
+        or _by_type(part.word("model_type"), tables.ATTENTION_FREE_TYPES) is not None
+        or part.items("attn_layer_idx") == []
+    ) and not part.mapping("attn")
+    if free:
+        return Found("attention_free", path, seen, mechanism, layers, layers)
+    return Found("recurrent", path, seen, mechanism, _recurrent_layers(part, layers), layers)
+
+
+def _recurrent_layers(part: Part, layers: int | None) -> int | None:
+    """How many, from how the attention layers between them are laid out; None where the config does not say."""
+    if layers is None:
+        return None
+    if fnmatchcase(part.word("model_type"), "falcon_h1*"):
+        return layers  # every layer has both
+    attention = _attention_layers(part, layers)
+    return None if attention is None or attention > layers else layers - attention
+
+
+def _attention_layers(part: Part, layers: int) -> int | None:
+    beside = Part(part.at("attn"), part.mapping("attn") or {})
+    lists = (part.items("attn_layer_indices"), part.items("full_attn_idxs"), beside.items("layers"))
+    for listed in (*lists, part.items("attn_layer_idx")):
+        if listed is not None:
+            return len(listed)
+    every = part.number("full_attention_interval", "layer_group_size")
+    if every and layers % every == 0:
+        return layers // every
+    period, offset = part.number("attn_layer_period"), part.keys.get("attn_layer_offset")
+    if period and isinstance(offset, int):
+        return sum(layer % period == offset for layer in range(layers))
+    step = part.number("mamba_step")  # PLaMo 2: attention in the middle of every `step` layers
+    if step:
+        return sum(layer % step == step // 2 for layer in range(layers))
+    return None

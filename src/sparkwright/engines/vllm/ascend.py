@@ -1,0 +1,40 @@
+"""Ascend-vLLM, where a recipe says `platform: ascend`: its scheduler is another one, set through --additional-config.
+
+Source: Ascend-vLLM's guide to its scheduler and features. Keys that vLLM itself does not know stand in that one JSON option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.engines.vllm.flags import flags as flag_words
+
+CONFIG = "additional-config"
+SCHEDULER = "ascend_scheduler_config"
+ENABLED = "enabled"
+CHUNKED = "chunked_prefill_enabled"
+BUDGET_STEP = 256
+
+
+def scheduler(flags: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The scheduler's settings; empty when none are given."""
+    config = flag_words.value(flags, CONFIG)
+    found = config.get(SCHEDULER) if isinstance(config, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def chunked_prefill(flags: Mapping[str, Any]) -> bool:
+    """Whether prompts are cut in pieces: the scheduler turns that off unless it is told otherwise."""
+    own = scheduler(flags)
+    if own.get(ENABLED):
+        return bool(own.get(CHUNKED, False))
+    return flag_words.value(flags, "enable-chunked-prefill") is not False
+
+
+def with_scheduler(flags: Mapping[str, Any], *, enabled: bool, chunked: bool) -> dict[str, Any]:
+    """The flags with both settings in --additional-config, beside what stands there."""
+    config = flag_words.value(flags, CONFIG)
+    rest = dict(config) if isinstance(config, Mapping) else {}
+    others = {name: said for name, said in flags.items() if name != CONFIG}
+    return {**others, CONFIG: {**rest, SCHEDULER: {**scheduler(flags), ENABLED: enabled, CHUNKED: chunked}}}

@@ -1,0 +1,66 @@
+"""What vLLM does where nothing is said, by release, on a GB10.
+
+Each row: from which release on, the value, and where that was read. Nothing is guessed for a version that is not known: the
+answer is then None, unless all releases agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.version import Version
+
+from sparkwright.engines.vllm.versions import at_least
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """since: empty for always."""
+
+    since: str
+    value: Any
+    source: str
+
+
+CHUNKED_PREFILL = "chunked prefill"
+PREFIX_CACHING_DENSE = "prefix caching, dense"
+PREFIX_CACHING_HYBRID = "prefix caching, recurrent hybrid"
+PREFIX_CACHING_ATTENTION_FREE = "prefix caching, no attention"
+MEMORY_UTILIZATION = "gpu-memory-utilization"
+MAX_NUM_BATCHED_TOKENS = "max-num-batched-tokens"
+MAX_NUM_SEQS = "max-num-seqs"
+
+#: oldest first
+DEFAULTS: dict[str, tuple[Default, ...]] = {
+    CHUNKED_PREFILL: (
+        Default("", True, "V1's default for every generative model, recurrent ones too; V0 was removed in 0.11.0"),
+    ),
+    PREFIX_CACHING_DENSE: (Default("", True, "V1's default"),),
+    PREFIX_CACHING_HYBRID: (
+        Default("", False, "forced off until 0.11.0, opt-in until 0.27"),
+        Default("0.28.0", True, "#50991; the config dumps of real 0.32.0 logs"),
+    ),
+    PREFIX_CACHING_ATTENTION_FREE: (Default("", False, "source of 0.33.0"),),
+    MEMORY_UTILIZATION: (
+        Default("", 0.9, "the help of 0.11 to 0.19"),
+        Default("0.20.0", 0.92, "#38284; the help of 0.22.1 and 0.32.0"),
+    ),
+    MAX_NUM_BATCHED_TOKENS: (
+        Default("", 2048, "NVML names no memory size on a GB10: the small tier, and by name from 0.33 on"),
+    ),
+    MAX_NUM_SEQS: (Default("", 256, "the same tier"),),
+}
+
+
+def default(name: str, version: Version | None) -> Any:
+    """The default of a setting; None when the version decides and is not known."""
+    rows = DEFAULTS[name]
+    value = rows[0].value
+    for row in rows[1:]:
+        reached = at_least(version, row.since)
+        if reached is None:
+            return None
+        if reached:
+            value = row.value
+    return value

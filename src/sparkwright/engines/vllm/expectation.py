@@ -1,0 +1,93 @@
+"""What a recipe expects of chunked prefill, turned into flags for this model and engine, or into a refusal.
+
+`disabled` is not always to be had: prefix caching on a recurrent hybrid needs it, and releases until 0.11.0 ignore the flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from packaging.version import Version
+
+from sparkwright.engines.vllm.architecture.architecture import Architecture
+from sparkwright.engines.vllm.predict import CACHE_MODE_ALL, Asked
+from sparkwright.engines.vllm.rules.rule import Finding, Way
+from sparkwright.engines.vllm.versions import at_least
+
+Wanted = Literal["any", "enabled", "disabled"]
+WhenImpossible = Literal["refuse", "report"]
+
+RULE = "expected-chunked-prefill"
+SWITCH = "enable-chunked-prefill"
+PREFIX = "enable-prefix-caching"
+SOURCE = "vLLM's VllmConfig; real starts of 0.32.0"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """flags: as they are rendered. expected: what the engine's log must say then. note: what to tell, empty for nothing."""
+
+    flags: Mapping[str, Any]
+    expected: Wanted
+    note: str = ""
+    finding: Finding | None = None
+
+
+def decide(
+    asked: Asked, architecture: Architecture, version: Version | None, wanted: Wanted, when_impossible: WhenImpossible
+) -> Decision:
+    """The flags that bring about what is wanted, or why they can't be had."""
+    if wanted == "any" or asked.platform == "ascend":
+        return Decision(asked.flags, wanted)
+    if wanted == "enabled":
+        return _enabled(asked)
+    if architecture.kind == "unknown" and asked.flag(PREFIX) is True and when_impossible == "report":
+        return Decision(asked.flags, "any", "not decided: what kind of model this is is known once it is pinned")
+    why = _impossible(asked, architecture, version)
+    if why is None:
+        return Decision(_without(asked, architecture), "disabled")
+    sentence, ways, note = why
+    if when_impossible == "refuse":
+        return Decision(asked.flags, "disabled", "", Finding("error", RULE, sentence, ways, SOURCE, SWITCH))
+    kept = {name: said for name, said in asked.flags.items() if name != SWITCH}
+    return Decision(kept, "any", note, Finding("info", RULE, f"{sentence} It goes on: {note}.", ways, SOURCE, SWITCH))
+
+
+def _enabled(asked: Asked) -> Decision:
+    if asked.flag(SWITCH) is not False:
+        return Decision(asked.flags, "enabled")
+    said = "the recipe expects chunked prefill on, and its flags turn it off."
+    way = Way("leave it on", {SWITCH: None})
+    return Decision(asked.flags, "enabled", "", Finding("error", RULE, said, (way,), "the recipe", SWITCH))
+
+
+def _impossible(
+    asked: Asked, architecture: Architecture, version: Version | None
+) -> tuple[str, tuple[Way, ...], str] | None:
+    if at_least(version, "0.11.1") is False:
+        way = Way("take an image with vLLM 0.12 or newer")
+        return (
+            f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored.",
+            (way,),
+            "on, as it always is there",
+        )
+    wants_prefix = architecture.kind == "recurrent" and asked.flag(PREFIX) is True
+    by_whole_blocks = architecture.name not in CACHE_MODE_ALL or at_least(version, "0.28.0") is not False
+    if not wants_prefix or not by_whole_blocks:
+        return None
+    ways = (
+        Way("give up prefix caching", {PREFIX: False}),
+        Way("leave chunked prefill on: `expect.chunked_prefill: any`, with the throughput gate as the judge"),
+    )
+    sentence = "chunked prefill can't be off here: prefix caching on a recurrent model needs it, and the recipe wants prefix caching."
+    return sentence, ways, "on, required by prefix caching"
+
+
+def _without(asked: Asked, architecture: Architecture) -> dict[str, Any]:
+    """`--no-enable-chunked-prefill` is what every release takes; a hybrid's prefix caching must be off with it from 0.28 on."""
+    flags = {**asked.flags, SWITCH: False}
+    if architecture.kind == "recurrent" and asked.flag(PREFIX) is None:
+        flags[PREFIX] = False
+    return flags

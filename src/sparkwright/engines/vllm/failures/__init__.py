@@ -1,0 +1,1 @@
+"""Why an engine did not start, died, or is slow."""

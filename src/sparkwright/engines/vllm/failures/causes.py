@@ -1,0 +1,274 @@
+"""Why a server is slow: what was seen, held against what is known to make it so. Pure; the most likely first.
+
+What was measured comes before what is only possible; cause.py says what the verdicts mean. Sources: docs/measuring.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from sparkwright.engines.vllm.failures.cause import ORDER, Cause, Seen, Verdict
+from sparkwright.engines.vllm.rules.rule import Finding
+
+__all__ = ["Cause", "Seen", "Verdict", "causes", "likely", "of_a_start", "ranked"]
+
+GIB = 2**30
+
+JIT = "JIT compilation during inference"
+SLOW_KERNELS = ("Using default MoE config", "does not have native support for FP")
+LITTLE_BYTES = 4 * GIB
+MUCH_CACHE = 0.25
+LITTLE_ACCEPTED = 0.5
+#: below this share of what is expected the rate itself is to be explained
+SLOW = 0.7
+#: of last words that tell of too little memory
+MEMORY_WORDS = ("gib", "out of memory", "no memory")
+
+Look = Callable[[Seen], Iterator[Cause]]
+LOOKS: list[Look] = []
+
+
+def _look(look: Look) -> Look:
+    LOOKS.append(look)
+    return look
+
+
+def causes(seen: Seen) -> list[Cause]:
+    """All of them: what was found, then what is possible, unknown, noted, excluded."""
+    slow = seen.slow if seen.slow is not None else seen.share is not None and seen.share < SLOW
+    found = [_held(cause, slow=slow, fast=seen.slow is False) for look in LOOKS for cause in look(seen)]
+    return ranked(found)
+
+
+def ranked(found: Iterable[Cause]) -> list[Cause]:
+    """What was measured before what is possible; among equals what explains more before what explains less."""
+    return sorted(found, key=lambda one: (ORDER.index(one.verdict), -one.weight))
+
+
+def _held(one: Cause, *, slow: bool, fast: bool) -> Cause:
+    """A cause held against the rate: nothing explains the slowness of a fast server, nor what is late that of a slow one."""
+    aside = fast and one.verdict in ("found", "possible")
+    aside = aside or (slow and one.verdict == "found" and not one.of_rate)
+    return replace(one, verdict="noted") if aside else one
+
+
+def of_a_start(seen: Seen, died: str) -> list[Cause]:
+    """What can keep an engine from starting. died: its last words; those of memory make what holds memory the reason."""
+    verdict: Verdict = (
+        "found" if any(word in died.lower() for word in MEMORY_WORDS) else "noted" if died else "possible"
+    )
+    rows = [one for look in (little_memory, ollama_in_memory) for one in look(seen)]
+    held = [replace(one, verdict=verdict) if one.verdict == "found" else one for one in rows]
+    return ranked([*held, *(one for one in rules(replace(seen, findings=_errors(seen))))])
+
+
+def _errors(seen: Seen) -> list[Finding]:
+    return [one for one in seen.findings if one.severity == "error"]
+
+
+def likely(seen: Seen) -> list[Cause]:
+    """Without what is excluded."""
+    return [cause for cause in causes(seen) if cause.verdict != "excluded"]
+
+
+# -- the host ------------------------------------------------------------------------------------------------------------------
+
+
+@_look
+def slow_clock(seen: Seen) -> Iterator[Cause]:
+    name = "the GPU is held at a low clock (power fault)"
+    fix = "cut its AC power for 60 s: a failed USB-PD negotiation leaves it at 500-850 MHz; a restart does not heal it"
+    if seen.gpu_degraded is None:
+        yield Cause(name, "unknown", seen.gpu or "nvidia-smi returned no clock", fix, weight=90)
+    elif seen.gpu_degraded:
+        yield Cause(name, "found", seen.gpu, fix, weight=100)
+    else:
+        yield Cause(name, "excluded", seen.gpu)
+
+
+@_look
+def other_traffic(seen: Seen) -> Iterator[Cause]:
+    name = "other requests share the engine"
+    if seen.busy is None:
+        yield Cause(name, "unknown", "the server shows no /metrics", weight=10)
+    elif seen.busy > 0:
+        yield Cause(name, "found", f"{seen.busy:.0f} requests running or waiting", "measure when it is idle", weight=80)
+    else:
+        yield Cause(name, "excluded", "no request running or waiting")
+
+
+@_look
+def ollama_in_memory(seen: Seen) -> Iterator[Cause]:
+    name = "Ollama holds a model in the shared memory"
+    if seen.ollama is None:
+        yield Cause(name, "unknown", "Ollama does not answer", weight=20)
+    elif seen.ollama:
+        models = ", ".join(
+            f"{model} ({f'{size / GIB:.1f} GiB' if size else 'size unknown'})" for model, size in seen.ollama
+        )
+        yield Cause(name, "found", models, f"ollama stop {seen.ollama[0][0]}, or `invoke restart`", weight=60)
+    else:
+        yield Cause(name, "excluded", "Ollama holds none")
+
+
+@_look
+def little_memory(seen: Seen) -> Iterator[Cause]:
+    memory = seen.memory or {}
+    if "MemAvailable" not in memory:
+        return
+    swapped = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
+    available = memory["MemAvailable"]
+    said = f"{available / GIB:.1f} GiB available, {swapped / GIB:.1f} GiB swapped out"
+    tight = available < LITTLE_BYTES or swapped > GIB
+    fix = "lower gpu-memory-utilization, or stop what else runs (`invoke plan` names who holds memory)"
+    yield Cause(
+        "the memory is full", "found" if tight else "excluded", said, fix if tight else "", weight=62 if tight else 0
+    )
+
+
+@_look
+def page_cache(seen: Seen) -> Iterator[Cause]:
+    memory = seen.memory or {}
+    cache = memory.get("Cached", 0) - memory.get("Shmem", 0)
+    if not memory.get("MemTotal"):
+        return
+    share = cache / memory["MemTotal"]
+    fix = "sync; echo 3 | sudo tee /proc/sys/vm/drop_caches, then `invoke restart`"
+    yield Cause(
+        "page cache stands in the GPU's way",
+        "possible" if share > MUCH_CACHE else "excluded",
+        f"{cache / GIB:.1f} GiB of page cache",
+        fix if share > MUCH_CACHE else "",
+        weight=5,
+    )
+
+
+# -- the engine ------------------------------------------------------------------------------------------------------------------
+
+
+@_look
+def eager(seen: Seen) -> Iterator[Cause]:
+    name = "eager mode: no CUDA graphs"
+    graphs, line = seen.said("cuda_graphs")
+    if graphs is False:
+        yield Cause(name, "found", line, "take enforce-eager out of the recipe", weight=70)
+    elif graphs is None:
+        yield Cause(name, "unknown", "its log does not say", weight=40)
+    else:
+        yield Cause(name, "excluded", line)
+
+
+@_look
+def still_compiling(seen: Seen) -> Iterator[Cause]:
+    name = "kernels compile while requests wait"
+    line = seen.warned(JIT)
+    if line:
+        yield Cause(name, "found", line, "send a request of each prompt length first, then measure again", weight=65)
+    elif seen.log is None:
+        yield Cause(name, "unknown", "its log was not read", weight=30)
+    else:
+        yield Cause(name, "excluded", "no such warning in its log (engines before 0.21 do not warn)")
+
+
+@_look
+def missing_kernels(seen: Seen) -> Iterator[Cause]:
+    name = "an image without kernels for this GPU (sm_121)"
+    line = seen.warned(*SLOW_KERNELS)
+    fix = "take an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC)"
+    if line:
+        yield Cause(name, "found", line, fix, weight=55)
+    elif seen.share is not None and seen.share < 0.4:
+        yield Cause(name, "possible", f"{seen.share:.0%} of what is expected; stock images gave 28 %", fix, weight=35)
+
+
+@_look
+def heavy_weights(seen: Seen) -> Iterator[Cause]:
+    said, line = seen.said("quantization")
+    fewer = next((word for word in ("FP8", "NVFP4", "AWQ", "GPTQ", "INT4", "MXFP4") if word in seen.model.upper()), "")
+    if said == "none" and fewer:
+        yield Cause(f"BF16 weights where {fewer} was meant", "found", line, "look at model.id and model.dir", weight=60)
+
+
+@_look
+def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
+    if seen.share is not None and seen.share < 0.25:
+        yield Cause(
+            "a stale compile cache",
+            "possible",
+            f"{seen.share:.0%} of what is expected; one gave 7-10 tok/s of 100 after a restart",
+            "remove the volume with ~/.cache/vllm, then restart",
+            weight=25,
+        )
+
+
+@_look
+def block_over_budget(seen: Seen) -> Iterator[Cause]:
+    block, _ = seen.said("block_size")
+    if block is None or seen.budget is None:
+        return
+    name = "a block of the KV cache is larger than max-num-batched-tokens"
+    said = f"block {block}, max-num-batched-tokens {seen.budget}"
+    if block > seen.budget:
+        yield Cause(
+            name, "found", f"{said}: long prompts crawl, decoding does not", f"raise it to {block}", 30, of_rate=False
+        )
+    else:
+        yield Cause(name, "excluded", said)
+
+
+@_look
+def flag_without_effect(seen: Seen) -> Iterator[Cause]:
+    """Often blamed; it is on in every engine that can load a recurrent model, said or not."""
+    effective, line = seen.said("chunked_prefill")
+    if effective is True:
+        yield Cause("chunked prefill", "excluded", f"on, as by default; the flag changes nothing. {line}")
+
+
+@_look
+def little_accepted(seen: Seen) -> Iterator[Cause]:
+    if seen.acceptance is not None:
+        low = seen.acceptance < LITTLE_ACCEPTED
+        yield Cause(
+            "speculation guesses badly",
+            "found" if low else "excluded",
+            f"{seen.acceptance:.2f} tokens accepted a draft",
+            "another draft, fewer speculative tokens, or none" if low else "",
+            weight=45 if low else 0,
+        )
+
+
+@_look
+def cache_full(seen: Seen) -> Iterator[Cause]:
+    if seen.kv_used is not None:
+        full = seen.kv_used > 0.95
+        yield Cause(
+            "the KV cache is full",
+            "found" if full else "excluded",
+            f"{seen.kv_used:.0%} used",
+            "lower max-num-seqs or max-model-len" if full else "",
+            weight=40 if full else 0,
+        )
+
+
+@_look
+def thinking(seen: Seen) -> Iterator[Cause]:
+    if seen.thought is None:
+        return
+    name = "it thinks before it answers"
+    if seen.thought:
+        said = f"{seen.thought} of the first {seen.answered} tokens were thinking"
+        fix = 'default-chat-template-kwargs: {"enable_thinking": false} (from 0.14), or in each request'
+        yield Cause(name, "found", f"{said}: they come before any answer", fix, 15, of_rate=False)
+    else:
+        yield Cause(name, "excluded", "no thinking in its first tokens")
+
+
+@_look
+def rules(seen: Seen) -> Iterator[Cause]:
+    """What lint says of the flags."""
+    for finding in seen.findings:
+        if finding.severity != "info":
+            fix = "; or ".join(way.text for way in finding.ways_out)
+            weight = 50 if finding.severity == "error" else 20
+            yield Cause(f"a flag: {finding.rule}", "possible", finding.sentence, fix, weight)

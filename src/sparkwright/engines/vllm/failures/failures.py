@@ -1,0 +1,282 @@
+"""Why an engine did not start or died, from its last words.
+
+Each row: what the line holds, the sentence for it (groups of the pattern fill it), and when it is the end. More special ones
+first: of all that a log holds, the first row of this table wins.
+Sources: real start-up failures of vLLM 0.32.0 in tests/data; vLLM's source and issues for the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sparkwright.engines.vllm.logs.log_lines import HARMLESS, Line, line
+
+#: how far apart, in lines, last words and what explains them stand
+WINDOW = 600
+SENTENCE_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """ends: "start" when a start ends with it (a server that is ready only reports it), "always", or "never" when it only
+    explains what another row proves."""
+
+    line: Line
+    sentence: str
+    ends: Literal["start", "always", "never"] = "start"
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Last words that were found: at which line, the sentence, the line."""
+
+    at: int
+    sentence: str
+    line: str
+
+
+def _row(needle: str, pattern: str, sentence: str, ends: Literal["start", "always", "never"] = "start") -> Death:
+    return Death(line(needle, pattern), sentence, ends)
+
+
+CHUNKED_OFF = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
+NO_MODEL = "there is no model at {0} in the container."
+NO_GPU = "the container sees no GPU."
+#: of a line that is logged as an error, all before the name of the exception and after the modules it stands in
+LOGGED = r".{0,120}?\b(?:ERROR|CRITICAL) \d\d-\d\d .{0,200}?\] \s{0,40}(?:\w{1,200}\.){0,20}"
+
+DEATHS: tuple[Death, ...] = (
+    # the command line (argparse: "vllm: error:" or "vllm serve: error:")
+    _row("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."),
+    _row(
+        "ignored explicit argument ",
+        r"error: argument ([^\s:/]{1,100}+)\S{0,200}?: ignored explicit argument '?([^']*)",
+        "{0} takes no value, and was given {1}.",
+    ),
+    _row(
+        "invalid choice: ",
+        r"error: argument ([^\s:/]{1,100}+)\S{0,200}?: invalid choice: '?([^\s']+)",
+        "the engine refuses {1} for {0}.",
+    ),
+    _row(
+        "expected one argument",
+        r"error: argument ([^\s:/]{1,100}+)\S{0,200}?: expected one argument",
+        "{0} needs a value.",
+    ),
+    _row(
+        "-tool-choice requires",
+        r"enable-auto-tool-choice requires",
+        "enable-auto-tool-choice needs a tool-call-parser.",
+    ),
+    _row(
+        "odel should be provided as the first",
+        r"odel should be provided as the first positional",
+        "no model is given to it.",
+    ),
+    _row(
+        "should provide the model as a positional",
+        r"should provide the model as a positional",
+        "no model is given to it.",
+    ),
+    _row("error: ", r"vllm(?: serve)?: error: (.+?)\.?$", "the engine refuses its arguments: {0}."),
+    # settings that exclude each other
+    _row("Chunked prefill is required for mamba cache mode", r"mode 'align'", CHUNKED_OFF),  # 0.15 to 0.32, real
+    _row("Chunked prefill is required for Mamba prefix caching", "", CHUNKED_OFF),  # 0.33
+    _row(
+        "In Mamba cache align mode, block_size",  # 0.17 to 0.26
+        r"block_size \((\d+)\) must be <= max_num_batched_tokens \((\d+)\)",
+        "the hybrid's block of {0} tokens does not fit into max-num-batched-tokens {1}.",
+    ),
+    _row("Chunked MM input is required", "", "this hybrid needs chunked multi-modal input, which is turned off."),
+    _row(
+        "is smaller than max_model_len",
+        r"max_num_batched_tokens \((\d+)\) is smaller than max_model_len \((\d+)\)",
+        "with chunked prefill off, max-num-batched-tokens ({0}) must reach max-model-len ({1}).",
+    ),
+    _row(
+        "must be greater than or equal to max_num_seqs",
+        r"max_num_batched_tokens \((\d+)\) must be greater than or equal to max_num_seqs \((\d+)\)",
+        "max-num-seqs {1} is more than max-num-batched-tokens {0}.",
+    ),
+    _row(
+        "exceeds available Mamba cache blocks",
+        r"max_num_seqs \((\d+)\) exceeds available Mamba cache blocks \((\d+)\)",
+        "max-num-seqs {0} is more than the {1} Mamba cache blocks there is memory for.",
+    ),
+    _row(
+        "User-specified max_model_len",
+        r"max_model_len \((\d+)\) is greater than the derived max_model_len \(\w+=([\d.]+)",
+        "max-model-len {0} is more than the model's {1}.",
+    ),
+    # memory
+    _row(
+        "Free memory on device",
+        r"Free memory on device [^(]{0,80}\(([\d.]{1,20})/([\d.]{1,20}) GiB\) on startup is less than desired GPU memory utilization"
+        r" \(([\d.]+), ([\d.]+) GiB\)",
+        "{0} of {1} GiB were free, and the engine wanted {3} (utilization {2}).",
+    ),
+    _row(
+        "on kv cache allocation is less than",
+        r"Available memory on node \d+ \(([\d.]{1,20})/[\d.]{1,20} GiB\).{0,200} less than requested "
+        r".{0,200}?\(([\d.]{1,20}) GiB",
+        "its KV cache was to take {1} GiB of memory, and {0} GiB were free.",
+    ),
+    _row(
+        "GiB KV cache is needed",
+        r"max seq len \((\d+)\).{0,200}?(?<![\d.])([\d.]{1,20}) GiB KV cache is needed"
+        r".{0,200}?KV cache memory \(([\d.]{1,20}) GiB",
+        "max-model-len {0} needs {1} GiB of KV cache, and {2} GiB are left for it.",
+    ),
+    _row(
+        "tokens that can be stored in KV cache",  # <= 0.9
+        r"max seq len \((\d+)\) is larger than the maximum number of tokens that can be stored in KV cache \((\d+)",
+        "max-model-len {0} is more than the {1} tokens that its KV cache holds.",
+    ),
+    _row("No available memory for the cache blocks", "", "no memory is left for its KV cache."),
+    _row("CUDA out of memory", "", "it ran out of memory."),
+    _row("OutOfMemoryError", "", "it ran out of memory."),
+    _row("NV_ERR_NO_MEMORY", "", "it ran out of memory."),
+    # the model
+    _row(
+        "and is not supported anymore",
+        r"Model architecture (\w+) was supported in vLLM until (v?[\d.]*\d), and",
+        "this engine no longer loads {0} (the last that did: {1}).",
+    ),
+    _row(
+        "Model architecture",
+        r"Model architectures? \[?'?(\w{1,200}+)'?[^\]]{0,500}\]? (?:are|is) not supported",
+        "this engine cannot load {0}.",
+    ),
+    _row(
+        "does not recognize this architecture",
+        r"model type `?([\w.-]+)`? but Transformers does not recognize",
+        "this engine does not know the model type {0}: it is too old for it, or the model is not for it.",
+    ),
+    _row("Repo id must be in the form", r"Repo id must be in the form .{0,300}: '([^']{1,500})'", NO_MODEL),
+    _row("Invalid repository ID or local directory", r"directory specified: '([^']+)'", NO_MODEL),
+    _row(
+        "is not a local folder and is not a valid",
+        r"(?<!\S)(\S{1,500}) is not a local folder and is not a valid",
+        NO_MODEL,
+    ),
+    _row("Cannot find any model weights with", r"model weights with [`']?([^`'\s]+)", "there are no weights in {0}."),
+    _row(
+        "trust_remote_code=True",
+        r"(?:Please pass the argument|set the option) `?trust_remote_code=True",
+        "the model brings code of its own, which needs trust-remote-code.",
+    ),
+    _row(
+        ".safetensors",
+        r"(?:FileNotFoundError|SafetensorError|No such file).{0,500}?(?<![\w./-])([\w./-]{1,500}\.safetensors)",
+        "the model's file {0} is missing or broken.",
+    ),
+    _row("Error while deserializing header", "", "a file of the model is truncated."),
+    _row("MetadataIncompleteBuffer", "", "a file of the model is truncated."),
+    _row("InvalidHeaderDeserialization", "", "a file of the model is truncated."),
+    _row("HeaderTooLarge", "", "a file of the model is truncated."),
+    # the machine and the image
+    _row(
+        "Address already in use", r"\[Errno 98\]|Address already", "its port is in use inside the container's network."
+    ),
+    _row("No space left on device", "", "the disk is full."),
+    _row("Permission denied: '", r"Permission denied: '([^']+)'", "it may not use {0}."),
+    _row("could not select device driver", "", "the Docker engine has no GPU runtime."),
+    _row("exec format error", "", "the image is for another processor."),
+    _row("No CUDA GPUs are available", "", NO_GPU),
+    _row("Found no NVIDIA driver", "", NO_GPU),
+    _row("Failed to infer device type", "", NO_GPU),
+    _row("libcuda.so.1: cannot open", "", NO_GPU),
+    _row("The NVIDIA driver on your system is too old", "", "the host's NVIDIA driver is too old for the image."),
+    _row("CUDA driver version is insufficient", "", "the host's NVIDIA driver is too old for the image."),
+    _row(
+        "This kernel only supports sm",
+        r"This kernel only supports (sm\w+)",
+        "its kernels are for {0} only, not for this GPU.",
+        "always",
+    ),
+    _row("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
+    _row(
+        "invalid resource handle",  # 0.26, fp8 KV cache, head_dim 256, FlashInfer prefill on GB10 (issue 50331)
+        "",
+        "its attention kernel failed with an invalid resource handle: a known fault of an fp8 KV cache with FlashInfer here.",
+        "always",
+    ),
+    _row(
+        "'_IncludedRouter' object has no",  # 0.23 and NGC 26.06 (issue 45596)
+        r"has no attribute 'path'",
+        "its web framework is broken: every request, /health too, is answered 500 (a fault of this image).",
+        "always",
+    ),
+    _row("an illegal memory access", "", "a kernel used memory that is not its own (CUDA: illegal memory access)."),
+    _row("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
+    _row("NCCL error", r"NCCL error[^:]{0,200}:\s*(.+?)\.?$", "NCCL failed between its workers: {0}."),
+    _row(
+        "Timed out waiting for engine core",
+        "",
+        "its engine was not ready within VLLM_ENGINE_READY_TIMEOUT_S.",
+    ),
+    # general words
+    _row("Assertion failed, ", r"Assertion failed, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
+    _row("Value error, ", r"Value error, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
+    _row("AssertionError: ", r"AssertionError: (.+?)\.?$", "the engine refuses its settings: {0}."),
+    _row("EngineDeadError", "", "its engine died while it served a request.", "always"),
+    _row("EngineCore encountered a fatal error", "", "its engine died while it served a request.", "always"),
+    _row("EngineCore encountered an issue", "", "its engine died while it served a request.", "always"),
+    # what a traceback ends with: logged, it only explains; as the process's own last words, it is the end
+    _row(
+        "Error: ",
+        rf"^(?!.*Engine core init){LOGGED}(\w{{1,200}}Error: .+?)\.?$",
+        "{0}.",
+        "never",
+    ),
+    _row("Exception: ", rf"^{LOGGED}(\w{{0,200}}Exception: .+?)\.?$", "{0}.", "never"),
+    _row("Error: ", r"^(?:\([^)]*\) )?(?!.*Engine core init)(?:\w+\.)*(\w+Error: .+?)\.?$", "{0}."),
+    _row("Exception: ", r"^(?:\([^)]*\) )?(?:\w+\.)*(\w*Exception: .+?)\.?$", "{0}."),
+    _row("Engine core initialization failed", "", "its engine failed to start.", "always"),
+    _row("EngineCore failed to start", "", "its engine failed to start.", "always"),
+    _row(
+        "died unexpectedly",
+        r"(?:Engine core|Worker) proc \S+ died unexpectedly",
+        "a process of its engine was killed.",
+        "always",
+    ),
+)
+
+
+class LastWords:
+    """Keeps, of each row, the words that may explain the end. At most one a row, so memory is bounded."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, Words] = {}
+        self._end: int | None = None
+
+    def feed(self, text: str, at: int, *, ready: bool) -> None:
+        """Take in a line. at: its number. ready: whether the server was ready by then."""
+        if HARMLESS.search(text):
+            return
+        for rank, row in enumerate(DEATHS):
+            found = row.line.match(text)
+            if found is None:
+                continue
+            ends = row.ends == "always" or (row.ends == "start" and not ready)
+            before = self._found.get(rank)
+            stale = before is not None and self._end is None and at - before.at > WINDOW
+            if before is None or stale:
+                said = row.sentence.format(*(group or "" for group in found.groups()))
+                self._found[rank] = Words(at, said[:SENTENCE_CHARS], text)
+            if ends and self._end is None:
+                self._end = at
+            return
+
+    def forget(self) -> None:
+        """The start went on: what was said so far was not the end of it."""
+        self._found.clear()
+        self._end = None
+
+    def told(self) -> Words | None:
+        """The most special words near the end; None when nothing proves an end."""
+        if self._end is None:
+            return None
+        near = [rank for rank, words in self._found.items() if abs(words.at - self._end) <= WINDOW]
+        return self._found[min(near)] if near else None

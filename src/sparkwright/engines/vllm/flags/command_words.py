@@ -1,0 +1,65 @@
+"""The words of a running `vllm serve` as flags again: the other direction of `flags.argv`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.engines.vllm.flags import flag_values, flags
+
+#: what stands before the model in a command
+PROGRAM = frozenset(("vllm", "serve"))
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a container was told to serve. model: as the engine was given it; empty when the command names none."""
+
+    model: str = ""
+    flags: dict[str, Any] = field(default_factory=dict)
+
+
+def parsed(words: Sequence[str]) -> Command:
+    """The model and the flags of a command. A switch is true or false, a flag of several words a list, JSON its value."""
+    grouped = list(_grouped(words))
+    found: dict[str, Any] = {}
+    for written, values in grouped:
+        for name, said in flags.named({written: _value(values)}).items() if written else ():
+            before = found.get(name)
+            again = before is not None and flag_values.repeats(name)
+            found[name] = [*(before if isinstance(before, list) else [before]), said] if again else said
+    leading = [
+        word for name, values in grouped if not name for word in values if word.rpartition("/")[2] not in PROGRAM
+    ]
+    model = found.pop(flags.MODEL, None) or (leading[0] if leading else "")
+    return Command(str(model), found)
+
+
+def _grouped(words: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
+    """Each option with the words after it; what stands before the first one under an empty name."""
+    name, values = "", list[str]()
+    for word in words:
+        if word.startswith("--"):
+            yield name, values
+            name, equals, value = word.partition("=")
+            values = [value] if equals else []
+        else:
+            values.append(word)
+    yield name, values
+
+
+def _value(words: list[str]) -> Any:
+    if len(words) > 1:
+        return words
+    return _plain(words[0]) if words else True
+
+
+def _plain(word: str) -> Any:
+    """A number, a mapping or a list where the word is one, else the word."""
+    try:
+        found = json.loads(word)
+    except (ValueError, RecursionError):
+        return word
+    return found if isinstance(found, int | float | dict | list) and not isinstance(found, bool) else word

@@ -1,0 +1,181 @@
+"""Which options of `vllm serve` exist in which release: a row each, with what replaces it and where that was read.
+
+sure: "read" in that version's own source or help; "dates" from the change's merge date against the release dates, or from
+reports that read every tag's parser; "near" where the release may be off by one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from packaging.version import Version
+
+from sparkwright.engines.vllm.flags import known_flags
+from sparkwright.engines.vllm.versions import at_least
+
+Sure = Literal["read", "dates", "near"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """since, removed: releases; empty: before all that is known, or never. instead: what to write now."""
+
+    flag: str
+    since: str = ""
+    removed: str = ""
+    instead: str = ""
+    source: str = ""
+    sure: Sure = "dates"
+
+
+ROWS: tuple[Row, ...] = (
+    # removed
+    Row(
+        "disable-log-requests", removed="0.17.0", instead="nothing: request logging is off by default", source="#21739"
+    ),
+    Row("swap-space", removed="0.18.0", instead="nothing: it had no effect", source="#36216"),
+    Row("calculate-kv-scales", removed="0.28.0", instead="nothing", source="#49389", sure="read"),
+    Row("max-num-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
+    Row("max-long-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
+    Row("override-attention-dtype", removed="0.28.0", instead="nothing", source="0.22.1 and 0.32.0"),
+    Row("task", removed="0.13.0", instead="runner and convert (mostly: nothing)", source="#21470"),
+    Row("guided-decoding-backend", removed="0.12.0", instead="structured-outputs-config.backend", source="#22772"),
+    Row("guided-decoding-disable-fallback", removed="0.12.0", instead="structured-outputs-config", sure="near"),
+    Row("rope-scaling", removed="0.11.1", instead="hf-overrides", source="#24542"),
+    Row("rope-theta", removed="0.11.1", instead="hf-overrides", source="#24542"),
+    Row("max-seq-len-to-capture", removed="0.11.0", instead="max-cudagraph-capture-size", source="#25543"),
+    Row("cuda-graph-sizes", removed="0.13.0", instead="cudagraph-capture-sizes", source="#26016", sure="near"),
+    Row("num-scheduler-steps", removed="0.10.1", instead="nothing", source="V0's multi-step"),
+    Row("multi-step-stream-outputs", removed="0.10.1", instead="nothing", source="V0's multi-step"),
+    Row("use-v2-block-manager", removed="0.10.0", instead="nothing", sure="near"),
+    Row("preemption-mode", removed="0.11.0", instead="nothing", source="V0's removal"),
+    Row("scheduler-delay-factor", removed="0.11.0", instead="nothing", source="V0's removal"),
+    Row("disable-async-output-proc", removed="0.11.0", instead="nothing", source="V0's removal"),
+    Row("enable-reasoning", removed="0.10.0", instead="reasoning-parser alone", source="#21470"),
+    Row("device", removed="0.10.0", instead="the variable CUDA_VISIBLE_DEVICES", source="#21349"),
+    Row("speculative-model", removed="0.8.3", instead="speculative-config", source="#14893"),
+    Row("num-speculative-tokens", removed="0.8.3", instead="speculative-config", source="#14893"),
+    Row("disable-mm-preprocessor-cache", removed="0.13.0", instead="mm-processor-cache-gb: 0", source="#22762"),
+    Row("logits-processor-pattern", removed="0.17.0", instead="logits-processors"),
+    Row("enable-prompt-adapter", removed="0.10.2", instead="nothing"),
+    # came
+    Row("enable-log-requests", since="0.10.1", source="#21739"),
+    Row("structured-outputs-config", since="0.11.0", source="#22772"),
+    Row("runner", since="0.10.1"),
+    Row("convert", since="0.10.1"),
+    Row("default-chat-template-kwargs", since="0.14.0", source="#31343"),
+    Row("mamba-cache-mode", since="0.15.0", source="#30877"),
+    Row("mamba-block-size", since="0.11.1"),
+    Row("kv-cache-memory-bytes", since="0.11.0", sure="near"),
+    Row("attention-backend", since="0.13.0"),
+    Row("performance-mode", since="0.17.0", source="#34936"),
+    Row("language-model-only", since="0.17.0"),
+    Row("optimization-level", since="0.12.0", source="#26847"),
+    Row("async-scheduling", since="0.10.0"),
+    Row("stream-interval", since="0.12.0", sure="near"),
+    Row("moe-backend", since="0.17.0"),
+    Row("linear-backend", since="0.22.0"),
+    Row("prefix-match-unit", since="0.26.0", source="#46384"),
+    Row("device-memory-utilization", since="0.31.0", sure="near"),
+    Row("disable-chunked-prefill", since="0.33.0", instead="enable-chunked-prefill: false", sure="read"),
+)
+BY_FLAG = {row.flag: row for row in ROWS}
+
+#: nothing is known whole from here on
+AFTER = "0.33.0"
+
+#: `--disable-x` for every `--enable-x`. source: the parsers of 0.32.0 (has none) and 0.33.0.
+DISABLE_PAIRS_SINCE = "0.33.0"
+#: true options of their own, not the pair of an `--enable-`
+OWN_DISABLES = frozenset(name for names in known_flags.KNOWN.values() for name in names if name.startswith("disable-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Existence:
+    """exists: None when unknown. why: half a sentence. instead: what to write now, if something else."""
+
+    exists: bool | None
+    why: str = ""
+    instead: str = ""
+    source: str = ""
+    near: str = ""
+
+
+def existence(flag: str, version: Version | None, listed: Collection[str] = ()) -> Existence:
+    """Whether an engine takes an option (its name without dashes in front, `no-` and `.field` left off here).
+
+    listed: the options that the engine itself lists; with them that list decides, and the table only explains.
+    """
+    name = flag.replace("_", "-").partition(".")[0]
+    row = BY_FLAG.get(name)
+    if listed:
+        return _by_list(name, row, listed)
+    told = _by_rows(name, row, version)
+    return told if told.exists is not None else _by_anchors(name, version) or told
+
+
+def _by_list(name: str, row: Row | None, listed: Collection[str]) -> Existence:
+    meant = known_flags.completed(name, listed)
+    if len(meant) == 1 or f"no-{name}" in listed:
+        return Existence(True, "the engine lists it")
+    if meant:
+        return Existence(False, f"it could mean {', '.join(meant)}", meant[0])
+    near = "" if row else _near(name, listed)
+    return Existence(False, f"the engine does not list it{_history(row)}", *_instead(name, row), near=near)
+
+
+def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
+    if row is None and name.startswith("disable-") and name not in OWN_DISABLES:
+        row = Row(name, since=DISABLE_PAIRS_SINCE, instead=f"enable-{name.removeprefix('disable-')}: false")
+    if row is None:
+        return Existence(None)
+    came = at_least(version, row.since) if row.since else True
+    gone = at_least(version, row.removed) if row.removed else False
+    if gone:
+        return Existence(False, f"it was removed in {row.removed}", *_instead(name, row))
+    if came is False:
+        return Existence(False, f"it came with {row.since}", *_instead(name, row))
+    if gone is False and came:
+        return Existence(True, source=row.source)
+    return Existence(None, _history(row).removeprefix(", "), *_instead(name, row))
+
+
+def _by_anchors(name: str, version: Version | None) -> Existence | None:
+    """From the two releases whose options are known whole; silent about versions before the first of them."""
+    meant = [known_flags.completed(name, known_flags.KNOWN[one]) for one in (known_flags.OLDER, known_flags.NEWER)]
+    older, newer = (len(one) == 1 for one in meant)
+    if len(meant[1]) > 1:
+        return Existence(False, f"it could mean {', '.join(meant[1])}", meant[1][0])
+    if name in BY_FLAG:
+        return None
+    before = version is not None and at_least(version, known_flags.OLDER) is False
+    if not older and not newer:
+        why = f"no release from {known_flags.OLDER} to {known_flags.NEWER} has it"
+        known = version is not None and not before and at_least(version, AFTER) is False
+        return Existence(False if known else None, why, near=_near(name, known_flags.KNOWN[known_flags.NEWER]))
+    if before:
+        return None
+    if older and newer:
+        return Existence(True)
+    came = at_least(version, known_flags.NEWER)
+    return Existence(
+        came or None, "" if came else f"it came after {known_flags.OLDER}, with {known_flags.NEWER} at the latest"
+    )
+
+
+def _history(row: Row | None) -> str:
+    if row is None:
+        return ""
+    return f", it was removed in {row.removed}" if row.removed else f", it came with {row.since}" if row.since else ""
+
+
+def _near(name: str, listed: Collection[str]) -> str:
+    """The option that was probably meant; empty when none is that close."""
+    return next(iter(difflib.get_close_matches(name, listed, n=1, cutoff=0.85)), "")
+
+
+def _instead(name: str, row: Row | None) -> tuple[str, str]:
+    return (row.instead, row.source) if row else ("", "")

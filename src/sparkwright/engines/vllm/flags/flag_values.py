@@ -1,0 +1,199 @@
+"""Whether a value is one that `vllm serve` takes: judged as its parser and its config classes judge it, before it is asked.
+
+A value is judged as the words that `flags.argv` makes of it. What is not known of an option refuses nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from sparkwright.engines.vllm.flags import flag_types
+from sparkwright.trust.visible import one_line
+
+Sort = Literal["kind", "choice", "name", "range"]
+NEAR, SHOWN_CHOICES, SHOWN_CHARS = 0.6, 12, 60
+
+_DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([kKmMgGtT])")
+_SIZE_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """kind: as in flag_types.KINDS; "" where it is not known. choices: all that it takes; names: the same, unless a plugin adds
+    to them. Empty: anything."""
+
+    kind: str
+    choices: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def many(self) -> bool:
+        """Whether it takes more than one word."""
+        return self.kind.endswith(("+", "repeated"))
+
+
+class Misfit(NamedTuple):
+    """why: "must be at least 1, got -3". near: what was probably meant, "" for nothing known. sort: what it breaks."""
+
+    sort: Sort
+    why: str
+    near: str = ""
+
+
+@functools.lru_cache(maxsize=1)
+def known() -> Mapping[str, Option]:
+    """The options of flag_types.VERSION."""
+    kinds = {name: kind for kind, names in flag_types.KINDS.items() for name in names.split()}
+    return {
+        name: Option(
+            kind,
+            tuple(flag_types.CHOICES.get(name, "").split()),
+            tuple(flag_types.REGISTERED.get(name, "").split()),
+        )
+        for name, kind in kinds.items()
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def ranges() -> Mapping[str, tuple[str, tuple[str, ...]]]:
+    """The oldest release that has an option's range, and the range, as (">0", "<=1")."""
+    rows = (row.split() for row in flag_types.RANGES.split("\n") if row)
+    return {name: (since, tuple(limits)) for name, since, _, *limits in rows}
+
+
+def size(text: str) -> int:
+    """A whole number as vLLM's `human_readable_int` reads it: "32k" is 32,000, "32K" is 32,768. Raises ValueError."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return int(text)
+    number, unit = found.groups()
+    return int(number) * _BINARY[unit] if unit in _BINARY else int(float(number) * _DECIMAL[unit])
+
+
+def repeats(name: str) -> bool:
+    """Whether an option is written once for each of its values."""
+    option = known().get(name)
+    return option is not None and option.kind.endswith("repeated")
+
+
+def misfit(name: str, said: Any, option: Option | None = None) -> Misfit | None:
+    """What is wrong with a value; None when nothing is known against it. option: the engine's own, else that of flag_types."""
+    option = option or known().get(name)
+    if said is None or option is None or not option.kind or "switch" in option.kind:
+        return None
+    if isinstance(said, bool):
+        bare = said and option.kind == "text or nothing"
+        return None if bare else Misfit("kind", f"needs a value, got {str(said).lower()}")
+    if isinstance(said, list | tuple) and not option.many and option.kind.rstrip("?") != "json" and len(said) > 1:
+        return Misfit("kind", f"takes one value, got {len(said)}")
+    found = (_of_word(name, word, option) for word in words(said, option))
+    return next((one for one in found if one), None)
+
+
+def words(said: Any, option: Option | None) -> list[str]:
+    """The words of a value after the option's name; an option that takes JSON gets one word for a list too."""
+    as_json = option is not None and option.kind.rstrip("?") == "json" and isinstance(said, list | tuple)
+    each = said if isinstance(said, list | tuple) and not as_json else [said]
+    return [json.dumps(one, separators=(",", ":")) if as_json or isinstance(one, Mapping) else str(one) for one in each]
+
+
+def _of_word(name: str, word: str, option: Option) -> Misfit | None:
+    got = f"got {one_line(repr(word), at_most=SHOWN_CHARS)}"
+    if _taken_for_an_option(word):
+        return Misfit("kind", f"can't begin with a dash, {got}")
+    if "?" in option.kind and word in ("", "None"):
+        return None
+    base = re.split(r"[?+]| repeated| or nothing", option.kind)[0]
+    try:
+        value = READ[base][0](word)
+    except (ValueError, RecursionError):
+        return Misfit("kind", f"must be {READ[base][1]}, {got}")
+    known_as = word.lower().replace("-", "_") if name in flag_types.FOLDED else str(value)
+    for sort, allowed in (("choice", option.choices), ("name", option.names if word else ())):
+        if allowed and known_as not in allowed:
+            return _none_of("choice" if sort == "choice" else "name", allowed, word, got)
+    return _out_of_range(name, value, word)
+
+
+def _none_of(sort: Sort, allowed: tuple[str, ...], word: str, got: str) -> Misfit:
+    near = next(iter(difflib.get_close_matches(word, allowed, n=1, cutoff=NEAR)), "")
+    more = f" and {len(allowed) - SHOWN_CHOICES} more" if len(allowed) > SHOWN_CHOICES else ""
+    return Misfit(sort, f"must be one of {', '.join(allowed[:SHOWN_CHOICES])}{more}, {got}", near)
+
+
+def _out_of_range(name: str, value: Any, word: str) -> Misfit | None:
+    if name not in ranges() or not isinstance(value, int | float):
+        return None
+    _, limits = ranges()[name]
+    if all(_keeps(value, limit) for limit in limits):
+        return None
+    return Misfit("range", f"must be {' and '.join(map(_in_words, limits))}, got {one_line(word, at_most=SHOWN_CHARS)}")
+
+
+def _keeps(value: float, limit: str) -> bool:
+    edge = float(limit.lstrip("<>="))
+    if math.isnan(value):
+        return False
+    if limit[1] == "=":
+        return value >= edge if limit[0] == ">" else value <= edge
+    return value > edge if limit[0] == ">" else value < edge
+
+
+def _in_words(limit: str) -> str:
+    edge = limit.lstrip("<>=")
+    return {">=": "at least", "<=": "at most", ">": "above", "<": "below"}[limit[: -len(edge)]] + f" {edge}"
+
+
+def _taken_for_an_option(word: str) -> bool:
+    """Seen on 0.32.0: a negative whole number is a value, one with a dot is taken for a part of a mapping, as --config.key."""
+    if not word.startswith("-") or len(word) == 1:
+        return False
+    return "." in word or (" " not in word and re.fullmatch(r"-\d+", word) is None)
+
+
+def _size_or_auto(word: str) -> int:
+    return -1 if word.strip() == "-1" or word.strip().lower() == "auto" else size(word)
+
+
+def _object(word: str) -> Any:
+    """JSON whose numbers may have units."""
+    found = json.loads(_SIZE_IN_JSON.sub(lambda seen: str(size(seen[1])) if seen[1] else seen[0], word))
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return found
+
+
+def _text_or_json(word: str) -> Any:
+    return json.loads(word) if re.fullmatch(r"(?s)\s*{.*}\s*", word) else word
+
+
+def _module(word: str) -> Any:
+    """A LoRA module, as its option's action reads it."""
+    if "=" in word and "," not in word:
+        return word
+    found = json.loads(word)
+    if not isinstance(found, dict) or not {"name", "path"} <= found.keys():
+        raise ValueError("no module")
+    return found
+
+
+READ: dict[str, tuple[Callable[[str], Any], str]] = {
+    "int": (int, "a whole number"),
+    "size": (size, "a whole number, or one with a unit such as 32k"),
+    "size or auto": (_size_or_auto, "a whole number, one with a unit such as 32k, or auto"),
+    "float": (float, "a number"),
+    "text": (str, "text"),
+    "text or json": (_text_or_json, "text, or a mapping"),
+    "json": (json.loads, "a mapping or a list, as YAML or as JSON"),
+    "module": (_module, "NAME=PATH, or a mapping with name and path"),
+    "object": (_object, "a mapping, as YAML or as JSON"),
+}

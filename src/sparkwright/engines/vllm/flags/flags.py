@@ -1,0 +1,158 @@
+"""The flags of a recipe: their own names, their values, and the words of `vllm serve` that they become.
+
+`named` makes the names canonical, once, where flags come from outside (a recipe, a task's arguments); from there on `value` is how a
+flag is asked for. Source: vLLM 0.32.0 `vllm serve --help=all`: a switch pairs `--x` with `--no-x`, a list takes several words, a
+mapping is one JSON word. The pairing is the same in every release since 0.8.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from packaging.version import Version
+
+from sparkwright.engines.vllm.flags import flag_types, flag_values, known_flags
+from sparkwright.engines.vllm.versions import at_least
+
+MODEL = "model"
+SERVED_NAME = "served-model-name"
+MEMORY_UTILIZATION = "gpu-memory-utilization"
+MAX_MODEL_LEN = "max-model-len"
+CHUNKED_PREFILL = "enable-chunked-prefill"
+PREFIX_CACHING = "enable-prefix-caching"
+BATCHED_TOKENS = "max-num-batched-tokens"
+PORT = "port"
+
+#: vLLM's own defaults where a recipe says nothing: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284).
+#: The larger one is what must fit.
+DEFAULT_MEMORY_UTILIZATION = 0.92
+DEFAULT_PORT = 8000
+MODEL_FIRST_SINCE = "0.33.0"
+
+
+def named(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags under their own names, in their order; of two spellings of one the last wins (see `twice`).
+
+    Dashes, none in front; an alias, a short form (`tp`) and the beginning of one name only as what they stand for; `no-x: true` as
+    `x: false`. A name that nobody here knows stays, with dashes; what follows a dot stays as it is.
+    """
+    return dict(_named(name, said) for name, said in written.items())
+
+
+def canonical(written: str) -> str:
+    """A flag's own name; of the other side of a switch, that of the switch."""
+    return _named(written, True)[0]
+
+
+def spelling(written: Iterable[str], name: str) -> str:
+    """How a flag's own name is spelled among these; "" when it is not there."""
+    return next((one for one in reversed(list(written)) if canonical(one) == name), "")
+
+
+def twice(written: Iterable[str]) -> tuple[str, str] | None:
+    """Two spellings of one flag; None when there are none."""
+    seen: dict[str, str] = {}
+    for one in written:
+        before = seen.setdefault(canonical(one), one)
+        if before != one:
+            return before, one
+    return None
+
+
+def value(flags: Mapping[str, Any], name: str) -> Any:
+    """What a flag is set to, `disable-x` for `enable-x` too, which is one from 0.33 on; None when it is not given."""
+    other = flags.get(name.replace("enable-", "disable-", 1)) if name.startswith("enable-") else None
+    said = flags.get(name)
+    return not other if said is None and isinstance(other, bool) else said
+
+
+def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words of these flags, in their order. true: `--x`; false: `--no-x`; None: left out."""
+    return tuple(word for name, said in named(flags).items() for word in _words(name, said))
+
+
+def whole_number(said: Any) -> int | None:
+    """A number above 0 as vLLM reads it: 131072, "128k" (thousands), "128K" (times 1024); None for "auto" and what is no number."""
+    try:
+        number = flag_values.size(str(said))
+    except ValueError:
+        return None
+    return number if number > 0 else None
+
+
+def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool) -> tuple[str, ...]:
+    """The words after the image: the model, then the flags. model_by_flag: see `takes_model_by_flag`."""
+    return (*(("--model",) if model_by_flag else ()), model, *argv(flags))
+
+
+def takes_model_by_flag(version: Version | None) -> bool:
+    """Whether `--model PATH` may stand beside --served-model-name; from 0.33 on the model must be the first word.
+
+    True for an unknown version: every release until 0.32 takes it. Source: the refusal of 0.33.0.
+    """
+    return at_least(version, MODEL_FIRST_SINCE) is not True
+
+
+def served_name(flags: Mapping[str, Any], model: str) -> str:
+    """The name requests use: the first served name, else the model as it was given to the engine."""
+    names = value(flags, SERVED_NAME)
+    if isinstance(names, list | tuple):
+        names = names[0] if names else None
+    return str(names) if names else model
+
+
+def share(flags: Mapping[str, Any]) -> float | None:
+    """The share of memory that is asked for, 0 to 1; None when none is, or it is no such share."""
+    said = value(flags, MEMORY_UTILIZATION)
+    return None if said is None or flag_values.misfit(MEMORY_UTILIZATION, said) else float(said)
+
+
+def memory_utilization(flags: Mapping[str, Any]) -> float:
+    """The share of memory the engine will want, 0 to 1. A value that is none must be refused before."""
+    said = share(flags)
+    return DEFAULT_MEMORY_UTILIZATION if said is None else said
+
+
+def port(flags: Mapping[str, Any]) -> int:
+    """The port the server listens on inside its container. A value that is none must be refused before."""
+    said = value(flags, PORT)
+    return DEFAULT_PORT if said is None or flag_values.misfit(PORT, said) else int(said)
+
+
+def _named(written: str, said: Any) -> tuple[str, Any]:
+    head, dot, rest = written.lstrip("-").partition(".")
+    head = head.replace("_", "-")
+    switch = _whole(head.removeprefix("no-"))
+    if head.startswith("no-") and isinstance(said, bool) and head not in flag_values.known() and _is_switch(switch):
+        return switch, not said
+    return _whole(head) + dot + rest, said
+
+
+def _is_switch(name: str) -> bool:
+    option = flag_values.known().get(name)
+    return option is not None and option.kind == "switch"
+
+
+def _whole(name: str) -> str:
+    """The name that a short form, an alias or a beginning stands for; itself where that is not one name only."""
+    name = flag_types.ALIASES.get(name) or flag_types.SHORT.get(name) or name
+    meant = known_flags.completed(name, known_flags.ALL) if name else []
+    meant = [*dict.fromkeys(flag_types.ALIASES.get(one, one) for one in meant)]
+    return meant[0] if len(meant) == 1 else name
+
+
+def _words(name: str, said: Any) -> list[str]:
+    option = flag_values.known().get(name)
+    if said is None or (isinstance(said, list | tuple) and not said):
+        return []
+    if "." in name:  # a part of a mapping: its value is read as JSON
+        return [f"--{name}", said if isinstance(said, str) else json.dumps(said, separators=(",", ":"))]
+    if isinstance(said, bool):
+        off = [] if option is not None and option.kind == "bare switch" else [f"--no-{name}"]
+        return [f"--{name}"] if said else off
+    words = flag_values.words(said, option)
+    if flag_values.repeats(name):
+        return [part for word in words for part in (f"--{name}", word)]
+    return [f"--{name}", *words]

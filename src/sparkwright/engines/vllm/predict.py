@@ -1,0 +1,153 @@
+"""What an engine will do with the flags it is given: its effective settings, foretold. None: not known.
+
+The engine's own config dump, read by `logs`, is the truth; `make test-engine` compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from packaging.version import Version
+
+from sparkwright.engines.vllm import defaults
+from sparkwright.engines.vllm.architecture.architecture import Architecture
+from sparkwright.engines.vllm.block_size import block_size
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.versions import at_least
+
+Platform = Literal["gb10", "ascend"]
+
+#: architectures whose cache mode was `all` until 0.27 when nothing was said. source 0.17.1 (SupportsMambaPrefixCaching)
+CACHE_MODE_ALL = frozenset(
+    [
+        "BambaForCausalLM",
+        "FalconH1ForCausalLM",
+        "FalconMambaForCausalLM",
+        "GraniteMoeHybridForCausalLM",
+        "JambaForCausalLM",
+        "MambaForCausalLM",
+        "Mamba2ForCausalLM",
+        "NemotronHForCausalLM",
+        "NemotronHPuzzleForCausalLM",
+        "Zamba2ForCausalLM",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a recipe asks of the engine.
+
+    flags: of `vllm serve`, whatever their spelling; kept under their own names. image: REPOSITORY:TAG. mamba_blocks: how many Mamba cache blocks the last
+    start had memory for, if a log said so. model_by_flag: the model is given as --model, not as the first word. server_key: it
+    asks its clients for one, from its configuration file. open_to_network: it asks for none, and is published beyond the host.
+    """
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    image: str = ""
+    platform: Platform = "gb10"
+    env: Mapping[str, str] = field(default_factory=dict)
+    mamba_blocks: int | None = None
+    model_by_flag: bool = False
+    server_key: bool = False
+    open_to_network: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flags", flags.named(self.flags))
+
+    def flag(self, name: str) -> Any:
+        """A flag's value under any of its spellings; None when it is not given."""
+        return flags.value(self.flags, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """Settings as the engine will have them. budget: max-num-batched-tokens. block_tokens: of a hybrid's attention block."""
+
+    chunked_prefill: bool | None
+    prefix_caching: bool | None
+    mamba_cache_mode: str | None
+    block_tokens: int | None
+    budget: int | None
+    max_num_seqs: int
+    max_model_len: int | None
+    memory_utilization: float | None
+
+
+def effective(asked: Asked, architecture: Architecture, version: Version | None) -> Effective:
+    """The settings that follow from flags, model and version. A combination the engine refuses is foretold as asked for."""
+    chunked = _chunked_prefill(asked, version)
+    prefix = _prefix_caching(asked, architecture, version)
+    length = _number(asked, "max-model-len") or architecture.max_position_embeddings
+    share = flags.share(asked.flags)
+    return Effective(
+        chunked_prefill=chunked,
+        prefix_caching=prefix,
+        mamba_cache_mode=_mamba_cache_mode(asked, architecture, prefix, version),
+        block_tokens=block_size(architecture.config, str(asked.flag("kv-cache-dtype") or "auto")),
+        budget=_budget(asked, chunked, length),
+        max_num_seqs=_number(asked, "max-num-seqs") or defaults.default(defaults.MAX_NUM_SEQS, version),
+        max_model_len=length,
+        memory_utilization=defaults.default(defaults.MEMORY_UTILIZATION, version) if share is None else share,
+    )
+
+
+def _chunked_prefill(asked: Asked, version: Version | None) -> bool | None:
+    if asked.platform == "ascend":
+        from sparkwright.engines.vllm import ascend
+
+        return ascend.chunked_prefill(asked.flags)
+    said = asked.flag("enable-chunked-prefill")
+    if said is None or said is True:
+        return True
+    #: V1 until 0.11.0 set it to True whatever was asked (source 0.11.0; issues 18547, 20914)
+    honoured = at_least(version, "0.11.1")
+    return None if honoured is None and version is not None else honoured is False
+
+
+def _prefix_caching(asked: Asked, architecture: Architecture, version: Version | None) -> bool | None:
+    said = asked.flag("enable-prefix-caching")
+    if said is False:
+        return False
+    names = {"recurrent": defaults.PREFIX_CACHING_HYBRID, "dense": defaults.PREFIX_CACHING_DENSE}
+    names["attention_free"] = defaults.PREFIX_CACHING_ATTENTION_FREE
+    if said is True and architecture.kind == "recurrent":
+        possible = at_least(version, "0.11.1")  # before: "since it is not yet supported", forced off
+        return possible is not False
+    if said is True:
+        return True
+    name = names.get(architecture.kind)
+    return None if name is None else defaults.default(name, version)
+
+
+def _mamba_cache_mode(
+    asked: Asked, architecture: Architecture, prefix: bool | None, version: Version | None
+) -> str | None:
+    if architecture.kind not in ("recurrent", "attention_free"):
+        return None
+    if prefix is False:
+        return "none"
+    if prefix is None:
+        return None
+    since_align_only = at_least(version, "0.28.0")
+    said = asked.flag("mamba-cache-mode")
+    if since_align_only or architecture.name not in CACHE_MODE_ALL or said == "align":
+        return "align"
+    return "all" if since_align_only is False else None
+
+
+def _budget(asked: Asked, chunked: bool | None, length: int | None) -> int | None:
+    said = _number(asked, "max-num-batched-tokens")
+    if said is not None:
+        return said
+    usual = int(defaults.DEFAULTS[defaults.MAX_NUM_BATCHED_TOKENS][0].value)
+    if chunked is False:  # raised so that a whole prompt fits one step (source 0.11.0, 0.17.1, 0.33.0)
+        return max(usual, length) if length else None
+    return usual
+
+
+def _number(asked: Asked, name: str) -> int | None:
+    said = asked.flag(name)
+    return flags.whole_number(said) if said is not None else None

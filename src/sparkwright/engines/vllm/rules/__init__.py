@@ -1,0 +1,38 @@
+"""What is wrong with a recipe, before the engine says so: rules over flags, model and engine version."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from packaging.version import Version
+
+from sparkwright.engines.vllm.architecture.architecture import Architecture
+from sparkwright.engines.vllm.predict import Asked
+from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file registers its rules
+    access,
+    ascend,
+    chunked_prefill,
+    images,
+    memory,
+    model,
+    options,
+    requests,
+    scheduling,
+    values,
+)
+from sparkwright.engines.vllm.rules.rule import RULES, SEVERITIES, Case, Finding, Rule, Way
+
+__all__ = ["RULES", "SEVERITIES", "Asked", "Case", "Finding", "Rule", "Way", "check"]
+
+
+def check(
+    asked: Asked, architecture: Architecture, version: Version | None, listed: Collection[str] = ()
+) -> list[Finding]:
+    """All findings, errors first.
+
+    version: of the engine, None when it is not known yet. listed: the options that the engine's own help names; with them that
+    list decides whether an option exists, and with their shapes what it takes.
+    """
+    case = Case(asked, architecture, version, listed)
+    found = [finding for one in RULES.values() for finding in one.look(case)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))

@@ -1,0 +1,73 @@
+"""Ascend-vLLM (`platform: ascend`): its own scheduler's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.engines.vllm import ascend
+from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Way, rule
+
+SOURCE = "Ascend-vLLM's guide to its features and scheduler"
+CHUNKED = {ascend.CONFIG: {ascend.SCHEDULER: {ascend.ENABLED: True, ascend.CHUNKED: True}}}
+
+
+@rule(
+    "ascend-exclusive",
+    sources=(SOURCE,),
+    example=Example({"enable-prefix-caching": True, **CHUNKED}, platform="ascend"),
+)
+def exclusive(case: Case) -> Iterator[Finding]:
+    """On Ascend chunked prefill excludes prefix caching and a quantised KV cache.
+    One of them has to go; its scheduler turns chunked prefill off unless it is told to keep it.
+    """
+    if case.asked.platform != "ascend" or case.effective.chunked_prefill is not True:
+        return
+    off = Way("turn chunked prefill off", ascend.with_scheduler(case.asked.flags, enabled=True, chunked=False))
+    if case.flag("enable-prefix-caching") is True:
+        ways = (off, Way("turn prefix caching off", {"enable-prefix-caching": False}))
+        said = "chunked prefill and prefix caching exclude each other on Ascend."
+        yield Finding("error", "ascend-exclusive", said, ways, SOURCE, "enable-prefix-caching")
+    if str(case.flag("kv-cache-dtype") or "auto") != "auto":
+        ways = (off, Way("leave the KV cache unquantised", {"kv-cache-dtype": None}))
+        said = "chunked prefill and a quantised KV cache exclude each other on Ascend."
+        yield Finding("error", "ascend-exclusive", said, ways, SOURCE, "kv-cache-dtype")
+
+
+@rule(
+    "ascend-budget",
+    sources=(SOURCE,),
+    example=Example({"max-num-batched-tokens": 1000, "max-model-len": 4096}, platform="ascend"),
+)
+def budget(case: Case) -> Iterator[Finding]:
+    """On Ascend max-num-batched-tokens is a multiple of 256, and at least 256 and max-model-len.
+    Its kernels work on blocks of that many tokens, and its scheduler does not cut a prompt.
+    """
+    now = case.effective
+    if case.asked.platform != "ascend" or now.budget is None:
+        return
+    least = max(ascend.BUDGET_STEP, now.max_model_len or 0)
+    wanted = -(-max(least, now.budget) // ascend.BUDGET_STEP) * ascend.BUDGET_STEP
+    if wanted != now.budget:
+        said = f"max-num-batched-tokens {now.budget} must be a multiple of {ascend.BUDGET_STEP} and at least {least} on Ascend."
+        way = Way(f"set it to {wanted}", {"max-num-batched-tokens": wanted})
+        yield Finding("error", "ascend-budget", said, (way,), SOURCE, "max-num-batched-tokens")
+
+
+@rule(
+    "ascend-scheduler",
+    sources=(SOURCE,),
+    example=Example(
+        {"enable-chunked-prefill": True, ascend.CONFIG: {ascend.SCHEDULER: {ascend.ENABLED: True}}}, platform="ascend"
+    ),
+)
+def scheduler(case: Case) -> Iterator[Finding]:
+    """Ascend's own scheduler turns chunked prefill off.
+    ascend_scheduler_config.enabled does, unless chunked_prefill_enabled stands beside it; --enable-chunked-prefill is not heard then.
+    """
+    if case.asked.platform != "ascend" or not ascend.scheduler(case.asked.flags).get(ascend.ENABLED):
+        return
+    if case.flag("enable-chunked-prefill") is True and case.effective.chunked_prefill is False:
+        change = ascend.with_scheduler(case.asked.flags, enabled=True, chunked=True)
+        said = "ascend_scheduler_config.enabled turns chunked prefill off, though enable-chunked-prefill asks for it."
+        way = Way("set chunked_prefill_enabled beside it", {ascend.CONFIG: change[ascend.CONFIG]})
+        yield Finding("error", "ascend-scheduler", said, (way,), SOURCE, ascend.CONFIG)

@@ -1,0 +1,95 @@
+"""Images: tags that do not move any more, and builds without this GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Way, rule
+
+OFFICIAL = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:(?P<tag>[\w.-]+)")
+RELEASE_TAG = re.compile(r"^v(?P<major>\d+)\.(?P<minor>\d+)\.\d+(?P<rest>.*)$")
+CUDA13_SINCE = (0, 20)
+FROZEN = re.compile(r"^cu130-nightly(-aarch64)?$")
+MOVING = ("latest", "nightly")
+
+
+@rule(
+    "cuda13-image",
+    sources=(
+        "vLLM #39878: releases are built with CUDA 13.0 from 0.20.0 on, with 12.9 before (-cu130 variants from 0.14 or so)",
+        "vLLM's answer to GB10 reports: use CUDA 13 on these devices; the cu129 images have no sm_121 target",
+    ),
+    example=Example(image="vllm/vllm-openai:v0.17.1"),
+)
+def cuda13(case: Case) -> Iterator[Finding]:
+    """A GB10 needs an image built with CUDA 13.
+    Its compute capability is 12.1. Images built with CUDA 12.9 hold no code for it and end with a missing kernel, or worse, run
+    slow fallbacks. The tag names the build here, not the engine's version.
+    """
+    tag = _tag(case)
+    found = RELEASE_TAG.match(tag)
+    if case.asked.platform != "gb10" or not tag:
+        return
+    rest = found["rest"] if found else tag
+    old = found is not None and (int(found["major"]), int(found["minor"])) < CUDA13_SINCE and "cu130" not in rest
+    if not old and "cu129" not in rest:
+        return
+    base = tag.replace("-cu129", "").replace("cu129-", "")
+    other = f"{base}-cu130" if old and "cu129" not in rest else base
+    yield Finding(
+        "error",
+        "cuda13-image",
+        f"{_ref(case)} is built with CUDA 12.9, which has no code for a GB10 (sm_121).",
+        (Way(f"take vllm/vllm-openai:{other}, or a release from 0.20 on"),),
+        "vLLM #39878",
+    )
+
+
+@rule(
+    "frozen-nightly",
+    sources=("vLLM #32522 and the pipeline since 2026-04-23: cu130-nightly is pushed no more",),
+    example=Example(image="vllm/vllm-openai:cu130-nightly"),
+)
+def frozen_nightly(case: Case) -> Iterator[Finding]:
+    """The tag cu130-nightly has not moved since April 2026.
+    It was pushed from January to 23 April 2026; `nightly` is the CUDA 13 build now. Pulled today it is a build between 0.19 and
+    0.20, whatever a guide calls it.
+    """
+    if FROZEN.match(_tag(case)):
+        yield Finding(
+            "warning",
+            "frozen-nightly",
+            f"{_ref(case)} has not moved since April 2026: it is an old build, not a nightly.",
+            (Way("take a release with CUDA 13: vllm/vllm-openai:v0.32.0, say"),),
+            "vLLM's image pipeline",
+        )
+
+
+@rule(
+    "moving-tag",
+    sources=("Docker Hub: latest and nightly are re-pushed; only the newest 14 dated nightlies are kept",),
+    example=Example(image="vllm/vllm-openai:nightly"),
+)
+def moving_tag(case: Case) -> Iterator[Finding]:
+    """A tag such as latest means something else tomorrow.
+    spark.lock pins its digest, so that hosts stay alike; but a nightly's image is deleted from the registry after two weeks, and
+    then only hosts that have it can serve it.
+    """
+    if _tag(case) in MOVING:
+        yield Finding(
+            "info",
+            "moving-tag",
+            f"{_ref(case)} moves: spark.lock pins what it means now, and the registry may not keep that.",
+            (Way("take a release's tag"),),
+            "vLLM's image pipeline",
+        )
+
+
+def _ref(case: Case) -> str:
+    return case.asked.image.partition("@")[0]
+
+
+def _tag(case: Case) -> str:
+    found = OFFICIAL.match(case.asked.image)
+    return found["tag"] if found else ""

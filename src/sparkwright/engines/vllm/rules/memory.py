@@ -1,0 +1,53 @@
+"""Memory that CPU and GPU share: how much of it the engine may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Severity, Way, rule
+
+SAFE = 0.85
+MOST = 0.90
+
+
+@rule(
+    "memory-utilization",
+    sources=(
+        "#38284: the default went from 0.9 to 0.92 in 0.20",
+        "DGX Spark forums and playbooks: 0.80 to 0.85; 'Free memory ... is less than desired GPU memory utilization'",
+    ),
+    example=Example({"max-num-seqs": 8}),
+)
+def memory_utilization(case: Case) -> Iterator[Finding]:
+    """gpu-memory-utilization is a share of memory that the host lives on too.
+    On a GB10 the same 119.7 GiB serve CPU and GPU: system, page cache and every other process. The default was 0.9 and is 0.92, which
+    a Spark can rarely satisfy, and what it takes the host loses, until sshd dies. 0.80 to 0.85 is what works; above 0.90 nothing
+    else may run there.
+    """
+    if case.asked.platform != "gb10" or case.flag("kv-cache-memory-bytes") is not None:
+        return
+    said = case.flag(flags.MEMORY_UTILIZATION)
+    way = Way(f"set it to {SAFE}", {flags.MEMORY_UTILIZATION: SAFE})
+    if said is None:
+        usual = case.effective.memory_utilization
+        known = f"{usual}" if usual is not None else "0.9, 0.92 from 0.20 on"
+        sentence = (
+            f"gpu-memory-utilization is not given, and the engine's default ({known}) is too much for shared memory."
+        )
+        yield _finding("warning", sentence, way)
+        return
+    share = flags.share(case.asked.flags)
+    if share is None:
+        return
+    if share > MOST:
+        sentence = f"gpu-memory-utilization {said} leaves too little of the shared memory for the host (over {MOST})."
+        yield _finding("warning", sentence, way)
+    elif share > SAFE:
+        sentence = f"gpu-memory-utilization {said} leaves the host about {119.7 * (1 - share):.0f} GiB: nothing else may run there."
+        yield _finding("info", sentence, way)
+
+
+def _finding(severity: Severity, sentence: str, way: Way) -> Finding:
+    source = "vLLM #38284; DGX Spark reports"
+    return Finding(severity, "memory-utilization", sentence, (way,), source, flags.MEMORY_UTILIZATION)

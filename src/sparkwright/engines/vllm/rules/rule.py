@@ -1,0 +1,177 @@
+"""What a rule is: it looks at a Case and yields Findings; what it is called and why it is so is data for `invoke explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from packaging.version import Version
+
+from sparkwright.engines.vllm import versions
+from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
+from sparkwright.engines.vllm.predict import Asked, Effective, effective
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way out. changes: flags as they must be then; None takes a flag away. Empty where flags can't help."""
+
+    text: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """error: the engine refuses, or the result is wrong. flag: the one it is about, for the line in the recipe."""
+
+    severity: Severity
+    rule: str
+    sentence: str
+    ways_out: tuple[Way, ...] = ()
+    source: str = ""
+    flag: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "severity": self.severity,
+            "rule": self.rule,
+            "sentence": self.sentence,
+            "ways_out": [{"text": way.text, "changes": dict(way.changes)} for way in self.ways_out],
+            "source": self.source,
+            "flag": self.flag or None,
+        }
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the rules look at. version: of the engine, None when unknown. listed: the options the engine itself lists, with their
+    shapes (flag_shapes) where those are known; empty: only the tables say."""
+
+    asked: Asked
+    architecture: Architecture
+    version: Version | None
+    listed: Collection[str] = ()
+
+    @property
+    def effective(self) -> Effective:
+        return effective(self.asked, self.architecture, self.version)
+
+    @property
+    def hybrid(self) -> bool:
+        """Recurrent layers beside attention."""
+        return self.architecture.kind == "recurrent"
+
+    def flag(self, name: str) -> Any:
+        """See `Asked.flag`."""
+        return self.asked.flag(name)
+
+    def within(self, since: str = "", until: str = "") -> bool | None:
+        """See `versions.within`."""
+        return versions.within(self.version, since, until)
+
+    @property
+    def engine(self) -> str:
+        return f"vLLM {self.version}" if self.version else "this engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A case in which the rule speaks; a test holds it to that."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    version: str | None = "0.32.0"
+    image: str = ""
+    platform: Literal["gb10", "ascend"] = "gb10"
+    mamba_blocks: int | None = None
+    model_by_flag: bool = False
+    server_key: bool = False
+    open_to_network: bool = False
+
+    def case(self) -> Case:
+        """The same as a Case."""
+        asked = Asked(
+            self.flags,
+            self.image,
+            self.platform,
+            mamba_blocks=self.mamba_blocks,
+            model_by_flag=self.model_by_flag,
+            server_key=self.server_key,
+            open_to_network=self.open_to_network,
+        )
+        return Case(asked, classify(self.model), versions.parse(self.version))
+
+
+Look = Callable[[Case], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """name: as in findings. reason: why it is so. sources: where that was read. look: the rule itself."""
+
+    name: str
+    title: str
+    reason: str
+    sources: tuple[str, ...]
+    example: Example
+    look: Look
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(name: str, *, sources: Iterable[str], example: Example) -> Callable[[Look], Look]:
+    """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
+
+    def keep(look: Look) -> Look:
+        title, _, reason = (look.__doc__ or "").strip().partition("\n")
+        words = " ".join(reason.split())
+        RULES[name] = Rule(name, title.strip(), words, tuple(sources), example, look)
+        return look
+
+    return keep
+
+
+def graded(certain: bool | None) -> Severity | None:
+    """error where it is certain, warning where the engine's version would have to be known, None where it is not so."""
+    return "error" if certain else "warning" if certain is None else None
+
+
+def both(*facts: bool | None) -> bool | None:
+    """Three-valued and."""
+    return False if False in facts else None if None in facts else True
+
+
+#: models of the examples: just what tells the kind
+HYBRID: dict[str, Any] = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "model_type": "qwen3_5_moe",
+    "text_config": {
+        "model_type": "qwen3_5_moe_text",
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128,
+        "mamba_ssm_dtype": "float32",
+        "num_hidden_layers": 40,
+        "hidden_size": 2048,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "dtype": "bfloat16",
+        "max_position_embeddings": 262144,
+    },
+}
+DENSE: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "max_position_embeddings": 131072,
+}

@@ -1,0 +1,154 @@
+"""Blocks, budgets and sequences: what must fit into what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.engines.vllm import defaults
+from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, Finding, Way, both, graded, rule
+
+#: above a GB10's own default, nobody has seen it fit
+MANY_SEQS = int(defaults.DEFAULTS[defaults.MAX_NUM_SEQS][0].value)
+
+
+@rule(
+    "block-over-budget",
+    sources=(
+        "#34445, source of 0.17.1: `validate_block_size`; from 0.18 on in the EngineCore, after the weights (#35122)",
+        "#50000: the check is gone from 0.27 on",
+        "0.32.0, a real start with a block above the budget: it starts",
+    ),
+    example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, HYBRID, version="0.17.1"),
+)
+def block_over_budget(case: Case) -> Iterator[Finding]:
+    """With prefix caching, a hybrid's block must fit max-num-batched-tokens (0.17 to 0.26).
+    A hybrid's attention block is stretched until it is as large as a recurrent layer's state: 2096 tokens for Qwen3.5-35B-A3B
+    with an fp8 KV cache, 1056 with bf16. In cache mode align the scheduler steps by whole blocks, and a GB10's default budget
+    is 2048. 0.15 and 0.16 hang on the first long request, 0.17 to 0.26 refuse, later ones step within a block, slowly.
+    """
+    now = case.effective
+    if not case.hybrid or now.prefix_caching is False or now.block_tokens is None or now.budget is None:
+        return
+    if now.block_tokens <= now.budget or now.mamba_cache_mode in ("none", "all"):
+        return
+    severity = graded(both(case.within("0.15.0", "0.27.0"), now.prefix_caching))
+    if severity is None:
+        severity = "info"
+    hangs = case.within("", "0.17.0")
+    outcome = (
+        "hangs on long requests" if hangs else "refuses to start" if severity == "error" else "is slow on long prompts"
+    )
+    if severity == "warning":
+        outcome = "refuses to start before 0.27"
+    said = f"a block of this model is {now.block_tokens} tokens (foretold) and max-num-batched-tokens is {now.budget}"
+    ways = (
+        Way(
+            f"raise max-num-batched-tokens to 4096 (at least {now.block_tokens})",
+            {"max-num-batched-tokens": _above(now.block_tokens)},
+        ),
+    )
+    yield Finding(
+        severity,
+        "block-over-budget",
+        f"{said}: {case.engine} {outcome}.",
+        ways,
+        "vLLM's validate_block_size; the formula of its hybrid block",
+        "max-num-batched-tokens",
+    )
+
+
+@rule(
+    "seqs-over-budget",
+    sources=("vLLM 0.11.0 to 0.33.0: SchedulerConfig", "0.32.0, a real start: exit 1"),
+    example=Example({"max-num-seqs": 512, "max-num-batched-tokens": 256}),
+)
+def seqs_over_budget(case: Case) -> Iterator[Finding]:
+    """max-num-seqs may not exceed max-num-batched-tokens.
+    Each running sequence takes at least one token of a step; the engine refuses more sequences than tokens.
+    """
+    now = case.effective
+    if now.budget is None or now.max_num_seqs <= now.budget:
+        return
+    ways = (
+        Way(f"lower max-num-seqs to {now.budget}", {"max-num-seqs": now.budget}),
+        Way(f"raise max-num-batched-tokens to {now.max_num_seqs}", {"max-num-batched-tokens": now.max_num_seqs}),
+    )
+    said = f"max-num-seqs {now.max_num_seqs} is more than max-num-batched-tokens {now.budget}"
+    yield Finding(
+        "error",
+        "seqs-over-budget",
+        f"{said}: {case.engine} refuses to start.",
+        ways,
+        "vLLM's SchedulerConfig",
+        "max-num-seqs",
+    )
+
+
+@rule(
+    "seqs-over-mamba-blocks",
+    sources=("#49064: max_num_seqs (1024) exceeds available Mamba cache blocks (969)",),
+    example=Example({"max-num-seqs": 1024, "max-num-batched-tokens": 8192}, HYBRID, mamba_blocks=969),
+)
+def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
+    """Each running sequence of a recurrent model needs a block for its state.
+    How many there are is only known once the weights are loaded; the engine refuses more sequences than blocks. Where a log of
+    this host says how many there were, that number decides.
+    """
+    if case.architecture.kind not in ("recurrent", "attention_free"):
+        return
+    seqs, blocks = case.effective.max_num_seqs, case.asked.mamba_blocks
+    fewer = blocks if blocks is not None else MANY_SEQS
+    if seqs <= fewer:
+        return
+    known = (
+        f"there was memory for {blocks} Mamba cache blocks" if blocks is not None else "each needs a Mamba cache block"
+    )
+    yield Finding(
+        "error" if blocks is not None else "warning",
+        "seqs-over-mamba-blocks",
+        f"max-num-seqs is {seqs}, and {known}: {case.engine} {'refuses' if blocks is not None else 'may refuse'} to start.",
+        (Way(f"lower max-num-seqs to {fewer}", {"max-num-seqs": fewer}),),
+        "vLLM #49064",
+        "max-num-seqs",
+    )
+
+
+@rule(
+    "mamba-cache-mode",
+    sources=(
+        "#55041: `all` deprecated; the help of 0.32.0: choices align and none",
+        "source of 0.33.0: the option has no effect",
+        "source of 0.17.1: `all` falls back to `align` where the model's class lacks it, Gated DeltaNet always",
+    ),
+    example=Example({"mamba-cache-mode": "all"}, HYBRID),
+)
+def mamba_cache_mode(case: Case) -> Iterator[Finding]:
+    """--mamba-cache-mode all never worked for Gated DeltaNet, and is gone.
+    Which mode is used follows from prefix caching and the model. `all` was for Mamba2's family until 0.27; other hybrids fell back
+    to `align` with a warning. 0.28 deprecated it, 0.32 refuses the word.
+    """
+    if case.flag("mamba-cache-mode") != "all":
+        return
+    refused = case.within("0.32.0")
+    severity = graded(refused) or "warning"
+    outcome = {
+        True: "refuses it (choices are align and none)",
+        None: "may refuse it",
+        False: "ignores it here or falls back to align",
+    }[refused]
+    yield Finding(
+        severity,
+        "mamba-cache-mode",
+        f"mamba-cache-mode all: {case.engine} {outcome}.",
+        (Way("leave it out: the mode follows prefix caching", {"mamba-cache-mode": None}),),
+        "the help of 0.32.0; source of 0.17.1 and 0.33.0",
+        "mamba-cache-mode",
+    )
+
+
+def _above(tokens: int) -> int:
+    """The next power of two, at least 4096: what people write."""
+    power = 4096
+    while power < tokens:
+        power *= 2
+    return power

@@ -1,0 +1,73 @@
+"""Values: what the engine's parser, or its configuration right after it, refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sparkwright.engines.vllm.flags import flag_shapes, flag_types, flag_values, known_flags
+from sparkwright.engines.vllm.flags.flag_values import Misfit
+from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Way, graded, rule
+from sparkwright.engines.vllm.versions import at_least, within
+
+#: what a rule of its own is about
+ELSEWHERE = {("mamba-cache-mode", "all")}
+#: a parser's name is looked at only where this is on
+ASKS_PARSER = {"tool-call-parser": "enable-auto-tool-choice"}
+#: the next release after the one whose choices are known whole
+AFTER_KNOWN = "0.33.0.dev0"
+
+
+@rule(
+    "flag-value",
+    sources=(
+        "the engine's own `vllm serve --help=all` where its image prints it: choices, switches, lists",
+        "the parser of 0.32.0, asked for every option; numbers are numbers in 0.11.2, 0.22.1 and 0.32.0",
+        "ranges: the fields of vLLM's config classes (engines/vllm/flags/flag_types.py names them)",
+    ),
+    example=Example({"max-num-seqs": -3}),
+)
+def flag_value(case: Case) -> Iterator[Finding]:
+    """A value must be one that the engine takes.
+    Its parser ends with "invalid choice" or "invalid int value" and exit code 2, its configuration with a validation error and
+    exit code 1, both after the old server was stopped. The image's own help decides about choices. Without it the tables of
+    0.32.0 do, and what may be otherwise in this release is a warning.
+    """
+    for name, said in case.asked.flags.items():
+        option = flag_shapes.option(name, case.listed)
+        if option is None or (isinstance(said, str) and (name, said) in ELSEWHERE):
+            continue
+        wrong = flag_values.misfit(name, said, option)
+        severity = graded(_certain(case, name, wrong)) if wrong and _is_looked_at(case, name, wrong) else None
+        if wrong and severity:
+            yield _finding(case, name, wrong, severity == "error")
+
+
+def _finding(case: Case, name: str, wrong: Misfit, certain: bool) -> Finding:
+    outcome = "refuses to start" if certain else "may refuse to start"
+    way = Way(f"write {name}: {wrong.near}", {name: wrong.near}) if wrong.near else Way("correct it, or leave it out")
+    source = "vLLM's config classes" if wrong.sort == "range" else "the engine's help and parser"
+    sentence = f"{name} {wrong.why}: {case.engine} {outcome}."
+    return Finding("error" if certain else "warning", "flag-value", sentence, (way,), source, name)
+
+
+def _is_looked_at(case: Case, name: str, wrong: Misfit) -> bool:
+    """Whether the engine checks this at all: names that a plugin may add are checked late, and not always."""
+    if wrong.sort != "name":
+        return True
+    switch = ASKS_PARSER.get(name)
+    return case.flag(flag_types.PLUGINS[name]) is None and (switch is None or case.flag(switch) is True)
+
+
+def _certain(case: Case, name: str, wrong: Misfit) -> bool | None:
+    """True: this engine refuses it. None: one of another release may take it. False: nothing is known of this release."""
+    own = bool(case.listed) and isinstance(case.listed, Mapping)
+    same = within(case.version, flag_types.VERSION, AFTER_KNOWN) is True
+    if wrong.sort == "choice":
+        return own or same or None
+    if wrong.sort == "name":
+        return same or (own and name in flag_types.LISTED) or (None if wrong.near else False)
+    if wrong.sort == "kind":
+        everywhere = name in known_flags.KNOWN[known_flags.OLDER] and name in known_flags.KNOWN[known_flags.NEWER]
+        return own or everywhere or at_least(case.version, flag_types.VERSION) or None
+    since, _ = flag_values.ranges()[name]
+    return (case.version is None and since == flag_types.OLDEST) or at_least(case.version, since) or None

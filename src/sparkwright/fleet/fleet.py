@@ -1,0 +1,367 @@
+"""A playbook over many hosts: batches, one connection a host, and the events of all of them in one stream."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sparkwright.console.subscriber import Subscriber
+from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError, Unreachable
+from sparkwright.fleet.rollout import Roll
+from sparkwright.fleet.rollout_policy import Pace
+from sparkwright.program import typed_in
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.events import Event, event
+from sparkwright.protocol.plan import Plan
+from sparkwright.remote import FORKS, Link, Need, open_link
+from sparkwright.secret import Secret
+from sparkwright.trust import system_errors
+from sparkwright.trust.bounds import clean
+from sparkwright.trust.engine_options import engine_options
+from sparkwright.trust.names import VERSION
+from sparkwright.trust.visible import visible
+
+GOOD = (Exit.OK, Exit.CHANGES)
+#: how a look ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody
+#: else's run at work there, and has its turn
+SETTLED = (Exit.OK, Exit.REFUSED)
+#: the modules whose success means that a host serves; one that only looked says so
+PROOFS = ("verify_health", "liveness")
+#: events that carry what others wrote: files of an incident, lines that are no event
+PASSED_ON = ("file", "raw")
+#: requests whose answer ends with a recap; without one nobody knows how they ended
+TOLD_TO_THE_END = ("run", "attach", "health")
+
+
+class PlaySource(Protocol):
+    """A play as the fleet needs it. serial: batch sizes, "25%" or numbers; empty: all at once."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def serial(self) -> Sequence[int | str]: ...
+    @property
+    def max_fail_percentage(self) -> float | None: ...
+
+
+@dataclass
+class Member:
+    """A host taking part: its link, kept for the command, and what its plays registered and ended with.
+
+    engine_version, engine_options: what a task of its plays learnt from the image; empty when none did. proved: it was seen to
+    serve. need: what will be asked of it. told: the notes about it that were said.
+    """
+
+    host: Host
+    secrets: dict[str, Secret] = field(default_factory=dict)
+    link: Link | None = None
+    registered: dict[str, Any] = field(default_factory=dict)
+    recap: Event | None = None
+    run_id: str = ""
+    engine_version: str = ""
+    engine_options: dict[str, Any] | None = None
+    proved: bool = False
+    need: Need = "engine"
+    told: set[str] = field(default_factory=set)
+
+    @property
+    def failed(self) -> bool:
+        return self.recap is not None and self.recap["exit"] not in GOOD
+
+    def open(self) -> Link:
+        """The link; connecting goes on in the background while the laptop still plans."""
+        if self.link is None:
+            self.link = open_link(self.host, self.need)
+        return self.link
+
+
+class Fleet:
+    """Runs plans on members and hands every event to the subscribers, in the caller's thread.
+
+    subscribers: may be set after connecting began. ask_stop: asked on Ctrl-C with the hosts that still run: True stops them
+    at a safe point, False leaves them. stopped: why nothing more was begun, when something was left.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        subscribers: Iterable[Subscriber] = (),
+        ask_stop: Callable[[str], bool] = lambda hosts: False,
+    ) -> None:
+        self.members = list(members)
+        self.subscribers = list(subscribers)
+        self.ask_stop = ask_stop
+        self.stopped = ""
+        self._last: list[Event] = []
+        self._broken: set[int] = set()
+        self._events: queue.Queue[Event | None] = queue.Queue()
+
+    def connect(self) -> None:
+        """Start connecting to everyone; returns at once."""
+        for member in self.members[:FORKS]:
+            member.open()
+
+    def reach(self) -> list[Member]:
+        """Wait until everyone is connected to. Returns those that are not, each with the recap that says why."""
+        self.each(self.members, lambda member: member.open().ready())
+        return [member for member in self.members if member.failed]
+
+    def play(
+        self,
+        play: PlaySource,
+        hosts: Sequence[Host],
+        plan_for: Callable[[Member], Plan],
+        roll: Roll | None = None,
+        look_for: Callable[[Member], Plan] | None = None,
+    ) -> None:
+        """Run a play, batch after batch. What ends it before its end is in `stopped`; then no other play begins either.
+
+        roll: how fast, and who must go on serving; without it as the play itself says. look_for: a host's plan in check mode, for
+        a roll that looks first.
+        """
+        roll = roll or Roll(Pace(serial=tuple(play.serial), max_fail_percentage=play.max_fail_percentage))
+        names = {host.name for host in hosts}
+        waiting = {one.host.name: one for one in self.members if one.host.name in names and not one.failed}
+        if not waiting or self.stopped:
+            return
+        rolls = roll.pace.rolls(len(waiting))
+        self._say(event("play_started", play=play.name, hosts=list(waiting), host=""))
+        if look_for is not None and roll.looks and len(waiting) > 1:
+            waiting = self._looked(waiting, look_for, roll, rolls=rolls)
+        proved: list[str] = []
+        while waiting and not self.stopped:
+            go, self.stopped = roll.next(list(waiting), proved)
+            batch = [waiting.pop(name) for name in go]
+            if not batch:
+                return
+            roll.begins(go)
+            if rolls or waiting:
+                canary = roll.batch == 0 and roll.pace.canary > 0
+                self._say(event("batch_started", host="", n=roll.batch + 1, hosts=go, left=len(waiting), canary=canary))
+            self.each(batch, lambda member: self._run(member, plan_for(member)), then=self._finished)
+            failed = {member.host.name: str((member.recap or {}).get("msg", "")) for member in batch if member.failed}
+            self.stopped = roll.pace.stops(roll.batch, list(failed), go, rolls=rolls)
+            roll.ended([name for name in go if name not in failed], failed)
+            proved = [member.host.name for member in batch if member.proved and not member.failed]
+
+    def each(
+        self,
+        members: Sequence[Member],
+        act: Callable[[Member], object],
+        then: Callable[[Member], object] = lambda member: None,
+    ) -> None:
+        """Act on members in parallel; their events reach the subscribers from this thread, as they come.
+
+        then: called for each when it is over, however it went.
+        """
+        if not members:
+            return
+        pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
+        for member in members:
+            pool.submit(self._guarded, member, act, then).add_done_callback(lambda _: self._events.put(None))
+        running = len(members)
+        while running:
+            try:
+                one = self._events.get()
+                if one is None:
+                    running -= 1
+                else:
+                    self._say(one)
+            except KeyboardInterrupt:
+                self._interrupted([member for member in members if member.recap is None])
+        pool.shutdown()
+
+    def close(self) -> None:
+        """Say how it ended for everyone, and close every connection."""
+        while not self._events.empty():
+            one = self._events.get()
+            if one is not None:
+                self._say(one)
+        for one in (*self._last, *(member.recap for member in self.members if member.recap is not None)):
+            self._say(one)
+        for subscriber in self.subscribers:
+            self._guarded_from(subscriber, subscriber.close)
+        for member in self.members:
+            if member.link is not None:
+                member.link.close()
+
+    def tell(self, member: Member, text: str) -> None:
+        """Say something about a host that no task said, once: who is looked at first is planned for twice."""
+        if text in member.told:
+            return
+        member.told.add(text)
+        self._events.put(event("note", task="", host=member.host.name, text=text))
+
+    def say_later(self, one: Event) -> None:
+        """Hand an event to the subscribers, from whatever thread this is."""
+        self._events.put(one)
+
+    def say_last(self, one: Event) -> None:
+        """Hand an event to the subscribers at the end, before the recaps."""
+        self._last.append(one)
+
+    def request(
+        self, member: Member, header: dict[str, Any], *, counted: bool = True, held: bool = False
+    ) -> list[Event]:
+        """One request on a member's link: its events go to the subscribers, and are returned.
+
+        counted: whether its recap counts for the host's; a question on the side does not. held: only how far it is gets said.
+        Raises Failed when an answer that ends with a recap has none.
+        """
+        seen = []
+        if header["verb"] == "run":
+            member.run_id = header["plan"]["run_id"]
+        for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
+            one = {**self._in_our_words(one), "host": member.host.name}
+            seen.append(one)
+            if held:
+                if one["event"] == "progress":
+                    self._events.put(one)
+            elif counted or one["event"] != "recap":
+                self._note(member, one)
+        if header["verb"] in TOLD_TO_THE_END and not any(one["event"] == "recap" for one in seen):
+            raise Failed("the host's answer does not say how it ended.", where=member.host.name)
+        return seen
+
+    @staticmethod
+    def _in_our_words(one: Event) -> Event:
+        """What a host says, with the commands in it as they are typed here; what it only passes on stays as it is."""
+        return one if one["event"] in PASSED_ON else typed_in(one)
+
+    def _run(self, member: Member, plan: Plan) -> None:
+        self.request(member, {"verb": "run", "plan": plan.to_json()})
+
+    def _looked(
+        self, waiting: dict[str, Member], look_for: Callable[[Member], Plan], roll: Roll, *, rolls: bool
+    ) -> dict[str, Member]:
+        """Look at everyone at once. Returns those that are to be worked on: who has nothing to do is through, and who would be
+        refused has failed, before anybody is touched.
+        """
+        roll.begins([])
+        self._say(event("looking", host="", hosts=list(waiting)))
+        settled: dict[str, Member] = {}
+
+        def look(member: Member) -> None:
+            seen = self.request(member, {"verb": "run", "plan": look_for(member).to_json()}, held=True)
+            if seen and seen[-1]["event"] == "recap" and seen[-1]["exit"] in SETTLED:
+                for one in seen:
+                    self._note(member, one)
+
+        def then(member: Member) -> None:
+            if member.recap is before[member.host.name]:
+                self._events.put(event("waiting", host=member.host.name))
+                return
+            settled[member.host.name] = member
+            self._finished(member)
+
+        before = {name: member.recap for name, member in waiting.items()}
+        self.each(list(waiting.values()), look, then)
+        failed = {name: str((one.recap or {}).get("msg", "")) for name, one in settled.items() if one.failed}
+        self.stopped = roll.pace.stops_before(list(failed), list(waiting), rolls=rolls)
+        roll.looked([name for name in settled if name not in failed], failed)
+        return {name: member for name, member in waiting.items() if name not in settled}
+
+    def _finished(self, member: Member) -> None:
+        recap = {key: value for key, value in (member.recap or {}).items() if key not in ("event", "time")}
+        self._events.put(event("host_finished", **{"host": member.host.name, **recap}))
+
+    def _guarded(
+        self, member: Member, act: Callable[[Member], object], then: Callable[[Member], object] = lambda member: None
+    ) -> None:
+        try:
+            act(member)
+        except SparkwrightError as error:
+            self._note(member, failure(member.host.name, error))
+        except Exception as error:
+            self._note(member, failure(member.host.name, broke(error)))
+        then(member)
+
+    def _note(self, member: Member, one: Event) -> None:
+        """Keep what the next play and the end need. A recap is said once, at the end, over all plays."""
+        if one["event"] == "recap":
+            member.recap = added(member.recap, one)
+            return
+        if one["event"] == "task_finished":
+            version = (one.get("data") or {}).get("engine_version")
+            if isinstance(version, str) and VERSION.fullmatch(version):
+                member.engine_version = version
+            member.engine_options = _options(one.get("data")) or member.engine_options
+            proof = one["module"] in PROOFS and one["status"] == "ok"
+            member.proved |= proof and (one.get("data") or {}).get("serves") is not False
+        if one["event"] == "task_finished" and one.get("register"):
+            member.registered[one["register"]] = one["registered"]
+        self._events.put(one)
+
+    def _interrupted(self, running: Sequence[Member]) -> None:
+        """Ctrl-C: the runs go on by themselves, so leave them, or ask them to stop."""
+        names = ",".join(member.host.name for member in running)
+        if self.ask_stop(names):
+            for member in (one for one in running if one.run_id):
+                threading.Thread(target=self._stop, args=(member,), daemon=True).start()
+            return
+        for member in running:
+            member.open().close()
+        raise Inconclusive(f"left running on {names}.", fix=f"Follow it again with `invoke attach --host {names}`.")
+
+    def _stop(self, member: Member) -> None:
+        """Ask a member to stop the run that this command began there, and no other."""
+        for _ in member.open().request({"verb": "stop", "run": member.run_id, "env": dict(member.host.env)}, {}):
+            pass
+
+    def _say(self, one: Event) -> None:
+        one = typed_in(
+            clean(one)
+        )  # a host's is already; the name of a play, and a reason, come from files and libraries
+        for subscriber in self.subscribers:
+            self._guarded_from(subscriber, subscriber.on, one)
+
+    def _guarded_from(self, subscriber: Subscriber, act: Callable[..., object], *given: Event) -> None:
+        """A subscriber's error is its own: it is told once, and neither the others nor the hosts miss anything by it."""
+        try:
+            act(*given)
+        except BrokenPipeError:
+            raise  # nobody reads any more
+        except Exception as error:
+            if id(subscriber) not in self._broken:
+                self._broken.add(id(subscriber))
+                said = f"{type(subscriber).__name__}: {broke(error)} The run itself goes on."
+                print(visible(said), file=sys.stderr)
+
+
+def _options(data: Any) -> dict[str, Any] | None:
+    """The engine's options in a task's result; None where it tells none that can be kept."""
+    try:
+        return engine_options((data or {}).get("options"))
+    except ValueError:
+        return None
+
+
+def broke(error: Exception) -> SparkwrightError:
+    """An error as a sentence; one that nobody foresaw says where it happened."""
+    if isinstance(error, SparkwrightError):
+        return error
+    if sentence := system_errors.sentence(error):
+        return SparkwrightError(sentence)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return SparkwrightError(f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno}).")
+
+
+def failure(host: str, error: SparkwrightError) -> Event:
+    """The recap of a host that could not be asked, or refused."""
+    unreachable = int(isinstance(error, Unreachable))
+    counts = {"ok": 0, "changed": 0, "failed": 1 - unreachable, "skipped": 0, "unreachable": unreachable}
+    return event("recap", host=host, **counts, exit=int(error.exit), seconds=0, msg=str(error))
+
+
+def added(before: Event | None, now: Event) -> Event:
+    """The recap over several plays of one host."""
+    if before is None:
+        return now
+    keys = ("ok", "changed", "failed", "skipped", "unreachable", "rescued", "ignored", "seconds")
+    return {**now, **{key: before.get(key, 0) + now.get(key, 0) for key in keys}}

@@ -1,0 +1,69 @@
+"""One play going over its hosts: the next batch, what it may take down, what is written down of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sparkwright.fleet.guard import Guard
+from sparkwright.fleet.record import Prints, Record
+from sparkwright.fleet.rollout_policy import Pace
+
+
+@dataclass
+class Roll:
+    """everyone: how many hosts the run is for, with those of an earlier, resumed part; 0: as many as the play has.
+
+    guard: who must go on serving. record, save: what is written down, and how. prints: what a host was made from.
+    finishes: the hosts that are through after this play; None: all of them. batch: how many batches are over.
+    looks: whether everyone is looked at before the first batch.
+    """
+
+    pace: Pace
+    everyone: int = 0
+    looks: bool = False
+    guard: Guard | None = None
+    record: Record | None = None
+    save: Callable[[Record], None] = lambda record: None
+    prints: Callable[[str], Prints] = lambda host: {}
+    finishes: frozenset[str] | None = None
+    batch: int = field(default=0, init=False)
+    _begun: int = field(default=0, init=False)
+
+    def next(self, waiting: Sequence[str], proved: Sequence[str]) -> tuple[list[str], str]:
+        """The next batch of those who wait; when it is empty, why nobody may go.
+
+        proved: those of the last batch that were seen to serve: they must still do so.
+        """
+        everyone = self.everyone or len(waiting) + self._begun
+        wanted = list(waiting[: self.pace.size(self.batch, everyone)])
+        self._begun += len(wanted)
+        if self.guard is None:
+            return wanted, ""
+        silent = self.guard.silent(proved)
+        if silent:
+            return [], f"{', '.join(silent)} served when it was done, and does not serve any more"
+        go, why = self.guard.may_go(wanted)
+        self._begun -= len(wanted) - len(go)
+        return go, "" if go else why
+
+    def begins(self, batch: Sequence[str]) -> None:
+        """A batch is about to be touched."""
+        if self.record is not None:
+            self.record.under_way = list(batch)
+            self.save(self.record)
+
+    def ended(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
+        """A batch is over. failed: why, by host."""
+        self.batch += 1
+        self.looked(done, failed)
+
+    def looked(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
+        """These were found to need nothing more, or to be refused, before anybody was touched."""
+        if self.record is None:
+            return
+        through = [name for name in done if self.finishes is None or name in self.finishes]
+        self.record.done.update({name: dict(self.prints(name)) for name in through})
+        self.record.failed = {k: why for k, why in {**self.record.failed, **failed}.items() if k not in through}
+        self.record.under_way = []
+        self.save(self.record)

@@ -1,0 +1,70 @@
+"""A check that somebody asked for, as events: no run is kept of it, so a laptop's cron never pushes a deploy out of the list."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sparkwright.errors import Exit
+from sparkwright.health.check import DOCKER_S, Check
+from sparkwright.health.judge import EXITS
+from sparkwright.health.record import Record
+from sparkwright.health.settings import Settings
+from sparkwright.host.machine import Machine
+from sparkwright.host.runs import cut_off
+from sparkwright.host.runs.context import Engine, RunContext
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.events import Event, event
+from sparkwright.secret import Secret
+
+TASK = "health"
+CURES = {
+    "restart": "`invoke restart` helps.",
+    "power": "Only cutting its AC power for 60 s helps.",
+    "deploy": "`invoke plan` shows what differs, `invoke deploy` mends it.",
+    "person": "`invoke diagnose` and `invoke doctor` look further.",
+}
+
+
+def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """The verb `health`: {"smoke": bool, "token_s": seconds}. One task, and a recap with the state's exit code."""
+    said: list[Event] = []
+    settings = Settings.of(state)
+    if request.get("token_s"):
+        settings = dataclasses.replace(
+            settings, limits=dataclasses.replace(settings.limits, token_s=float(request["token_s"]))
+        )
+    secrets = {name: Secret(value) for name, value in (request.get("secrets") or {}).items()}
+    run_id = time.strftime("%Y%m%dT%H%M%S") + "-check"
+    engine = Engine(machine, timeout_s=DOCKER_S)
+    context = RunContext(machine, state, run_id, said.append, secrets=secrets, task=TASK, engine=engine)
+    yield event("task_started", task=TASK, name="Check the server's health", module=TASK, where="")
+    started_s = time.monotonic()
+    record = Check(context, settings, smoke=bool(request.get("smoke"))).run()
+    yield from said
+    if interrupted := cut_off.interrupted(state):
+        yield event("note", task=TASK, text=interrupted)
+    yield from _told(record, time.monotonic() - started_s)
+
+
+def sentence(record: Record) -> str:
+    """What this check saw, in one line, and beside it what the scheduled checks say so far, where that is something else."""
+    so_far = f" (scheduled checks so far: {record.state})" if record.state != record.seen else ""
+    return f"{record.seen}: {record.why}{so_far}"
+
+
+def _told(record: Record, seconds: float) -> Iterator[Event]:
+    code = EXITS[record.seen]
+    failed = code is not Exit.OK
+    rows = [f"{one.level}: {one.check}: {one.said}" for one in record.evidence if one.level != "ok"]
+    data = {"evidence": rows, "record": record.to_json()}
+    about: dict[str, Any] = {"task": TASK, "name": "Check the server's health", "module": TASK, "where": ""}
+    fix = CURES.get(record.cure, "") if failed else ""
+    about |= {"msg": sentence(record), "fix": fix, "diff": [], "data": data, "register": "", "registered": {}}
+    status = "failed" if failed else "ok"
+    yield event("task_finished", **about, status=status, exit=int(code), seconds=round(seconds, 3))
+    counts = {"ok": int(not failed), "changed": 0, "failed": int(failed), "skipped": 0, "unreachable": 0}
+    msg = f"{sentence(record)} {fix}".strip() if failed else ""
+    yield event("recap", host="", **counts, exit=int(code), seconds=round(seconds, 3), msg=msg)

@@ -1,0 +1,208 @@
+"""Looking at a host: everything that `judge` decides from. Nothing here changes anything, but a token that is asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sparkwright.engines.vllm import endpoints, key_file
+from sparkwright.errors import SparkwrightError
+from sparkwright.health import drift
+from sparkwright.health.judge import Limits, Look, starved
+from sparkwright.health.live import container_of, ready_since, serves_of
+from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
+from sparkwright.health.remembered import Remembered
+from sparkwright.host import evidence, http_probe, server_key
+from sparkwright.host.containers import containers
+from sparkwright.host.containers.container_options import port_bindings
+from sparkwright.host.module import Context
+from sparkwright.host.records import good_states
+from sparkwright.measure import gpu
+from sparkwright.modules.server import crash_loop
+
+AGAIN_S = 0.5  # between the two looks at counters, and at a suspicious GPU
+HEALTH_S = 5.0
+
+
+@dataclass
+class Looker:
+    """context: the host. good: its last good state. now: the clock, seconds since the epoch. pause: waits, seconds."""
+
+    context: Context
+    remembered: Remembered
+    limits: Limits
+    now: Callable[[], float] = time.time
+    pause: Callable[[float], None] = time.sleep
+    good: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.good = good_states.last(self.context.state)
+
+    @property
+    def serves(self) -> Serves:
+        """What the last good state says."""
+        return serves_of(self.good)
+
+    def look(self, *, busy: str = "") -> Look:
+        """Look once. busy: who works on the host; then only what disturbs nobody is looked at."""
+        found = Look(self.now(), busy=busy, known=bool(self.good), machine=self._machine(), gpus=self._gpus())
+        if busy or not self.good:
+            return found
+        found = replace(found, policy=self.good["spec"].get("restart", ""), ready_s=self._ready_s())
+        inspected, found = self._container(found)
+        found = self._server(found, inspected)
+        return replace(found, gpus=self._gpus_again(found.gpus))
+
+    # -- the container -------------------------------------------------------------------------------------------------
+
+    def _container(self, found: Look) -> tuple[dict[str, Any], Look]:
+        """Its state, whether it loops, and what of it is not as it was verified."""
+        name = str(self.good["spec"]["name"])
+        try:
+            inspected = containers.inspect(self.context.docker(), name)
+            if inspected is None:
+                return {}, replace(found, container=Container(name, status="absent"))
+            box = container_of(inspected, str(self.good.get("container_id", "")))
+            loop = crash_loop.look(inspected, self.context) if box.exit_code or box.status != "exited" else ""
+            differs = drift.found(self.context, self.good, inspected)
+        except SparkwrightError as error:
+            return {}, replace(found, engine_error=error.message, container=Container(name))
+        except Exception as error:  # requests' and docker's own: an engine that hangs or answers nonsense
+            said = f"the Docker Engine does not answer: {type(error).__name__}"
+            return {}, replace(found, engine_error=said, container=Container(name))
+        broken = self.remembered.broken
+        why = broken.get("why", "") if broken.get("id") == box.id else ""
+        answered = self.remembered.answered == start_of(box) or ready_since(box, self.good)
+        return inspected, replace(found, container=box, loop=loop, broken=why, drift=differs, answered=answered)
+
+    def _ready_s(self) -> float | None:
+        """How long its last start took, as far as that was measured."""
+        measured = (self.good.get("measured") or {}).get("ready_s")
+        return float(measured) if measured else None
+
+    # -- the server ----------------------------------------------------------------------------------------------------
+
+    def _server(self, found: Look, inspected: dict[str, Any]) -> Look:
+        """/health, the counters, and a token when nothing else shows that it generates."""
+        url = url_of_spec(self.good["spec"])
+        if not url or (inspected and found.container.status != "running"):
+            return replace(found, server=Server(url))
+        health = http_probe.ask(url, endpoints.HEALTH, timeout_s=HEALTH_S)
+        server = Server(url, health_status=health.status)
+        if health.status != 200:
+            return replace(found, server=server, error=health.error)
+        config = inspected.get("Config") or {}
+        command = list(config.get("Cmd") or ())
+        key = server_key.of_container(self.context.state, inspected) or self._given_key()
+        before = evidence.metrics(url, key)[0]
+        server = _counted(server, before)
+        frozen_s = self._frozen_s(found, server)
+        version = (http_probe.ask(url, endpoints.VERSION, api_key=key, timeout_s=HEALTH_S).json() or {}).get(
+            "version"
+        ) or ""
+        found = replace(found, answered=True, server=server, frozen_s=frozen_s, engine_version=str(version))
+        if frozen_s is not None and frozen_s >= self.limits.frozen_s:
+            return found
+        if server.running and self._moves(url, key, before):
+            return replace(found, server=replace(server, token="skipped"), frozen_s=None)
+        return self._token(found, key, endpoints.low_priority(command))
+
+    def _moves(self, url: str, key: str, before: Mapping[str, float]) -> bool:
+        """Whether tokens are generated meanwhile."""
+        self.pause(AGAIN_S)
+        name = endpoints.GENERATED_TOKENS
+        after = evidence.metrics(url, key)[0]
+        return name in after and name in before and after[name] > before[name]
+
+    def _token(self, found: Look, key: str, priority: int) -> Look:
+        """Ask for one token; whatever it takes is told."""
+        name = (self.good.get("serve") or {}).get("served_name", "")
+        body = endpoints.generated(name, 1, priority=priority)
+        started_s = time.monotonic()
+        url, limit_s = found.server.url, self.limits.token_s
+        answer = http_probe.ask(url, endpoints.CHAT, body=body, api_key=key, timeout_s=limit_s)
+        token_s = time.monotonic() - started_s
+        if answer.status == 200:
+            any_token = endpoints.tokens_of(answer.json()) > 0
+            made = replace(found.server, token="made" if any_token else "error", token_s=round(token_s, 3))
+            return replace(found, server=made, error="" if any_token else "the answer was 200 and holds no token")
+        if answer.error == "timeout":
+            after = evidence.metrics(url, key)[0].get(endpoints.GENERATED_TOKENS)
+            others = after is not None and after > (found.server.generated_tokens or 0)
+            token = "skipped" if others else "none"  # a long queue is no fault: others get their tokens
+            return replace(
+                found, server=replace(found.server, token=token), frozen_s=None if others else found.frozen_s
+            )
+        if answer.status == 401:
+            return replace(found, server=replace(found.server, token="refused"))
+        said = f"{answer.status}: {answer.message()}" if answer.status else answer.error
+        return replace(found, server=replace(found.server, token="error"), error=said)
+
+    def _frozen_s(self, found: Look, server: Server) -> float | None:
+        """How long nothing was generated while requests ran, at this look and the one before, of the same start.
+
+        A token that the look before asked for in vain counts as a request that ran.
+        """
+        last = self.remembered.counted
+        asked = last.get("running") or last.get("token") == "none"
+        if not server.running or not asked or last.get("start") != start_of(found.container):
+            return None
+        if last.get("generated") != server.generated_tokens:
+            return None
+        return found.time_s - float(last["time_s"])
+
+    def _given_key(self) -> str:
+        secret = self.context.secrets.get(key_file.VARIABLE)
+        return secret.reveal() if secret else ""
+
+    # -- the machine ---------------------------------------------------------------------------------------------------
+
+    def _machine(self) -> Machine:
+        machine = self.context.machine
+        memory = evidence.memory(self.context) or {}
+        swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
+        try:
+            free = machine.free_bytes(machine.home)
+        except OSError:
+            free = None
+        try:
+            uptime_s = float(machine.path("/proc/uptime").read_text().split()[0])
+        except (OSError, ValueError, IndexError):
+            uptime_s = None
+        used = swap_total - swap_free if swap_total is not None and swap_free is not None else None
+        return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), swap_total, used, free, uptime_s)
+
+    def _gpus(self) -> tuple[Gpu, ...]:
+        found = gpu.parse(evidence.gpu_query(self.context))
+        if found is None:
+            return ()
+        return (Gpu(found.temperature_c, found.power_w, found.clock_mhz, found.utilization),)
+
+    def _gpus_again(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+        """A second sample when the first is suspicious: one moment proves nothing."""
+        if not gpus or not starved(gpus[0], self.limits):
+            return gpus
+        self.pause(AGAIN_S)
+        return gpus + self._gpus()
+
+
+def start_of(box: Container) -> str:
+    """Names one start of one container."""
+    return f"{box.id}@{box.started_s}@{box.restarts}" if box.id else ""
+
+
+def _counted(server: Server, counters: Mapping[str, float]) -> Server:
+    return replace(
+        server,
+        running=counters.get(endpoints.RUNNING),
+        waiting=counters.get(endpoints.WAITING),
+        generated_tokens=counters.get(endpoints.GENERATED_TOKENS),
+        kv_cache_used=counters.get(endpoints.KV_CACHE_USED),
+    )
+
+
+def url_of_spec(spec: dict[str, Any]) -> str:
+    """Where the server of a spec answers on this host."""
+    return containers.url_of({"HostConfig": {"PortBindings": port_bindings(tuple(spec.get("ports") or ()))}})

@@ -1,0 +1,118 @@
+"""What a module is: arguments in, a Result out, and the Context it works in.
+
+A module is one class in one file of modules/SUBJECT/, named after the file in CamelCase; registry.py finds it there. Its
+docstring is its documentation: what it guarantees, its arguments with units, what it returns, what can go wrong.
+Its arguments are the fields of its nested frozen dataclass `Args`; the laptop checks a playbook against them.
+
+    class Directory(StateModule["Directory.Args", Found]):
+        \"\"\"...\"\"\"
+        @dataclass(frozen=True)
+        class Args:
+            path: str = arg("the folder; ~ is the user's home")
+        def read(self, args, context) -> Found: ...                   # look, never touch
+        def differences(self, args, found) -> list[Change]: ...       # pure: tested as data
+        def act(self, args, found, changes, context) -> dict: ...     # make it so; what it returns is registered
+
+A module that only looks, or waits, or proves something is a plain `Module` and implements `run` itself.
+Heavy libraries (docker, huggingface_hub) are imported inside functions: the laptop imports modules for their `Args`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from sparkwright.protocol.result import Change, Result
+from sparkwright.secret import Secret
+
+if TYPE_CHECKING:
+    import docker
+
+    from sparkwright.host.machine import Machine
+    from sparkwright.host.state import StateFolder
+
+
+class Context(Protocol):
+    """What a module may use, given by the runner.
+
+    check: look, never change. machine: where this host's files, engine, Ollama and hub are. facts: what the `facts`
+    module found. secrets: by name. state: sparkwright's own folder on the host.
+    """
+
+    @property
+    def check(self) -> bool: ...
+    @property
+    def machine(self) -> Machine: ...
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+    @property
+    def secrets(self) -> Mapping[str, Secret]: ...
+    @property
+    def state(self) -> StateFolder: ...
+    @property
+    def run_id(self) -> str: ...
+
+    def docker(self) -> docker.DockerClient:
+        """The Docker Engine of this host, opened once a run. Raises Failed with what to do when it refuses."""
+
+    def progress(
+        self,
+        done: float,
+        total: float = 0,
+        *,
+        unit: str = "",
+        text: str = "",
+        parts: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. The runner throttles.
+
+        parts: the files under way, each with path, done, total, rate (bytes per second) and left_s.
+        """
+
+    def note(self, text: str) -> None:
+        """A sentence worth a line of its own while the task goes on."""
+
+
+A = TypeVar("A")
+F = TypeVar("F")
+
+
+class Module(ABC, Generic[A]):
+    """A unit of work on the host. Raises Failed, Refused or Inconclusive, or returns a Result."""
+
+    Args: ClassVar[type[Any]]
+    #: False: skipped in check mode when an earlier task of the run would have changed what it looks at.
+    safe_in_check: ClassVar[bool] = True
+
+    @abstractmethod
+    def run(self, args: A, context: Context) -> Result:
+        """Do it (or, with `context.check`, say what would be done)."""
+
+
+class StateModule(Module[A], Generic[A, F]):
+    """A module that brings one thing into a wanted state. The same three steps decide in check mode and for real."""
+
+    @abstractmethod
+    def read(self, args: A, context: Context) -> F:
+        """The present state. Never changes anything."""
+
+    @abstractmethod
+    def differences(self, args: A, found: F) -> list[Change]:
+        """What is not as wanted. Pure."""
+
+    @abstractmethod
+    def act(self, args: A, found: F, changes: list[Change], context: Context) -> dict[str, Any]:
+        """Make it so. Returns data to register."""
+
+    def describe(self, args: A, found: F) -> dict[str, Any]:
+        """Data to register when nothing is to be done, or in check mode. Pure."""
+        return {}
+
+    def run(self, args: A, context: Context) -> Result:
+        found = self.read(args, context)
+        changes = self.differences(args, found)
+        data = self.describe(args, found)
+        if changes and not context.check:
+            data = {**data, **self.act(args, found, changes, context)}
+        return Result(changed=bool(changes), diff=changes, data=data, msg=data.pop("msg", ""))

@@ -1,0 +1,127 @@
+"""What a module may use while it runs: the runner's side of `host.module.Context`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.errors import Failed
+from sparkwright.host.machine import Machine
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.events import Event, event
+from sparkwright.secret import Secret
+
+if TYPE_CHECKING:
+    import docker
+
+PROGRESS_EVERY_S = 0.1
+
+
+@dataclass
+class Engine:
+    """The Docker Engine of this host, opened when the first task asks for it and kept for the run.
+
+    timeout_s: how long one answer may take.
+    """
+
+    machine: Machine
+    timeout_s: int = 120
+    _client: docker.DockerClient | None = None
+
+    def client(self) -> docker.DockerClient:
+        """The client. Raises Failed with what to do when the engine refuses."""
+        if self._client is None:
+            import docker
+            from docker.errors import DockerException
+
+            url = self.machine.docker_host or "unix:///var/run/docker.sock"
+            try:
+                self._client = docker.DockerClient(base_url=url, timeout=self.timeout_s, version=self._spoken(url))
+            except DockerException as error:
+                raise _refusal(url, error) from None
+        return self._client
+
+    def _spoken(self, url: str) -> str:
+        """The newest API version that the engine speaks. "auto" would ask /version, which runs containerd and runc: 23 ms."""
+        import docker
+        from docker.constants import DEFAULT_DOCKER_API_VERSION
+        from docker.errors import DockerException
+        from requests.exceptions import RequestException
+
+        asking = docker.APIClient(base_url=url, timeout=self.timeout_s, version=DEFAULT_DOCKER_API_VERSION)
+        try:
+            said = asking.get(f"{asking.base_url}/_ping")
+        except RequestException as error:
+            raise DockerException(f"Error while fetching server API version: {error}") from None
+        finally:
+            asking.close()
+        return said.headers.get("Api-Version") or "auto"
+
+
+@dataclass
+class RunContext:
+    """emit: where events go. task: the id of the task that runs."""
+
+    machine: Machine
+    state: StateFolder
+    run_id: str
+    emit: Callable[[Event], None]
+    check: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+    task: str = ""
+    engine: Engine | None = None
+    _last_progress_s: float = 0.0
+
+    def docker(self) -> docker.DockerClient:
+        """See `host.module.Context.docker`."""
+        if self.engine is None:
+            self.engine = Engine(self.machine)
+        return self.engine.client()
+
+    def progress(
+        self,
+        done: float,
+        total: float = 0,
+        *,
+        unit: str = "",
+        text: str = "",
+        parts: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """See `host.module.Context.progress`. The last step (done == total) is never dropped."""
+        now = time.monotonic()
+        if now - self._last_progress_s < PROGRESS_EVERY_S and not (total and done >= total):
+            return
+        self._last_progress_s = now
+        more = {"parts": list(parts)} if parts else {}
+        self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **more))
+
+    def note(self, text: str) -> None:
+        """See `host.module.Context.note`."""
+        self.emit(event("note", task=self.task, text=text))
+
+
+def engine_went_away(error: Exception) -> bool:
+    """Whether an error is docker's client saying that the engine ended while it was asked: it is being restarted, say."""
+    url = str(getattr(getattr(error, "request", None), "url", "") or "")
+    return isinstance(error, OSError) and url.startswith("http+docker://")
+
+
+def _refusal(url: str, error: Exception) -> Failed:
+    """Docker's refusal in one sentence, with what mends it."""
+    import getpass
+
+    said = str(error)
+    if "Permission denied" in said or "PermissionError" in said:
+        return Failed(
+            f"the Docker socket {url.removeprefix('unix://')} refuses {getpass.getuser()}.",
+            fix=f"On the host: `sudo usermod -aG docker {getpass.getuser()}`; it counts from the next login on.",
+        )
+    if "FileNotFoundError" in said or "No such file" in said or "Connection refused" in said:
+        return Failed(
+            f"no Docker Engine answers at {url}.",
+            fix="On the host: `sudo systemctl start docker` (and `systemctl status docker` for why it is down).",
+        )
+    return Failed(f"the Docker Engine at {url} does not answer: {said}")

@@ -1,0 +1,61 @@
+"""What a run that was cut off had been doing, told from its journal: kill -9, a reboot, a power cut."""
+
+from __future__ import annotations
+
+import time
+from pathlib import PurePath
+
+from sparkwright.host.runs import journal, lock
+from sparkwright.host.runs.lock import Owner
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.events import decode
+
+#: what settles a run that was cut off, by its playbook
+SETTLES = {
+    "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
+    "restart": "`invoke restart --host {host}` does it again",
+    "heal": "`invoke restart --host {host}` does it again",
+    "rollback": "`invoke rollback --host {host}` finishes it",
+}
+OTHERWISE = "`invoke unlock --host {host}` forgets it"
+
+
+def interrupted(state: StateFolder) -> str:
+    """The run that nobody finishes, in one sentence with the command that settles it; empty when there is none."""
+    owner, alive = lock.look(state)
+    if owner is None or alive or not unfinished(state, owner):
+        return ""
+    what = PurePath(owner.what).stem
+    host = journal.plan_of(state.path / "runs" / owner.run).get("host") or "HOST"
+    task = last_task(state, owner.run)
+    at = time.strftime("%Y-%m-%d %H:%M", time.localtime(owner.since))
+    told = f"{what} of {at} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
+    return f"{told}; {SETTLES.get(what, OTHERWISE).format(host=host)}"
+
+
+def story(state: StateFolder, owner: Owner) -> str:
+    """One sentence: who, what, when, and in which task it ended."""
+    told = f"an earlier run was cut off: {owner}"
+    task = last_task(state, owner.run)
+    held = state.read("previous") or {}
+    aside = f"; {held['name']} had been stopped for it" if held.get("run") == owner.run and held.get("name") else ""
+    return f"{told}, {f'in: {task}' if task else 'before its first task'}{aside}. This run takes up from what is there."
+
+
+def unfinished(state: StateFolder, owner: Owner) -> bool:
+    """Whether a run has no end in its journal."""
+    return journal.recap_of(state.path / "runs" / owner.run) is None
+
+
+def last_task(state: StateFolder, run_id: str) -> str:
+    """The name of the task that a run did not end; empty when its journal tells of none."""
+    try:
+        lines = (state.path / "runs" / run_id / "events.jsonl").read_bytes().splitlines()
+    except OSError:
+        return ""
+    name = ""
+    for line in lines:
+        one = decode(line)
+        if one["event"] == "task_started":
+            name = str(one.get("name", ""))
+    return name

@@ -1,0 +1,232 @@
+"""The folder of one run on the host: its plan, its events, and whether its process still lives.
+
+runs/<run id>/plan.json      what was asked
+              events.jsonl   what was said, a line an event; a follower reads it while it grows
+              alive          flocked as long as the runner lives: no stale pid can lie about it
+              stop           somebody asked for a stop at the next safe point
+              ballast        room on the disk, given back when it is full: a swap must not be left halfway for want of a line
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import select
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from sparkwright.host.records import server_keys
+from sparkwright.host.state import StateFolder, write_atomically
+from sparkwright.protocol.events import Event, decode, encode, event
+from sparkwright.trust import names, private
+from sparkwright.trust.bounds import parsed
+from sparkwright.trust.redact import Redactor
+
+KEPT_RUNS = 50
+#: however many there are, a run this young stays: it may be at work, or be read by the laptop that asked for it
+KEPT_S = 3600
+POLL_S = 0.02
+ALIVE_EVERY_S = 2.0
+#: what is on the disk, with all that stands before it, before the next act begins; between the end of a task and the start of
+#: the next one nothing is done
+DURABLE = ("task_started", "recap")
+BALLAST_BYTES = 2**20
+
+
+@dataclass
+class Journal:
+    """Writes one run's folder. hidden: knows the secrets, which are never written.
+
+    bell: the writing end of a pipe, rung at every event for who follows from the start; None: nobody does.
+    """
+
+    folder: Path
+    hidden: Redactor = field(default_factory=Redactor)
+    bell: int | None = None
+    _events: IO[bytes] | None = None
+    _alive: IO[bytes] | None = field(default=None, repr=False)
+    _torn: bool = False
+
+    @classmethod
+    def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
+        """Make the folder, take the `alive` lock and keep the plan: who finds the plan finds it locked.
+
+        Called before the runner detaches; whoever does not run it afterwards calls `leave`. The keys of this host's servers are
+        among what is never written: an engine before 0.32 tells its own in its log.
+        """
+        folder = state.folder("runs") / names.matched(names.STEP, run_id, "the run's id")
+        folder.mkdir(mode=private.FOLDER)
+        try:
+            alive = open(folder / "alive", "wb", opener=private.opener)  # noqa: SIM115 - held until the process ends
+            fcntl.flock(alive, fcntl.LOCK_EX)
+            hidden = Redactor([*secrets, *server_keys.kept(state)])
+            private.touch(folder / "events.jsonl")
+            write_atomically(folder / "plan.json", json.dumps(hidden.value(plan)).encode())
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)  # half of a folder would be no run, and never tidied away
+            raise
+        _tidy(state, folder)
+        return cls(folder, hidden, _alive=alive)
+
+    def leave(self) -> None:
+        """In the process that detached a runner: the lock is that one's alone now, and ends with it."""
+        if self._alive is not None:
+            self._alive.close()
+
+    def open(self) -> None:
+        """Called by the process that runs: open the events."""
+        self._events = open(self.folder / "events.jsonl", "ab", buffering=0, opener=private.opener)  # noqa: SIM115
+        with contextlib.suppress(OSError), open(self.folder / "ballast", "wb", opener=private.opener) as ballast:
+            os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
+
+    def write(self, one: Event) -> None:
+        """Append one event; what matters for the story is on the disk before the next act begins."""
+        line = encode(one, self.hidden)
+        if self._torn:  # a line that a full disk cut off must not spoil the next one
+            line = b"\n" + line
+        rest, error = self._append(line)
+        if error:
+            (self.folder / "ballast").unlink(missing_ok=True)
+            rest, error = self._append(rest)
+        self._torn = bool(error) and (self._torn or rest != line)
+        if error:
+            print(f"an event is lost: {error}", flush=True)  # the swap goes on: it matters more than its story
+        elif one["event"] in DURABLE:
+            with contextlib.suppress(OSError):
+                os.fdatasync(self._file.fileno())
+        if one["event"] == "recap":
+            (self.folder / "ballast").unlink(missing_ok=True)
+        self._ring()
+
+    def _ring(self) -> None:
+        if self.bell is not None:
+            with contextlib.suppress(OSError):  # it is full of rings already, or the follower has gone with the laptop
+                os.write(self.bell, b".")
+
+    @property
+    def _file(self) -> IO[bytes]:
+        assert self._events is not None
+        return self._events
+
+    def _append(self, line: bytes) -> tuple[bytes, OSError | None]:
+        """Write a line. On a full disk a part of it may stand already: what is left of it, and why."""
+        while line:
+            try:
+                line = line[self._file.write(line) or 0 :]
+            except OSError as error:
+                return line, error
+        return b"", None
+
+    def stop_requested(self) -> bool:
+        """Whether somebody asked this run to stop at the next safe point."""
+        return (self.folder / "stop").exists()
+
+
+def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
+    """The events of a run from its first, until its recap; `alive` every 2 s of silence.
+
+    A runner that died without a recap gets one that says so. bell: the reading end of the journal's; without it the file is
+    looked at every POLL_S.
+    """
+    quiet_since = time.monotonic()
+    with (folder / "events.jsonl").open("rb") as file:
+        while True:
+            dead = not lives(folder)
+            for line in _complete_lines(file):
+                one = decode(line)
+                yield one
+                quiet_since = time.monotonic()
+                if one["event"] == "recap":
+                    return
+            if dead:
+                yield _obituary(folder)
+                return
+            if time.monotonic() - quiet_since > ALIVE_EVERY_S:
+                quiet_since = time.monotonic()
+                yield event("alive")
+            if bell is None:
+                time.sleep(POLL_S)
+            elif select.select([bell], [], [], ALIVE_EVERY_S / 4)[0] and not os.read(bell, 4096):
+                bell = None  # the runner has ended
+
+
+def lives(folder: Path) -> bool:
+    """Whether the process of this run is still there: it holds the lock. No clock is asked."""
+    try:
+        with (folder / "alive").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def plan_of(folder: Path) -> dict[str, Any]:
+    """The plan of a run; empty when its folder holds none (yet)."""
+    try:
+        plan = parsed((folder / "plan.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+def recap_of(folder: Path) -> Event | None:
+    """The recap a run ended with; None while it runs, or when it was cut off."""
+    try:
+        lines = (folder / "events.jsonl").read_bytes().splitlines()
+    except OSError:
+        return None
+    last = decode(lines[-1]) if lines else {"event": ""}
+    return last if last["event"] == "recap" else None
+
+
+def _tidy(state: StateFolder, ours: Path) -> None:
+    """Drop the runs beyond KEPT_RUNS, and the ballast of those that were cut off."""
+    for n, old in enumerate(state.runs()):
+        if old == ours or lives(old):
+            continue
+        if n >= KEPT_RUNS and not 0 <= _age_s(old) <= KEPT_S:
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            (old / "ballast").unlink(missing_ok=True)
+
+
+def _age_s(folder: Path) -> float:
+    """Seconds since a run's folder was last touched, negative after a wrong clock; endless when another has tidied it away."""
+    try:
+        return time.time() - folder.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
+
+
+def _complete_lines(file: IO[bytes]) -> Iterator[bytes]:
+    while line := file.readline():
+        if not line.endswith(b"\n"):
+            file.seek(-len(line), os.SEEK_CUR)
+            return
+        yield line
+
+
+def _obituary(folder: Path) -> Event:
+    plan = plan_of(folder)
+    msg = f"the run {folder.name} was cut off: its process is gone without a last word (see {folder}/runner.log)"
+    return event(
+        "recap",
+        host=plan.get("host", ""),
+        ok=0,
+        changed=0,
+        failed=1,
+        skipped=0,
+        unreachable=0,
+        exit=1,
+        seconds=0,
+        msg=msg,
+    )

@@ -1,0 +1,166 @@
+"""A host's checks, summed into as many equal spans of time as a plot can show. The table shows the same spans."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.html.stretches import Stretch, seconds, stretches
+from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment
+
+#: states from best to worst; a span is as bad as its worst check
+SEVERITY = ("ok", "starting", "degraded", "unknown", "stalled", "wedged", "crash-looping", "down")
+MOST_SPANS = 240
+#: lengths of a span that a person reads easily, seconds
+LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check, as far as the report draws it. None: not known. every_s: of its schedule, 0 by hand."""
+
+    time_s: float
+    state: str
+    why: str = ""
+    tok_per_s: float | None = None
+    baseline_tok_per_s: float | None = None
+    mem_available_bytes: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    healed: str = ""
+    every_s: float = 0.0
+
+
+#: a check as a host sends it
+CHECK: dict[str, Shape] = {
+    "time_s": moment,
+    "state": line,
+    **dict.fromkeys(("why", "healed"), Usual(line, "")),
+    **dict.fromkeys(
+        ("tok_per_s", "baseline_tok_per_s", "mem_available_bytes", "temperature_c", "power_w"),
+        Usual((None, float), None),
+    ),
+    "every_s": Usual(moment, 0.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The checks of one span: how many, the worst state, the median rate, the least memory, the highest temperature."""
+
+    start_s: float
+    checks: int
+    state: str
+    why: str
+    tok_per_s: float | None
+    memory_gib: float | None
+    temperature_c: float | None
+    healed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A time in which the host was not ok, from the first such check to the first of another state (None: it still is so).
+
+    known: something is known of what came after it.
+    """
+
+    state: str
+    why: str
+    start_s: float
+    end_s: float | None
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class Host:
+    """name, and what is known of it. error: why nothing is, with its exit code. span_s: the length of a span."""
+
+    name: str
+    since_s: float
+    until_s: float
+    span_s: float = 0.0
+    checks: Sequence[Check] = ()
+    spans: Sequence[Span] = ()
+    error: str = ""
+    error_exit: int = 0
+    episodes: Sequence[Episode] = field(default_factory=tuple)
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """The times of which something is known."""
+        return stretches(self.checks, self.until_s)
+
+    @property
+    def ok_share(self) -> float | None:
+        """The share of the time of which something is known."""
+        known_s = seconds(self.stretches)
+        return seconds(self.stretches, "ok") / known_s if known_s else None
+
+    @property
+    def unknown_share(self) -> float:
+        """The share of the whole time of which nothing is known."""
+        return 1 - seconds(self.stretches) / max(1.0, self.until_s - self.since_s)
+
+    @property
+    def baseline_tok_per_s(self) -> float | None:
+        """The newest baseline."""
+        return next((one.baseline_tok_per_s for one in reversed(self.checks) if one.baseline_tok_per_s), None)
+
+
+def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> Host:
+    """From a host's `checks` event (runner/status.py). Fields that a newer host adds are left out. Raises ValueError."""
+    known = set(Check.__dataclass_fields__)
+    rows = [
+        {key: value for key, value in zip(event["fields"], row, strict=False) if key in known} for row in event["rows"]
+    ]
+    checks = [Check(**row) for row in fitted(rows, [CHECK], "a check")]
+    checks = sorted((one for one in checks if since_s <= one.time_s <= until_s), key=lambda one: one.time_s)
+    span_s = length_s(until_s - since_s, checks)
+    return Host(
+        name, since_s, until_s, span_s, checks, list(spans(checks, span_s)), episodes=list(episodes(checks, until_s))
+    )
+
+
+def length_s(whole_s: float, checks: Sequence[Check]) -> float:
+    """A span holds a check at least, and there are no more than MOST_SPANS."""
+    gaps = [b.time_s - a.time_s for a, b in itertools.pairwise(checks)]
+    least = max(whole_s / MOST_SPANS, statistics.median(gaps) if gaps else 0.0)
+    return float(next((one for one in LENGTHS_S if one >= least), 86400 * math.ceil(least / 86400)))
+
+
+def spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
+    """Spans with checks in them, oldest first; they begin at whole multiples of span_s. One without a check is left out."""
+    for start, group in itertools.groupby(checks, key=lambda one: one.time_s // span_s * span_s):
+        rows = list(group)
+        worst = max(rows, key=lambda one: severity(one.state))
+        rates = [one.tok_per_s for one in rows if one.tok_per_s is not None]
+        memory = [one.mem_available_bytes / GIB for one in rows if one.mem_available_bytes is not None]
+        heat = [one.temperature_c for one in rows if one.temperature_c is not None]
+        yield Span(
+            start_s=start,
+            checks=len(rows),
+            state=worst.state,
+            why=worst.why,
+            tok_per_s=statistics.median(rates) if rates else None,
+            memory_gib=min(memory, default=None),
+            temperature_c=max(heat, default=None),
+            healed="; ".join(dict.fromkeys(one.healed for one in rows if one.healed)),
+        )
+
+
+def episodes(checks: Sequence[Check], until_s: float) -> Iterable[Episode]:
+    """Each time that it was not ok; a change from one bad state to another is two of them."""
+    for one in stretches(checks, until_s):
+        if one.state != "ok":
+            yield Episode(one.state, one.why, one.start_s, None if one.end_s >= until_s else one.end_s, one.known)
+
+
+def severity(state: str) -> int:
+    """How bad a state is: 0 is ok; one that nobody knows is as bad as `unknown`."""
+    return SEVERITY.index(state) if state in SEVERITY else SEVERITY.index("unknown")

@@ -1,0 +1,118 @@
+"""Charts as SVG, with matplotlib (the extra `report`). Colours are told apart by everyone, and lines by their marks too."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+from sparkwright.html.charts import Chart
+
+#: Okabe and Ito's colours for all kinds of sight
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STROKES = ("-", "--", "-.", ":")
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+LEAST_MS = 1.0  # of a gap that is shown: what came in one piece has none
+SIZE_INCHES = (7.2, 3.6)
+STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and copied
+    "text.parse_math": False,  # a name with dollar signs is a name
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def available() -> bool:
+    """Whether matplotlib is here."""
+    from importlib.util import find_spec
+
+    return find_spec("matplotlib") is not None
+
+
+def svg(chart: Chart) -> str:
+    """The picture of a chart, to stand inside a page beside others."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style = {**STYLE, "svg.hashsalt": chart.key}
+    with matplotlib.rc_context(style):  # type: ignore[arg-type]
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.add_subplot()
+        _DRAW[chart.kind](axes, chart)
+        axes.set_xlabel(chart.x)
+        axes.set_ylabel(chart.y)
+        axes.grid(True, axis="y", linewidth=0.4, alpha=0.6)
+        if chart.kind != "bars":
+            _scales(axes, chart)
+        if not chart.log_y:
+            axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
+        if len(chart.lines) > 1:
+            axes.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return _inlined(out.getvalue(), chart)
+
+
+def _lines(axes: Any, chart: Chart) -> None:
+    for n, line in enumerate(chart.lines):
+        xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
+        look = {
+            "color": COLOURS[n % len(COLOURS)],
+            "marker": MARKS[n % len(MARKS)],
+            "linestyle": STROKES[n % len(STROKES)],
+        }
+        axes.plot(xs, ys, **look, markersize=5, label=line.name)
+
+
+def _dots(axes: Any, chart: Chart) -> None:
+    for n, line in enumerate(chart.lines):
+        colour = COLOURS[n % len(COLOURS)]
+        xs, ys = [x for x, _ in line.points], [max(y, LEAST_MS) for _, y in line.points]
+        axes.plot(xs, ys, color=colour, marker=MARKS[n % len(MARKS)], markersize=3, linewidth=0.6, label=line.name)
+        for mark in line.marks:
+            axes.axvline(mark, color=colour, linewidth=0.8, linestyle=":")
+
+
+def _bars(axes: Any, chart: Chart) -> None:
+    wide = 0.8 / max(1, len(chart.lines))
+    for n, line in enumerate(chart.lines):
+        offset = (n - (len(chart.lines) - 1) / 2) * wide
+        places, heights = [x + offset for x, _ in line.points], [y for _, y in line.points]
+        hatch = ("", "//", "..")[n % 3]
+        drawn = axes.bar(
+            places,
+            heights,
+            wide * 0.92,
+            color=COLOURS[n % len(COLOURS)],
+            hatch=hatch,
+            edgecolor="white",
+            label=line.name,
+        )
+        axes.bar_label(drawn, fmt="{:,.0f}", fontsize=8, padding=2)
+    axes.set_xticks(range(len(chart.bars)), chart.bars)
+
+
+_DRAW = {"lines": _lines, "dots": _dots, "bars": _bars}
+
+
+def _scales(axes: Any, chart: Chart) -> None:
+    xs = sorted({x for line in chart.lines for x, _ in line.points})
+    if chart.log_x and xs and xs[0] > 0:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(xs, [f"{x:g}" for x in xs])
+        axes.minorticks_off()
+    if chart.log_y:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+
+
+def _inlined(text: str, chart: Chart) -> str:
+    """Only the picture, its ids its own, with a name for those who can't see it."""
+    body = text[text.index("<svg") :]
+    for pattern in (r'(\bid=")', r"(url\(#)", r'(href="#)'):
+        body = re.sub(pattern, rf"\g<1>{chart.key}-", body)
+    before, _, rest = body.partition("<metadata>")
+    body = before + (rest.partition("</metadata>")[2] if rest else "")
+    return body.replace("<svg", f'<svg role="img" aria-labelledby="{chart.key}-name"', 1)

@@ -1,0 +1,73 @@
+"""One self-contained HTML page of an experiment: nothing is loaded from anywhere, and each plot has its table beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+
+from sparkwright import program
+from sparkwright.bench import compare, results_files, summary
+from sparkwright.bench.results_models import Arm, Results
+from sparkwright.bench.rows import rows
+from sparkwright.host.state import write_atomically
+from sparkwright.html import charts, drawing
+
+TEMPLATE = Path(__file__).with_suffix(".html.j2")
+
+
+def write(folder: Path, results: Results) -> str:
+    """Make the page beside the results. Returns its name."""
+    write_atomically(folder / results_files.PAGE, html(results).encode(), mode=0o644)
+    return results_files.PAGE
+
+
+def html(results: Results) -> str:
+    """The page's text."""
+    plots = drawing.available()
+    found = charts.of(results)
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return page.from_string(TEMPLATE.read_text()).render(
+        title=f"{results.name} - sparkwright bench",
+        results=results,
+        program=program.name(),
+        words=_words(results),
+        notes=[*summary.extras(results), *summary.verdicts(results)],
+        table=_table(results),
+        differences=compare.arms(results),
+        sides=list(dict.fromkeys(cell.arm for cell in results.cells)),
+        number=summary.number,
+        charts=[(chart, drawing.svg(chart) if plots else "") for chart in found],
+        plots=plots or not found,
+        effective=_effective,
+    )
+
+
+def _words(results: Results) -> str:
+    where = f"on {results.host}, " if results.host else ""
+    return f"{results.experiment} {where}{summary.MEASURED[results.measured_from]}, {results.created_at}"
+
+
+def _table(results: Results) -> Sequence[Sequence[str]]:
+    """The same rows as on the terminal."""
+    found = rows(results)
+    names = [one for one in summary.FIGURES if any(row.median(one[1]) is not None for row in found)]
+    head = ["Load", "Arm", "Runs", *(title for title, _, _ in names)]
+    body = [
+        [
+            row.words,
+            row.arm,
+            str(len(row.cells)),
+            *(summary.number(summary.figure(row, name), digits) for _, name, digits in names),
+        ]
+        for row in found
+    ]
+    return [head, *body]
+
+
+def _effective(arm: Arm) -> str:
+    if not arm.effective:
+        return "not read"
+    words = {True: "on", False: "off", None: "unknown"}
+    return ", ".join(words[arm.effective.get(name)] for name in ("chunked_prefill", "prefix_caching"))

@@ -1,0 +1,85 @@
+"""The page: one file, no script, nothing fetched. What a plot shows stands in a table below it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from sparkwright import program
+from sparkwright.html import plot
+from sparkwright.html.checks import Host
+
+TEMPLATE = Path(__file__).with_suffix(".html.j2")
+HOTTEST_C = 100.0
+
+
+def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
+    """The HTML of all hosts over one time, seconds since the epoch."""
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(clock=clock, figure=figure)
+    template = environment.from_string(TEMPLATE.read_text())
+    zone = time.strftime("%Z (UTC%z)", time.localtime(until_s))
+    return template.render(
+        hosts=[_shown(one) for one in hosts],
+        since=clock(since_s),
+        until=clock(until_s),
+        zone=zone,
+        program=program.name(),
+    )
+
+
+def clock(time_s: float | None) -> str:
+    """A moment on this machine's clock."""
+    return "-" if time_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(time_s))
+
+
+def figure(value: float | None, digits: int = 1) -> str:
+    """A number, or a dash for what is not known."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _shown(host: Host) -> dict[str, Any]:
+    """What the template shows of a host."""
+    share = host.ok_share
+    rates = [one.tok_per_s for one in host.spans if one.tok_per_s is not None]
+    memory = [one.memory_gib for one in host.spans if one.memory_gib is not None]
+    heat = [one.temperature_c for one in host.spans if one.temperature_c is not None]
+    facts = [
+        ("checks", f"{len(host.checks):,}"),
+        ("ok, of the time known", "-" if share is None else f"{100 * share:.1f} %"),
+        ("not known", f"{100 * host.unknown_share:.1f} %"),
+        ("times not ok", f"{len(host.episodes)}"),
+        ("tok/s, slowest to fastest", f"{min(rates):.1f} to {max(rates):.1f}" if rates else "-"),
+        ("baseline, tok/s", figure(host.baseline_tok_per_s)),
+        ("least memory free", f"{min(memory):.1f} GiB" if memory else "-"),
+        ("hottest", f"{max(heat):.0f} °C" if heat else "-"),
+    ]
+    return {"host": host, "facts": facts, "plots": _plots(host) if host.checks else []}
+
+
+def _plots(host: Host) -> list[Markup]:
+    axis = plot.Axis(host.since_s, host.until_s, host.span_s)
+    table = f"The table of {host.name} below holds the same."
+    baseline = host.baseline_tok_per_s
+    drawn = [
+        (
+            plot.Figure("tok/s of one stream", reference=("baseline", baseline) if baseline else None, joined=True),
+            [(one.start_s, one.tok_per_s) for one in host.spans if one.tok_per_s is not None],
+        ),
+        (
+            plot.Figure("memory free, GiB"),
+            [(one.start_s, one.memory_gib) for one in host.spans if one.memory_gib is not None],
+        ),
+        (
+            plot.Figure("temperature, °C", top=HOTTEST_C),
+            [(one.start_s, one.temperature_c) for one in host.spans if one.temperature_c is not None],
+        ),
+    ]
+    states = plot.band(host.stretches, axis, f"States of {host.name} over time. {table}")
+    lines = [plot.line(one, points, axis, f"{one.name} of {host.name} over time. {table}") for one, points in drawn]
+    return [Markup(one) for one in (states, *lines)]  # every text in them was escaped

@@ -1,0 +1,47 @@
+"""How long each check speaks for: until the next one, or until it is too old. What lies between is not known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sparkwright.health.record import speaks_s
+
+if TYPE_CHECKING:
+    from sparkwright.html.checks import Check
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A time of one state, seconds since the epoch. why: of its first check that says so. known: a check follows at its end."""
+
+    state: str
+    why: str
+    start_s: float
+    end_s: float
+    known: bool = True
+
+
+def stretches(checks: Sequence[Check], until_s: float) -> list[Stretch]:
+    """The times of which something is known, oldest first; neighbours of one state are one. checks: in their order."""
+    found: list[Stretch] = []
+    for one in _each(checks, until_s):
+        before = found[-1] if found else None
+        if before is not None and before.known and before.state == one.state:
+            found[-1] = Stretch(one.state, before.why or one.why, before.start_s, one.end_s, one.known)
+        else:
+            found.append(one)
+    return found
+
+
+def _each(checks: Sequence[Check], until_s: float) -> Iterator[Stretch]:
+    """Each check with the time that it speaks for."""
+    for one, next_s in zip(checks, [*(one.time_s for one in checks[1:]), until_s], strict=False):
+        last_s = one.time_s + speaks_s(one.every_s)
+        yield Stretch(one.state, one.why, one.time_s, min(next_s, last_s), next_s <= last_s)
+
+
+def seconds(found: Sequence[Stretch], state: str = "") -> float:
+    """How long they are together, seconds. state: only these."""
+    return sum(one.end_s - one.start_s for one in found if state in ("", one.state))

@@ -1,0 +1,1 @@
+"""Modules about files and folders."""

@@ -1,0 +1,58 @@
+"""The `template` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.host import files
+from sparkwright.host.module import Context, StateModule
+from sparkwright.protocol.result import Change, arg
+
+
+class Template(StateModule["Template.Args", files.Standing]):
+    """A file is there with the content of a rendered template.
+
+    `src` in a playbook names a file of templates/; what it renders to arrives here as content. `validate` is a command that
+    gets the new file's path as its last word and must succeed before it replaces the old one.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        content: str = arg("what the template rendered to (a playbook says `src` instead)")
+        dest: str = arg("where; ~ is the user's home")
+        mode: str = arg('permissions, as "0644"', default="")
+        owner: str = arg("user that owns it", default="")
+        group: str = arg("group that owns it", default="")
+        validate: list[str] = arg("a command that checks the new file, as words", default_factory=list)
+
+    def read(self, args: Args, context: Context) -> files.Standing:
+        return files.Standing.at(context.machine.expand(args.dest))
+
+    def differences(self, args: Args, found: files.Standing) -> list[Change]:
+        return files.differences(self._wanted(args), found)
+
+    def describe(self, args: Args, found: files.Standing) -> dict[str, Any]:
+        return {"path": str(found.path)}
+
+    def act(self, args: Args, found: files.Standing, changes: list[Change], context: Context) -> dict[str, Any]:
+        if args.validate:
+            self._validate(args, context)
+        files.bring_about(self._wanted(args), found)
+        return {}
+
+    @staticmethod
+    def _wanted(args: Args) -> files.Wanted:
+        return files.Wanted("file", args.mode, args.owner, args.group, args.content)
+
+    @staticmethod
+    def _validate(args: Args, context: Context) -> None:
+        import tempfile
+
+        with tempfile.NamedTemporaryFile("w", suffix=".new") as file:
+            file.write(args.content)
+            file.flush()
+            said = context.machine.run([*args.validate, file.name])
+        if not said.ok:
+            raise Failed(f"{args.validate[0]} refuses the new {args.dest}: {(said.err or said.out).strip()[-300:]}")

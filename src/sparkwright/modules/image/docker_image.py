@@ -1,0 +1,207 @@
+"""The `docker_image` module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.engines.vllm import image as engine_image
+from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.host.images import image_names, registry_documents, registry_errors
+from sparkwright.host.images.image_names import Name
+from sparkwright.host.images.registry_errors import RegistryDown
+from sparkwright.host.machine import Machine
+from sparkwright.host.module import Context, StateModule
+from sparkwright.protocol.container import locked_ids
+from sparkwright.protocol.result import Change, arg
+
+ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
+TRIES = 5
+LONGEST_PAUSE_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """image: the inspect of the image that was proved to be this digest, empty when none was. platform: what this host runs.
+
+    named: the engine knows it by its digest or by the tag that stands for it. impostor: the Id of another image that has
+    that tag.
+    """
+
+    image: dict[str, Any]
+    platform: str
+    named: bool = True
+    impostor: str = ""
+
+
+@dataclass
+class Layers:
+    """Adds up what the engine says about each layer of a pull."""
+
+    done: dict[str, float] = field(default_factory=dict)
+    total: dict[str, float] = field(default_factory=dict)
+
+    def see(self, line: dict[str, Any]) -> bool:
+        """Take in one progress line; whether it moved anything."""
+        detail, layer = line.get("progressDetail") or {}, line.get("id", "")
+        if line.get("status") == "Download complete" and layer in self.total:
+            self.done[layer] = self.total[layer]
+            return True
+        if line.get("status") != "Downloading" or "current" not in detail:
+            return False
+        self.done[layer] = detail["current"]
+        self.total[layer] = detail.get("total") or self.total.get(layer, detail["current"])
+        return True
+
+
+class DockerImage(StateModule["DockerImage.Args", Found]):
+    """The image of this digest is on the host, for the host's own platform.
+
+    Present is what is proved: its Id is one that the lock holds for the digest; where the lock holds none, the engine noted the
+    digest itself at a pull. A tag is never believed. Then nothing is asked of any registry. An image that came by `docker load`
+    or from another host has lost the registry's digest: it is recognised by its Id, and tagged with its digest again. Else the
+    registry's manifest is asked for the platforms first, and an image that has none for this host is refused before a byte is
+    pulled. Network errors are tried again, nothing else; the engine goes on in the middle of a layer.
+
+    Returns: digest, id, engine_version (null when the image does not say), size_bytes.
+
+    Fails: registry down, digest gone, access denied, disk full, another image than the lock's. Refused: no linux/arm64 in the
+    image for an arm64 host.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        ref: str = arg("repository:tag@sha256:digest")
+        platform: str = arg("as linux/arm64; the host's own if not given", default="")
+        manifests: list[dict[str, Any]] | None = arg("the lock's, by platform", default=None)
+        ids: list[str] = arg("the Ids it may have, when there are no manifests", default_factory=list)
+        mirror: str = arg("a registry that holds copies, as HOST[:PORT]; asked first", default="")
+
+    def read(self, args: Args, context: Context) -> Found:
+        platform = args.platform or platform_of(context.machine)
+        api: Any = context.docker().api
+        name = Name.given(args.ref)
+        image = image_names.find(api, args.ref, _ids(args), platform)
+        if not name.digest or (image and name.digest in image_names.digests_of(image)):
+            return Found(image, platform)
+        tagged = image_names.look(api, name.proved).get("Id", "")
+        impostor = tagged if tagged != image.get("Id") else ""
+        return Found(image, platform, named=bool(tagged) and not impostor, impostor=impostor)
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        digest = Name.parse(args.ref).digest
+        if found.image and found.named:
+            return []
+        if found.image:
+            why = "another image has the tag of this digest" if found.impostor else "docker load forgets it"
+            return [Change("digest", None, digest, f"the image is here, its digest is not: {why}")]
+        if not found.impostor:
+            return [Change("image", None, args.ref, "not on the host")]
+        lacks = "" if _ids(args) else ", and the lock holds no manifests to prove it by (`invoke lock` adds them)"
+        return [Change("image", found.impostor, args.ref, f"tagged with this digest, not proved to be it{lacks}")]
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        image = found.image
+        return {
+            "digest": Name.parse(args.ref).digest,
+            "id": image.get("Id", ""),
+            "engine_version": engine_image.version_of(image.get("Config") or {}),
+            "size_bytes": image.get("Size"),
+            "msg": "present" if image else "",
+        }
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        api: Any = context.docker().api
+        name = Name.parse(args.ref)
+        if found.image:
+            image_names.name_by_digest(api, found.image["Id"], name)
+            return {"msg": "was here; its digest is known again"}
+        msg = self._pull_from_somewhere(args, name, found.platform, context)
+        image = image_names.find(api, args.ref, _ids(args), found.platform)
+        if not image:
+            has = image_names.look(api, name.asked)
+            pulled = f"{has['Id']} for {image_names.platform_of(has)}" if has else "nothing of that digest"
+            raise Failed(
+                f"{args.ref} was pulled for {found.platform}, and the engine has {pulled}: not what the lock holds."
+            )
+        if found.impostor or (name.digest and image_names.look(api, name.asked).get("Id") != image["Id"]):
+            image_names.name_by_digest(api, image["Id"], name)
+        elif name.tag:
+            api.tag(image["Id"], name.repository, name.tag, force=True)
+        return {**self.describe(args, Found(image, found.platform)), "msg": msg}
+
+    def _pull_from_somewhere(self, args: Args, name: Name, platform: str, context: Context) -> str:
+        """From the mirror when there is one, and from the image's own registry when the mirror can't give it."""
+        if args.mirror:
+            try:
+                self._pull_again(name.at(args.mirror), platform, context)
+            except SparkwrightError as error:
+                context.note(f"mirror {args.mirror}: {error.message} Asking {name.registry}.")
+            else:
+                return f"pulled from {args.mirror}"
+        self._pull_again(name, platform, context)
+        return "pulled"
+
+    def _pull_again(self, name: Name, platform: str, context: Context) -> None:
+        from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+        def say(state: RetryCallState) -> None:
+            context.note(f"{state.outcome.exception() if state.outcome else ''} Trying again.")
+
+        wait = wait_exponential(multiplier=0.5, max=LONGEST_PAUSE_S)
+        Retrying(
+            retry=retry_if_exception_type(RegistryDown),
+            stop=stop_after_attempt(TRIES),
+            wait=wait,
+            before_sleep=say,
+            reraise=True,
+        )(self._pull, name, platform, context)
+
+    def _pull(self, name: Name, platform: str, context: Context) -> None:
+        api: Any = context.docker().api
+        refuse_other_platforms(asked_of_registry(api, name)["platforms"], name.asked, platform)
+        with registry_errors.explained(name.asked):
+            if name.digest:
+                lines = api.pull(name.repository, tag=name.digest, stream=True, decode=True, platform=platform)
+            else:
+                lines = api.pull(name.repository, tag=name.tag, stream=True, decode=True, platform=platform)
+            self._follow(lines, name.asked, context)
+
+    @staticmethod
+    def _follow(lines: Iterator[dict[str, Any]], ref: str, context: Context) -> None:
+        layers = Layers()
+        for line in lines:
+            status = str(line.get("status", ""))
+            if "error" in line:
+                raise registry_errors.explain(ref, str(line["error"]))
+            if layers.see(line):
+                context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text="pulling")
+            elif status == "Extracting":
+                context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text="extracting")
+            elif status.startswith("Retrying in 5 "):
+                context.note(f"layer {line.get('id', '')} broke off; the engine goes on with it")
+
+
+def platform_of(machine: Machine) -> str:
+    """What images this host runs, as linux/arm64."""
+    return f"linux/{ARCHITECTURES.get(machine.architecture, machine.architecture)}"
+
+
+def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:
+    """What the engine hears from the registry about an image: digest and platforms. Raises what explains a refusal."""
+    with registry_errors.explained(name.asked):
+        return registry_documents.distribution(
+            api.inspect_distribution(name.asked), f"what the registry says of {name.asked}"
+        )
+
+
+def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:
+    """Raises Refused when the image has other platforms only: an engine can silently hand over one of them."""
+    if has and wanted not in has:
+        fix = "Use a tag with this platform; vllm/vllm-openai has both."
+        raise Refused(f"{ref} has no {wanted}, only {', '.join(has)}.", fix=fix)
+
+
+def _ids(args: DockerImage.Args) -> tuple[str, ...]:
+    return (*args.ids, *locked_ids({"manifests": args.manifests}))

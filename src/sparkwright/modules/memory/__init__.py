@@ -1,0 +1,1 @@
+"""Modules about the memory that CPU and GPU share."""

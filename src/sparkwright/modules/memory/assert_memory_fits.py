@@ -1,0 +1,72 @@
+"""The `assert_memory_fits` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint, holders, memory_fit
+from sparkwright.host.module import Context, Module
+from sparkwright.host.ollama import ollama_models
+from sparkwright.protocol.result import Result, arg
+
+GIB = 2**30
+
+
+class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
+    """The new server will find its memory once the old one and Ollama's models are gone; else nothing is stopped for it.
+
+    What will be free is what is available now, and what goes: the running server (as recorded when it was verified, else as its
+    processes show it) and, unless Ollama is left alone, its models. When what the server holds is not known nothing is
+    refused: `memory` sees it once it has stopped.
+
+    Returns: available_bytes, freed_bytes (null: not known), need_bytes; on a refusal holders.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container that will be stopped")
+        utilization: float = arg("share of MemTotal that the engine takes, 0 to 1")
+        reserve_gib: float = arg("what must stay free beside it, GiB", default=4.0)
+        ollama: Literal["unload", "stop", "leave"] = arg("leave: Ollama's models stay", default="unload")
+
+    def run(self, args: Args, context: Context) -> Result:
+        need = memory_fit.Need.of(context, args.utilization, args.reserve_gib)
+        if not need.possible:
+            return memory_fit.never(need)
+        available = context.machine.meminfo()["MemAvailable"]
+        server = _of_server(args.name, context)
+        data = {"available_bytes": available, "freed_bytes": None, "need_bytes": need.bytes}
+        if available >= need.bytes:
+            return Result(msg=f"{available / GIB:.1f} GiB are available, {need.bytes / GIB:.1f} needed", data=data)
+        if server is None:
+            return Result(msg="what the running server holds is not known; seen once it has stopped", data=data)
+        held = [one.model.size_bytes for one in ollama_models.look(context).held]
+        taken = need.total_bytes - available - sum(size or 0 for size in held)
+        server = min(server, max(0, taken))  # a dead one holds less than was recorded, and nothing of what Ollama has
+        sizes = [] if args.ollama == "leave" else held
+        models = sum(size or 0 for size in sizes)
+        freed = server + models
+        data["freed_bytes"] = freed
+        will = f"{(available + freed) / GIB:.1f} GiB will be available"
+        if available + freed >= need.bytes:
+            return Result(msg=f"{will}, {need.bytes / GIB:.1f} needed", data=data)
+        if None in sizes:
+            data["freed_bytes"] = None
+            return Result(msg="what Ollama's models hold is not known; seen once they are unloaded", data=data)
+        parts = (
+            f" ({available / GIB:.1f} now, {server / GIB:.1f} of the server, {models / GIB:.1f} of Ollama)"
+            if freed
+            else ""
+        )
+        return memory_fit.refusal(context, need, will + parts, data)
+
+
+def _of_server(name: str, context: Context) -> int | None:
+    """Bytes the container gives back when it stops; 0 when it does not run, None when nothing tells."""
+    found = containers.inspect(context.docker(), name)
+    if found is None or not found["State"]["Running"]:
+        return 0
+    recorded = footprint.recorded(context, found["Id"])
+    return recorded if recorded is not None else holders.of_container(context, found["Id"])

@@ -1,0 +1,61 @@
+"""The `wait_memory_released` module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sparkwright.host.memory import footprint, holders
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+POLL_S = 0.1
+GIB = 2**30
+#: what other programs of the host may take meanwhile: of a small server it is more than the tolerance
+OTHERS_BYTES = GIB // 2
+
+
+class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
+    """What the stopped server held is available again: MemAvailable rose by it, within a tolerance.
+
+    What it held was recorded when it was verified. On shared memory a CUDA context, or what the driver leaks, can outlive its
+    process; so this waits, and names who holds what is missing. It does not fail: whether the next server fits is for
+    `memory` to say, and what a driver has leaked would keep the old server out just as well.
+
+    Returns: back (false: some is missing; null: nothing to compare with), missing_bytes, waited_s, holders.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        tolerance: float = arg("the share of what it held that may be missing, 0 to 1", default=0.05)
+        timeout_s: float = arg("how long memory may take to come back, seconds", default=30.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        stopped = footprint.stopped_now(context)
+        held = stopped.get("held_bytes")
+        if context.check or not held:
+            return Result(msg="what it held was not recorded" if stopped else "nothing was stopped", data=_data(None))
+        wanted = int(stopped["available_bytes"] + held - max(held * args.tolerance, OTHERS_BYTES))
+        started_s = time.monotonic()
+        while True:
+            available = context.machine.meminfo()["MemAvailable"]
+            waited_s = round(time.monotonic() - started_s, 2)
+            if available >= wanted:
+                return Result(msg=f"{held / GIB:.1f} GiB", data=_data(True, waited_s=waited_s))
+            if waited_s > args.timeout_s:
+                break
+            context.progress(max(0, available - stopped["available_bytes"]), held, unit="bytes", text="coming back")
+            time.sleep(POLL_S)
+        missing = stopped["available_bytes"] + held - available
+        rows = holders.look(context)
+        msg = f"of {held / GIB:.1f} GiB that it held {missing / GIB:.1f} did not come back within {args.timeout_s:g} s"
+        context.note(msg)
+        for line in holders.table(rows):
+            context.note(line)
+        return Result(msg=msg, data={**_data(False, missing, waited_s), "holders": rows})
+
+
+def _data(back: bool | None, missing: int = 0, waited_s: float = 0.0) -> dict[str, object]:
+    return {"back": back, "missing_bytes": missing, "waited_s": waited_s}

@@ -1,0 +1,1 @@
+"""Modules about a model's files."""

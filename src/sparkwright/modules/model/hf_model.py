@@ -1,0 +1,234 @@
+"""The `hf_model` module."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sparkwright.errors import Failed
+from sparkwright.host.models import hub, kept_files
+from sparkwright.host.models.hub import Source
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.models.retry_policy import Patience
+from sparkwright.host.models.transfer import Transfer, sizes
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import good_states
+from sparkwright.protocol.result import Change, arg
+from sparkwright.trust.model_files import checked
+from sparkwright.trust.names import place
+from sparkwright.trust.visible import one_line
+
+MARGIN = 1.05
+CACHE_WORTH_SAYING_BYTES = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """missing: paths that are not there or not right. dropped: those of the revision before that this one has not."""
+
+    missing: list[str]
+    dropped: list[str]
+    manifest: Manifest
+
+
+class HfModel(StateModule["HfModel.Args", Found]):
+    """The model's folder holds the locked files, each proved by its hash, and none of an older revision.
+
+    Files that were proved before cost a stat each. A file that is missing, truncated or wrong is named and fetched, alone,
+    beside the old one; when the hashes of all are right they take their places together, so a server never reads a part.
+    Room is checked first (+5 %). With every file whole nobody is asked at all. Every shard that a safetensors index names
+    has to be there.
+
+    transfer: `hf_transfer` reads a file in parallel ranges (where connections are throttled); `plain` fetches files in
+    parallel and goes on where it was cut (fast mirrors); `xet`, where the hub has it; `auto` measures for two seconds and says
+    what it chose. No new byte on the disk for stall_seconds: the transfer is killed, and goes on in the next mode. Partial
+    files of another mode or hub version are removed first: continuing one corrupts it silently.
+
+    Files that a verified server was started with are kept (hard links in .before/) until another revision is verified.
+
+    from: another host of the inventory that has the model; its files come from there, not from the hub, proved by the same
+    hashes. What was read and written stays in the page cache, which counts against the GPU's memory on a Spark until the
+    `memory` task lets it go; page_cache_bytes says by how much it grew.
+
+    Returns: dir, commit, size_bytes, fetched (paths), mode, page_cache_bytes.
+
+    Fails: gated (says where to accept the licence), hub down, disk full, no permission, a file wrong twice.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        id: str = arg("the model's name on the hub")
+        commit: str = arg("the commit, 40 hex digits")
+        files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each, from the lock")
+        dir: str = arg("the folder; ~ is the user's home")
+        transfer: Literal["auto", "hf_transfer", "plain", "xet"] = arg("how files are fetched", default="auto")
+        stall_seconds: float = arg("no byte for so long: kill the transfer and go on otherwise, seconds", default=60.0)
+        tries: int = arg("so many tries in a row that bring nothing end it; the pauses between grow", default=6)
+        token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
+        from_: str = arg("a host that has the model, to copy it from; empty: the hub", default="")
+        neighbour: list[str] = arg("where that host hands it out; filled in by the command", default_factory=list)
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience
+
+    def read(self, args: Args, context: Context) -> Found:
+        checked(args.files, f"the list of files of {args.id}")
+        manifest = Manifest.of(context.state, context.machine.expand(args.dir))
+        missing = manifest.prove(args.files, heard=_told(context, sizes(args.files)))
+        dropped = _dropped(manifest, args)
+        if not missing and not dropped:
+            _refuse_lost_shards(manifest, args)
+            manifest.about = _about(args)
+            if not context.check:
+                manifest.save()
+        return Found(missing, dropped, manifest)
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        wanted = {file["path"]: file["size_bytes"] for file in args.files}
+        here = found.manifest.folder
+        return [
+            Change(path, _as_found(here / path, wanted[path]), f"{wanted[path]} bytes", "not as the lock has it")
+            for path in found.missing
+        ] + [Change(path, "there", None, "this revision has no such file") for path in found.dropped]
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        size = sizes(args.files)
+        whole = f"{len(args.files)} files, {size / 1e9:.2f} GB, all hashes right"
+        return {
+            "dir": str(found.manifest.folder),
+            "commit": args.commit,
+            "size_bytes": size,
+            "fetched": [],
+            "msg": "" if found.missing or found.dropped else whole,
+        }
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        folder, missing = found.manifest.folder, set(found.missing)
+        files = [file for file in args.files if file["path"] in missing]
+        size = sizes(files)
+        _make_room(folder, size, context)
+        hub.remove_leftovers(folder)
+        _keep_verified(args, sorted([*missing, *found.dropped]), folder, context)
+        found.manifest.about = found.manifest.about or {"id": args.id, "commit": args.commit}
+        cached_before = context.machine.meminfo().get("Cached", 0)
+        with _source(args, context) as source:
+            patience = self._patience or Patience(tries=args.tries)
+            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, patience)
+            mode = transfer.run(_first_mode(args)) if files else ""
+        for path in found.dropped:
+            place(folder, path).unlink(missing_ok=True)
+            found.manifest.rows.pop(path, None)
+        try:
+            _refuse_lost_shards(found.manifest, args)
+            found.manifest.about = _about(args)
+        finally:
+            found.manifest.save()
+        grown = max(0, context.machine.meminfo().get("Cached", 0) - cached_before)
+        if grown > CACHE_WORTH_SAYING_BYTES:
+            context.note(f"the page cache grew by {grown / 1e9:.1f} GB; it counts as used memory until it is let go.")
+        msg = f"{len(files)} files fetched, {size / 1e9:.2f} GB; all hashes right"
+        if args.from_ and files:
+            msg += f"; from {args.from_}"
+        if found.dropped:
+            msg += f"; {len(found.dropped)} of the revision before removed"
+        return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": grown, "msg": msg}
+
+
+def _dropped(manifest: Manifest, args: HfModel.Args) -> list[str]:
+    """What was put there for another revision and is not part of this one. Files that somebody else laid there are his."""
+    if manifest.about.get("id") != args.id:
+        return []
+    wanted = {file["path"] for file in args.files}
+    return [
+        path for path in manifest.about.get("paths", ()) if path not in wanted and (manifest.folder / path).exists()
+    ]
+
+
+def _keep_verified(args: HfModel.Args, paths: list[str], folder: Path, context: Context) -> None:
+    """What the verified server was started with is kept until another revision is verified: a roll back needs it."""
+    model = good_states.last(context.state).get("model") or {}
+    before = model.get("commit")
+    if not before or before == args.commit or context.machine.expand(model.get("dir", "")) != folder:
+        return
+    try:
+        kept_files.keep(folder, paths, before)
+    except OSError as error:
+        context.note(
+            f"the files of {before[:12]} can't be kept ({error.strerror}): a roll back has to fetch them again."
+        )
+
+
+def _about(args: HfModel.Args) -> dict[str, Any]:
+    """Whose files a folder holds, once it holds all of them."""
+    return {"id": args.id, "commit": args.commit, "paths": sorted(str(file["path"]) for file in args.files)}
+
+
+@contextmanager
+def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
+    """Who hands the files out: the hub, or the neighbour that `from` names."""
+    if not args.from_:
+        yield Source(context.machine.hub_url, args.id, args.commit, context.secrets.get(args.token_secret))
+        return
+    if not args.neighbour:
+        fix = "Use `invoke models.copy`, or a playbook of this command."
+        raise Failed(f"nobody on {args.from_} hands out {args.id}.", fix=fix)
+    from sparkwright.host.models import peer  # and with it an HTTP server: few models come this way
+
+    with peer.reached(args.neighbour, args.from_, context.secrets.get(peer.TOKEN)) as url:
+        yield Source(url, args.id, args.commit, context.secrets.get(peer.TOKEN))
+
+
+def _first_mode(args: HfModel.Args) -> str:
+    """A neighbour's connections are not throttled; `plain` goes on where it was cut."""
+    return "plain" if args.from_ and args.transfer in ("auto", "xet") else args.transfer
+
+
+def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
+    lost = manifest.unnamed(args.files)
+    if lost:
+        fix = "Look at `allow` and `ignore` in the recipe's model, then remove its entry from spark.lock."
+        some = ", ".join(one_line(name, at_most=80) for name in lost[:5])
+        raise Failed(f"the index of {args.id} names files that are not there: {some}.", fix=fix)
+
+
+def _told(context: Context, total: int) -> Callable[[int], None]:
+    """Adds up what several threads have read, and tells how far it is."""
+    guard, done = threading.Lock(), 0
+
+    def heard(count: int) -> None:
+        nonlocal done
+        with guard:
+            done += count
+            context.progress(min(done, total - 1), total, unit="bytes", text="proving")
+
+    return heard
+
+
+def _as_found(path: Path, size: int) -> str | None:
+    try:
+        there = path.stat().st_size
+    except OSError:
+        return None
+    return "wrong" if there == size else f"{there} bytes"
+
+
+def _make_room(folder: Path, need_bytes: int, context: Context) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except PermissionError:
+        fix = "Make it as root and give it to this user, or choose another `model.dir`."
+        raise Failed(f"no permission to make {folder}.", fix=fix) from None
+    except (FileExistsError, NotADirectoryError):
+        raise Failed(f"{folder} is no folder.", fix="Choose another `model.dir`.") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        fix = "On the host: `sudo chown -R $USER` it, or choose another `model.dir`."
+        raise Failed(f"no permission to write in {folder}.", fix=fix)
+    free = context.machine.free_bytes(folder)
+    if need_bytes * MARGIN > free:
+        said = f"the disk of {folder} is full: {need_bytes * MARGIN / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free."
+        raise Failed(said, fix="Free some, or give the recipe another `model.dir`.")

@@ -1,0 +1,103 @@
+"""The `ollama_reload` module."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama, in_gib
+from sparkwright.host.ollama.ollama_places import SERVICE
+from sparkwright.protocol.result import Change, arg
+
+GIB = 2**30
+COMES_S = 20.0
+
+
+class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
+    """The models that were unloaded for a deploy are in memory again, each one that still fits beside the engine.
+
+    Call it when the engine is verified: it has taken its memory by then, so MemAvailable tells the truth. An Ollama that
+    was stopped is started again (service and container; a user's process is his to start). A model comes back with its
+    context length, and pinned when it was. What does not fit, is of unknown size, or does not come, is said; it is no
+    failure: the engine serves.
+
+    Returns: loaded, left_out (names).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        models: list[Any] = arg("what `ollama_unload` returned as models")
+        stopped: list[Any] = arg("what `ollama_stop` returned as stopped", default_factory=list)
+        reserve_gib: float = arg("what must stay free beside them, GiB", default=4.0)
+        timeout_s: float = arg("how long one may take to load, seconds", default=300.0)
+
+    def read(self, args: Args, context: Context) -> list[dict[str, Any]]:
+        return [one for one in args.models if one["name"] not in _names(one["url"])]
+
+    def differences(self, args: Args, found: list[dict[str, Any]]) -> list[Change]:
+        again = [Change(one["name"], "stopped", "running") for one in args.stopped]
+        return again + [Change(one["name"], None, f"loaded, {in_gib(one['size_bytes'])}") for one in found]
+
+    def act(self, args: Args, found: list[dict[str, Any]], changes: list[Change], context: Context) -> dict[str, Any]:
+        for place in args.stopped:
+            _start(place, context)
+        loaded, left_out = [], []
+        for one in found:
+            free = context.machine.meminfo()["MemAvailable"] - args.reserve_gib * GIB
+            if not one["size_bytes"]:
+                context.note(
+                    f"{one['name']} stays out: Ollama did not say how large it is, and {free / GIB:.1f} GiB are free."
+                )
+                left_out.append(one["name"])
+            elif one["size_bytes"] > free:
+                context.note(
+                    f"{one['name']} stays out: {one['size_bytes'] / GIB:.1f} GiB, and {free / GIB:.1f} are free."
+                )
+                left_out.append(one["name"])
+            elif _load(one, args.timeout_s, context):
+                loaded.append(one["name"])
+            else:
+                left_out.append(one["name"])
+        msg = ", ".join(loaded) + (f"; left out: {', '.join(left_out)}" if left_out else "")
+        return {"loaded": loaded, "left_out": left_out, "msg": msg}
+
+
+def _names(url: str) -> list[str]:
+    try:
+        return [one.name for one in Ollama(url, timeout_s=2).loaded()]
+    except (Absent, Busy):
+        return []
+
+
+def _start(place: dict[str, Any], context: Context) -> None:
+    if place["kind"] == "service":
+        systemctl = ["systemctl", "start", SERVICE]
+        context.machine.run(systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl], timeout_s=60)
+    elif place["kind"] == "container":
+        context.docker().api.start(place["name"])
+    else:
+        context.note(f"Ollama ({place['name']}) was a user's own process: start it as it was started before.")
+        return
+    deadline_s = time.monotonic() + COMES_S
+    while time.monotonic() < deadline_s:
+        try:
+            Ollama(place["url"], timeout_s=2).version()
+            return
+        except (Absent, Busy):
+            time.sleep(0.25)
+    context.note(f"Ollama ({place['name']}) does not answer after its start.")
+
+
+def _load(one: dict[str, Any], timeout_s: float, context: Context) -> bool:
+    model = Loaded(one["name"], one["size_bytes"], one["context_length"], one["pinned"])
+    try:
+        if Ollama(one["url"], timeout_s=timeout_s).load(model):
+            return True
+        context.note(f"{model.name} is not installed in Ollama any more.")
+    except (Absent, Busy, SparkwrightError) as error:
+        context.note(f"{model.name} does not load: {error}.")
+    return False

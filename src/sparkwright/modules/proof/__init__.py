@@ -1,0 +1,1 @@
+"""Modules that prove something, before a swap or after it. They change nothing."""

@@ -1,0 +1,84 @@
+"""The `engine_config` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.vllm.logs import logs, settings
+from sparkwright.engines.vllm.logs.log_text import lines_of
+from sparkwright.errors import Inconclusive
+from sparkwright.host.containers import log_reading
+from sparkwright.host.module import Context, Module
+from sparkwright.host.records import cells
+from sparkwright.protocol.result import Result, arg
+
+SHOWN = 4
+
+
+class EngineConfig(Module["EngineConfig.Args"]):
+    """The settings that an engine really runs with, from the config dump in its own log; held against another start's.
+
+    With `against` it says what differs. Equal dumps prove that the flags in `changed` do nothing, when all of them show
+    in the dump; else nothing is proved.
+
+    Returns: arm, settings (by name, as printed), state (readings of the log), verdict (differs, same or not shown; "" without
+    `against`), same (whether verdict is same), differs (name: both values), ready_s.
+
+    Inconclusive when the log holds no config dump.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        against: dict[str, Any] | None = arg("settings of another start", default=None)
+        changed: list[str] = arg("flags in which the two commands differ", default_factory=list)
+        series: str = arg("the experiment that keeps what is found; empty: it is not kept", default="")
+        key: str = arg("the name under which it is kept", default="")
+        arm: str = arg("what serves, as the experiment calls it", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        if context.check:
+            return Result(msg="known after: the start", data={"same": False})
+        reader, found = logs.Reader(), dict[str, str]()
+        for line in lines_of(log_reading.StartLog(context.docker(), args.name)):
+            if reader.feed(line):
+                found = {}
+            found = settings.of_line(line) or found
+        if not found:
+            raise Inconclusive(f"the log of {args.name} holds no config dump: what it runs with is unknown.")
+        state = reader.finish()
+        data: dict[str, Any] = {"arm": args.arm, "settings": found, "state": readings(state)}
+        if args.series:
+            cells.write(context.state, args.series, args.key, data)
+        return Result(msg=_sentence(state), data={**data, **judged(args.against, found, args.changed)})
+
+
+def judged(against: dict[str, Any] | None, found: dict[str, str], changed: list[str]) -> dict[str, Any]:
+    """Verdict, and what differs, of two dumps."""
+    if not against:
+        return {"verdict": "", "same": False, "differs": {}}
+    verdict = settings.compared(against, found, changed)
+    differs = {name: list(values) for name, values in settings.differences(against, found).items()}
+    return {"verdict": verdict, "same": verdict == "same", "differs": differs}
+
+
+def readings(state: logs.EngineState) -> dict[str, Any]:
+    """What the log tells, without what it does not."""
+    told = state.to_json()
+    about = {name: told[name] for name in logs.FIELDS if told[name] is not None}
+    evidence = {
+        name: told["evidence"][name] for name in ("chunked_prefill", "prefix_caching") if name in told["evidence"]
+    }
+    return {**about, "warnings": told["warnings"][:SHOWN], "evidence": evidence}
+
+
+def _sentence(state: logs.EngineState) -> str:
+    words = {True: "on", False: "off", None: "unknown"}
+    chunked, prefix = words[state.value("chunked_prefill")], words[state.value("prefix_caching")]
+    version = state.value("version")
+    return (
+        f"{f'vLLM {version}' if version else 'vLLM'}: chunked prefill {chunked}, prefix caching {prefix} (its own log)"
+    )

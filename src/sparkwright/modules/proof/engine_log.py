@@ -1,0 +1,41 @@
+"""The `engine_log` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwright.engines.vllm.logs import log_text, logs
+from sparkwright.errors import Inconclusive
+from sparkwright.host.containers import containers, log_reading
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+
+class EngineLog(Module["EngineLog.Args"]):
+    """Read the log of a container's last start: what the engine says of itself, each value with the line that says it.
+
+    It changes nothing. A container that is stopped is read too.
+
+    Returns: state (version, chunked_prefill ..., null for unknown, and evidence), known (whether the log holds a start at
+    all), text (its last lines without colours, with `tail`), cut (what was read of a log that is too long to be read whole).
+
+    Inconclusive when there is no such container. Fails when its logging driver keeps nothing to read.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        tail: int = arg("how many of its last lines to return as well", default=0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        client, reader = context.docker(), logs.Reader()
+        if containers.inspect(client, args.name) is None:
+            raise Inconclusive(f"there is no container {args.name}, so nothing is known.")
+        log = log_reading.StartLog(client, args.name)
+        for chunk in log:
+            reader.push(chunk)
+        state = reader.finish()
+        text = log_text.plain("\n".join(log_reading.last_lines(client, args.name, args.tail))) if args.tail else ""
+        msg = state.died.value or (state.stage if state.known else "its log holds no start of the engine")
+        data = {"state": state.to_json(), "known": state.known, "text": text, "cut": log.cut}
+        return Result(msg=f"{msg}; {log.cut}" if log.cut else msg, data=data)

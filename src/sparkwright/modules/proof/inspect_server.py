@@ -1,0 +1,211 @@
+"""The `inspect_server` module."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.vllm.logs import logs
+from sparkwright.host import http_probe, server_key
+from sparkwright.host.containers import container_options, containers, log_reading
+from sparkwright.host.containers.running import Running, ended_ago, start_of
+from sparkwright.host.module import Context, Module
+from sparkwright.host.records import good_states
+from sparkwright.modules.server.container import Found, drift
+from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
+from sparkwright.protocol.result import Change, Result, arg
+
+EVIDENCE_LINES = 8
+#: what is expected of a server that nobody described
+NOTHING: dict[str, Any] = {
+    "served_name": "",
+    "tok_per_s": None,
+    "baseline_key": {},
+    "log": {"chunked_prefill": "any", "note": "", "expect": [], "forbid": [], "unknown": "fail"},
+}
+
+
+class InspectServer(Module["InspectServer.Args"]):
+    """What the running container serves, and how it differs from the recipe. Asks for no token and changes nothing.
+
+    Image, flags, address and model folder are the container's own. What it is expected to show is the recipe's while it is as
+    the recipe says, else that of its own verified state; of a container that was never verified nothing is expected, and its
+    throughput is compared with nothing. Of a server key only its presence is compared.
+
+    Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (only the host itself reaches it),
+    model_dir, models (name: length of its context, null for not told), server_key (whether clients need one), verified,
+    expected (served_name, tok_per_s, baseline_key, log), drift (fields), checks (for `verdict`).
+
+    Fails when there is no such container, when it has exited, keeps exiting or still starts; with the end of its log.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        spec: dict[str, Any] = arg("the container, as `container` in scope holds it")
+        model: dict[str, Any] = arg("the model it is to serve, commit and files", default_factory=dict)
+        serve: dict[str, Any] = arg("what the recipe expects, as `serve` in scope holds it", default_factory=dict)
+        base_url: str = arg("the server, for a container that publishes no port", default="")
+        recipe: str = arg("the recipe's name, for the sentence", default="")
+        host: str = arg("the host's name, for the sentence", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        client, good = context.docker(), good_states.last(context.state)
+        name = str(args.spec["name"])
+        inspected = containers.inspect(client, name)
+        if inspected is None and good:
+            name = str(good["spec"]["name"])
+            inspected = containers.inspect(client, name)
+        if inspected is None:
+            return _absent(args, context)
+        if inspected["State"]["Status"] != "running":
+            return _exited(name, inspected, context)
+        server = Running(inspected, containers.image_of(client, inspected))
+        url = server.url or args.base_url
+        health = http_probe.ask(url, endpoints.HEALTH)
+        if health.status == 0:
+            return _starting(server, url, health.error, context)
+        verified = server.id == good.get("container_id")
+        changes = _differences(args, server, good, context)
+        pinned = "@" in str(args.spec["image"])
+        key = server_key.of_container(context.state, inspected)
+        models = _models(url, key)
+        expected = _expected(args, good if verified else {}, changes, pinned=pinned)
+        served = expected["served_name"] or next(iter(models), "")
+        data = {
+            "name": server.name,
+            "id": server.id,
+            "start": start_of(inspected),
+            "image": server.image,
+            "flags": server.flags,
+            "base_url": url,
+            "model_dir": server.model_dir,
+            "models": models,
+            "port": server.port or int(url.rpartition(":")[2] or 0),
+            "loopback": server.loopback,
+            "verified": verified,
+            "server_key": bool(key or container_options.key_fingerprint(inspected)),
+            "expected": {**expected, "served_name": served},
+            "drift": [dataclasses.asdict(one) for one in changes],
+            "checks": _rows(args, changes, server, pinned=pinned),
+        }
+        return Result(msg=_sentence(args, server, changes), data=data)
+
+
+def _differences(args: InspectServer.Args, server: Running, good: Mapping[str, Any], context: Context) -> list[Change]:
+    spec = ContainerSpec.from_json(args.spec)
+    if spec.server_key.startswith(GIVEN) and not context.secrets.get(spec.server_key.removeprefix(GIVEN)):
+        present = container_options.key_fingerprint(server.container) or "unknown"
+        spec = dataclasses.replace(spec, server_key=KEPT + present)
+    spec = server_key.resolved(spec, context)
+    verified_id = str(good.get("container_id", ""))
+    found = Found(spec, server.container, server.made_from, verified_id, good.get("model") or {})
+    changes = drift(args.model, found)
+    if "@" not in spec.image and server.image.partition("@")[0] != spec.image:
+        changes.insert(0, Change("image", server.image, spec.image, "spark.lock pins no digest of it yet"))
+    if server.name != spec.name:
+        changes.insert(0, Change("name", server.name, spec.name))
+    return changes
+
+
+def _expected(
+    args: InspectServer.Args, own: Mapping[str, Any], changes: list[Change], *, pinned: bool
+) -> dict[str, Any]:
+    """What this very server is to show. own: its verified state, empty when it has none."""
+    if not changes and pinned and args.serve:
+        told = args.serve
+    elif (own.get("serve") or {}).get("baseline_key"):
+        told = own["serve"]
+    elif not changes:
+        told = {**args.serve, "baseline_key": {}}
+    else:
+        told = {}
+    found = {name: told.get(name, usual) for name, usual in NOTHING.items()}
+    return {**found, "log": {**NOTHING["log"], **(found["log"] or {})}}
+
+
+def _rows(args: InspectServer.Args, changes: list[Change], server: Running, *, pinned: bool) -> list[dict[str, str]]:
+    """The differences as rows of the table, the command that settles them below the last one."""
+    wanted = f"recipe {args.recipe}" if args.recipe else "the recipe"
+    rows = [
+        {
+            "check": one.field,
+            "verdict": "differs",
+            "evidence": f"runs {_said(one.before)}; {wanted}: {_said(one.after)}",
+        }
+        for one in changes
+    ]
+    if rows:
+        rows[-1]["fix"] = f"`invoke deploy --host {args.host or 'HOST'}` makes it so; `invoke plan` shows it first"
+        return rows
+    if not pinned:
+        said = f"runs {server.image}; spark.lock pins no digest to compare with"
+        return [{"check": "image", "verdict": "not found", "evidence": said}]
+    said = f"container {server.name}: image and arguments are those of {wanted}"
+    return [{"check": "recipe", "verdict": "proved", "evidence": said}]
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else "on" if value == "" else str(value)
+
+
+def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) -> str:
+    name, _, digest = server.image.partition("@")
+    named = f"{server.name}: {name}{digest and f'@{digest[:19]}'}"
+    if not changes:
+        return f"{named}, as the recipe says"
+    return f"{named}; not as recipe {args.recipe} says: {', '.join(one.field for one in changes)}"
+
+
+def _models(url: str, key: str) -> dict[str, int | None]:
+    """The names that the server answers to, with the length of their context where it is told."""
+    answer = http_probe.ask(url, endpoints.MODELS, api_key=key)
+    return endpoints.served(answer.json()) if answer.status == 200 else {}
+
+
+# -- no server -------------------------------------------------------------------------------------------------------
+
+
+def _absent(args: InspectServer.Args, context: Context) -> Result:
+    rows = [
+        one for rows in container_options.port_bindings(tuple(args.spec.get("ports") or ())).values() for one in rows
+    ]
+    port = int(rows[0]["HostPort"]) if rows else 0
+    holder = containers.who_listens(context.machine, context.docker(), port) if port else ""
+    other = f" Port {port} is held by {holder}." if holder else ""
+    fix = f"`invoke deploy --host {args.host or 'HOST'}` starts it."
+    return Result(failed=True, msg=f"no server: there is no container {args.spec['name']}.{other}", fix=fix)
+
+
+def _exited(name: str, inspected: dict[str, Any], context: Context) -> Result:
+    state, restarts = inspected["State"], int(inspected.get("RestartCount") or 0)
+    how = f"exit code {state.get('ExitCode')}" + (", killed for memory" if state.get("OOMKilled") else "")
+    if state["Status"] == "paused":
+        said = f"{name} is paused"
+    elif state["Status"] == "restarting":
+        said = f"{name} keeps exiting ({how}), restart {restarts} is under way"
+    else:
+        said = f"{name} is {state['Status']} ({how}, {ended_ago(inspected)})"
+    return _none(said, name, context)
+
+
+def _starting(server: Running, url: str, error: str, context: Context) -> Result:
+    restarts = int(server.container.get("RestartCount") or 0)
+    again = f", after {restarts} restarts" if restarts else ""
+    said = f"{server.name} has been running for {server.age_s:.0f} s{again}; nothing answers at {url} ({error})"
+    return _none(said, server.name, context)
+
+
+def _none(said: str, name: str, context: Context) -> Result:
+    """No server, with the engine's own reason and the end of its log."""
+    lines = [line.rstrip() for line in log_reading.last_lines(context.docker(), name, 200) if line.strip()]
+    died = logs.read("\n".join(lines)).died.value
+    why = f": {died}" if died else ""
+    data = {"evidence": lines[-EVIDENCE_LINES:]}
+    return Result(
+        failed=True, msg=f"no server: {said}{why.rstrip('.')}.", fix="`invoke diagnose` looks further.", data=data
+    )

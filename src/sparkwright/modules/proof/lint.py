@@ -1,0 +1,67 @@
+"""The `lint` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright.engines.vllm import rules, versions
+from sparkwright.engines.vllm.architecture import architecture
+from sparkwright.errors import Exit
+from sparkwright.host.images import engine_image
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+from sparkwright.trust import bounds
+
+
+class Lint(Module["Lint.Args"]):
+    """The flags are ones that this very engine will start with, for this very model. Nothing is changed.
+
+    The laptop has looked already, with what the lock and the tables say; here the image itself says its version and its
+    options, and the model's own config.json is there. An error refuses the run while the old server still serves.
+
+    Returns: engine_version (null when nothing says it), listed (how many options the image named), options (what makes them from
+    those of a known release; null when it named none), findings.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        image: str = arg("the image, as repository:tag@digest")
+        flags: dict[str, Any] = arg("the flags of vllm serve, under their own names")
+        model_dir: str = arg("the model's folder on the host", default="")
+        platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
+        model_by_flag: bool = arg("the command gives the model as --model", default=False)
+        env: dict[str, str] = arg("the container's environment", default_factory=dict)
+        image_ids: list[str] = arg("the Ids that prove the image; what a pull noted if not given", default_factory=list)
+
+    def run(self, args: Args, context: Context) -> Result:
+        engine = engine_image.ask(context, args.image, args.image_ids)
+        if engine is None:
+            return Result(msg="the image is not here yet: not looked at", data={"engine_version": None, "findings": []})
+        asked = rules.Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag)
+        kind = architecture.classify(_config(args, context))
+        found = rules.check(asked, kind, versions.parse(engine.version), engine.listed)
+        rows = [one.to_json() for one in found]
+        about = {"engine_version": engine.version, "listed": len(engine.listed), "options": engine.options}
+        data = {**about, "findings": rows}
+        bad = [one for one in found if one.severity == "error"]
+        if not bad:
+            said = f"vLLM {engine.version or 'of unknown version'}, {kind.sentence}"
+            return Result(msg="; ".join([said, *_warnings(found)]), data=data)
+        ways = "; or ".join(way.text for way in bad[0].ways_out)
+        more = [f"{one.rule}: {one.sentence}" for one in bad[1:]]
+        fix = f"{ways[:1].upper()}{ways[1:]}. Why: `invoke explain {bad[0].rule}`." if ways else ""
+        return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].sentence, fix=fix, data={**data, "evidence": more})
+
+
+def _warnings(found: list[rules.Finding]) -> list[str]:
+    warned = [one.sentence.rstrip(".") for one in found if one.severity == "warning"]
+    count = "1 warning" if len(warned) == 1 else f"{len(warned)} warnings, first"
+    return [f"{count}: {warned[0]}"] if warned else []
+
+
+def _config(args: Lint.Args, context: Context) -> dict[str, Any]:
+    try:
+        return bounds.config_of(context.machine.expand(args.model_dir) / "config.json")
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,125 @@
+"""The `liveness` module."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.vllm import endpoints
+from sparkwright.errors import Exit
+from sparkwright.host.containers import containers
+from sparkwright.host.module import Context, Module
+from sparkwright.host.records import good_states
+from sparkwright.modules.proof.verify_health import VerifyHealth
+from sparkwright.protocol.result import Change, Result, arg
+
+POLL_S = 0.2
+OTHERS_S = 2.0
+#: verdicts of `verify_health` that another start would not change
+LASTING = ("unauthorized", "wrong name")
+
+
+class Liveness(Module["Liveness.Args"]):
+    """Whether the server that is there gives a token, or needs a restart. Changes nothing.
+
+    A container that does not run needs one at once; so does a server that answered in this very start and does not any more, one
+    whose /health is fine and that generates nothing, and one that Docker started again meanwhile. A server that is starting is
+    waited for, as long as its start may take: twice the last one that was measured, at least 30 s. Check mode does not wait.
+    One that generates for others is alive, however long its queue: the run then ends with 4.
+
+    Returns: silent (a restart is needed), serves (it gave a token), why, version. Fails when it answers and can't be asked: a key
+    that is not known here, another served name.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        model: str = arg("the served name; empty: the first that the server names", default="")
+        ready_s: float = arg("how long a start may take when none was measured, seconds", default=900.0)
+        timeout_s: float = arg("how long the token may take, seconds", default=30.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        health = VerifyHealth.Args(base_url=args.base_url, model=args.model, tokens=1, timeout_s=args.timeout_s)
+        start, starting = "", ""
+        while True:
+            found = containers.inspect(context.docker(), args.name) or {}
+            why = _not_running(args.name, found, start)
+            if why:
+                return _silent(why)
+            start = str(found["State"]["StartedAt"])
+            answer = VerifyHealth().run(health, context)
+            if not answer.failed:
+                return _serves(answer, waited=bool(starting))
+            verdict = answer.data["verdict"]
+            if verdict in LASTING or 400 <= answer.data.get("status", 0) < 500:
+                return answer
+            starting = _starting(found, args, context) if verdict == "loading" else ""
+            if not starting:
+                return _busy(args) if verdict == "wedged" and _generates(args, context) else _silent(answer.msg)
+            if context.check:
+                return _unknown(f"{args.name} is {starting}; a deploy waits for it.")
+            context.progress(0, text=starting)
+            time.sleep(POLL_S)
+
+
+def _not_running(name: str, found: dict[str, Any], start: str) -> str:
+    """Why no engine is there to be asked; empty when one is. start: of the container at the look before; empty at the first."""
+    if not found:
+        return f"there is no container {name}."
+    state = found["State"]
+    if state["Status"] != "running":
+        return f"{name} is {state['Status']} (exit code {state['ExitCode']})."
+    return f"{name} ended and was started again." if start not in ("", state["StartedAt"]) else ""
+
+
+def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
+    """How far the start is, in words; empty when it is over, or takes longer than it may."""
+    from sparkwright.health import live
+    from sparkwright.health.settings import Settings
+
+    good = good_states.last(context.state)
+    good = good if good.get("container_id") == found["Id"] else {}
+    box = live.container_of(found, "")
+    if live.ready_since(box, good):
+        return ""
+    started_s = box.started_s or 0.0
+    limits = dataclasses.replace(Settings.of(context.state).limits, ready_s=args.ready_s)
+    runs_s, most_s = time.time() - started_s, live.allowed_s(good, limits)
+    return f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)" if runs_s <= most_s else ""
+
+
+def _generates(args: Liveness.Args, context: Context) -> bool:
+    """Whether tokens are generated, for whomever, while we got none."""
+    from sparkwright.host import evidence, server_key
+
+    key = server_key.for_probe(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
+    before = evidence.metrics(args.base_url, key)[0].get(endpoints.GENERATED_TOKENS)
+    until_s = time.monotonic() + OTHERS_S
+    while before is not None and time.monotonic() < until_s:
+        time.sleep(POLL_S)
+        now = evidence.metrics(args.base_url, key)[0].get(endpoints.GENERATED_TOKENS)
+        if now is not None and now > before:
+            return True
+    return False
+
+
+def _serves(answer: Result, *, waited: bool) -> Result:
+    data = {"silent": False, "serves": True, "why": "", "version": answer.data["version"]}
+    return Result(msg=f"{answer.msg}, once it had started" if waited else answer.msg, data=data)
+
+
+def _silent(why: str) -> Result:
+    change = Change("server", "does not answer", "restarted", why)
+    msg = f"the server does not answer and will be restarted: {why.rstrip('.')}"
+    return Result(msg=msg, diff=[change], data={"silent": True, "serves": False, "why": why})
+
+
+def _busy(args: Liveness.Args) -> Result:
+    return _unknown(f"no token came within {args.timeout_s:g} s, while the server generates for others.")
+
+
+def _unknown(why: str) -> Result:
+    return Result(msg=why, exit=Exit.INCONCLUSIVE, data={"silent": False, "serves": False, "why": why})

@@ -1,0 +1,123 @@
+"""The `prefix_cache` module."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparkwright.engines.vllm import endpoints, prefix_caching, versions
+from sparkwright.engines.vllm.architecture import architecture
+from sparkwright.errors import Exit, Inconclusive
+from sparkwright.host import evidence, http_probe, measuring, server_key
+from sparkwright.host.module import Context, Module
+from sparkwright.measure import prefix, stream
+from sparkwright.protocol.result import Result, arg
+
+#: a template's and a question's share of the context, beside the prefix
+MARGIN_TOKENS = 256
+TOKENS_A_WORD = 1.3
+MORE = 0.01
+
+
+class PrefixCache(Module["PrefixCache.Args"]):
+    """A long prefix that was seen before is not computed again.
+
+    Three requests share a fresh prefix of more than two blocks of the engine's cache; the server's own counters and
+    the time to the first token say whether it was found. Why it can be zero is told: turned off, a prefix shorter
+    than a block, a recurrent hybrid on an engine that keeps few of its states (vllm issue 36493), and what helps on
+    this version.
+
+    Zero hits fail only where the flags ask for prefix caching; without counters nothing is known. Requests of others make it
+    inconclusive (exit 4).
+
+    Returns: verdict (hits, few hits, no hits, off, unknown), hit_share, block_tokens, prefix_tokens, sightings (ttft_s,
+    prompt_tokens, queries, hits).
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        model: str = arg("the served name")
+        container: str = arg("whose log tells the block's size; empty: only /metrics is asked", default="")
+        model_dir: str = arg("the model's folder, for its kind; empty: only /metrics is asked", default="")
+        flags: dict[str, Any] = arg("the flags of vllm serve, under their own names", default_factory=dict)
+        timeout_s: float = arg("how long one request may take, seconds", default=60.0)
+        api_key_secret: str = arg(
+            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
+        )
+
+    def run(self, args: Args, context: Context) -> Result:
+        try:
+            with measuring.alone(context.state, context.run_id, "a prefix cache test", note=context.note):
+                return self._tried(args, context)
+        except Inconclusive as error:
+            return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix)
+
+    def _tried(self, args: Args, context: Context) -> Result:
+        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+        counters, cache = evidence.metrics(args.base_url, key)
+        if prefix_caching.is_off(cache):
+            return _result(prefix_caching.judge([], 0, 1, cache, None), args, {})
+        if endpoints.PREFIX_QUERIES not in counters:
+            return _result(prefix_caching.judge([], 0, 1, cache, None), args, {})
+        state = evidence.log(context, args.container)
+        block = prefix_caching.block_tokens(cache, state.value("block_size") if state else None)
+        words = prefix_caching.wanted_tokens(block)
+        room = _room(args, key)
+        data: dict[str, Any] = {"block_tokens": block, "prefix_tokens": words}
+        if room is not None and words * TOKENS_A_WORD + MARGIN_TOKENS > room:
+            said = f"two blocks of {block} tokens do not fit into the {room} of its context: most prompts can't hit"
+            return _result(prefix_caching.Judged("unknown", said), args, data)
+        try:
+            sightings = prefix.sight(
+                args.base_url,
+                args.model,
+                words,
+                lambda: evidence.metrics(args.base_url, key)[0],
+                api_key=key,
+                timeout_s=args.timeout_s,
+                progress=lambda done, total: context.progress(done, total, text="showing it a prefix"),
+            )
+        except stream.StreamError as error:
+            return Result(failed=True, msg=f"the check broke off: {error}.", data={**data, "verdict": "broken"})
+        data["sightings"] = [asdict(one) for one in sightings]
+        foreign = _foreign(sightings)
+        if foreign:
+            return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix="Try again when it is idle.", data=data)
+        config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
+        hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
+        version = versions.parse((http_probe.ask(args.base_url, endpoints.VERSION).json() or {}).get("version"))
+        return _result(
+            prefix_caching.judge(sightings, words, block, cache, version, hybrid=hybrid),
+            args,
+            data,
+        )
+
+
+def _room(args: PrefixCache.Args, key: str) -> int | None:
+    """The context's length, as the server tells it."""
+    answer = http_probe.ask(args.base_url, endpoints.MODELS, api_key=key)
+    return endpoints.max_model_len(answer.json(), args.model) if answer.status == 200 else None
+
+
+def _foreign(sightings: list[prefix_caching.Sighting]) -> str:
+    """What others asked meanwhile; "" for nothing."""
+    asked = sum(one.queries or 0 for one in sightings)
+    ours = sum(one.prompt_tokens for one in sightings)
+    if ours and asked > ours * (1 + MORE):
+        return f"other traffic: the server looked up {asked:.0f} tokens, {ours} of them for this check."
+    return ""
+
+
+def _result(judged: prefix_caching.Judged, args: PrefixCache.Args, data: dict[str, Any]) -> Result:
+    share = round(judged.share, 3) if judged.share is not None else None
+    whole = {**data, "verdict": judged.verdict, "hit_share": share}
+    wanted = prefix_caching.asked_for(args.flags)
+    failed = wanted and judged.verdict in ("no hits", "few hits", "off")
+    said = f"{judged.verdict}: {judged.sentence}" if judged.verdict != "hits" else judged.sentence
+    if failed:
+        fix = f"{judged.fix[:1].upper()}{judged.fix[1:]}." if judged.fix else ""
+        return Result(failed=True, msg=f"{said}.", fix=fix, data=whole)
+    return Result(msg=said, data=whole)

@@ -1,0 +1,182 @@
+"""The `preflight` module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.host.containers import containers
+from sparkwright.host.images import image_names
+from sparkwright.host.module import Context, Module
+from sparkwright.modules.image.docker_image import platform_of
+from sparkwright.protocol.container import locked_ids
+from sparkwright.protocol.result import Result, arg
+
+MARGIN = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. verdict: ok, bad or unknown."""
+
+    name: str
+    verdict: str
+    evidence: str
+    fix: str = ""
+
+
+class Preflight(Module["Preflight.Args"]):
+    """Everything that can be known in advance is checked while the old server still serves. Nothing is changed.
+
+    Looks at: the Docker socket, the planned home folder, the image's platforms against this host, room on the disk for image
+    and model (their size + 5 %, less what is there), the server's port (taken by whom), the GPU. All findings are listed; one
+    that is bad refuses the run.
+
+    Returns: checks (name, verdict, evidence).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        container: dict[str, Any] | None = arg("the container, as in scope", default=None)
+        image: dict[str, Any] | None = arg("the lock's entry of the image", default=None)
+        model: dict[str, Any] | None = arg("the lock's entry of the model", default=None)
+        model_dir: str = arg("the model's folder", default="")
+        home: str = arg("the home folder the plan counts on", default="")
+        look_only: bool = arg("report, never refuse", default=False)
+
+    def run(self, args: Args, context: Context) -> Result:
+        found = [finding for check in _CHECKS for finding in check(args, context)]
+        checks = [{"name": one.name, "verdict": one.verdict, "evidence": one.evidence} for one in found]
+        bad = [one for one in found if one.verdict == "bad"]
+        if args.look_only:
+            return Result(msg="; ".join(f"{one.name}: {one.evidence}" for one in found), data={"checks": checks})
+        if not bad:
+            return Result(msg=f"{len(found)} checks", data={"checks": checks})
+        more = [f"{one.name}: {one.evidence} {one.fix}".rstrip() for one in bad[1:]]
+        data = {"checks": checks, "evidence": more}
+        return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].evidence, fix=bad[0].fix, data=data)
+
+
+def _engine(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    known = context.facts.get("docker") or {}
+    try:
+        version = known.get("version") or context.docker().api.version()["Version"]
+    except SparkwrightError as error:
+        yield Finding("docker", "bad", error.message, error.fix)
+        return
+    yield Finding("docker", "ok", f"Docker {version}")
+
+
+def _home(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    here = str(context.machine.home)
+    if args.home and args.home != here and not context.machine.sandbox:
+        evidence = f"the home folder here is {here}, the plan counts on {args.home}."
+        yield Finding("home", "bad", evidence, f"Add `home: {here}` to the host's file.")
+
+
+def _platform(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    has = (args.image or {}).get("platforms") or []
+    platform = platform_of(context.machine)
+    if has and platform not in has:
+        evidence = f"the image has no {platform}, only {', '.join(has)}."
+        yield Finding("platform", "bad", evidence, "Use a tag with this platform; vllm/vllm-openai has both.")
+    elif has:
+        yield Finding("platform", "ok", f"the image has {platform}")
+
+
+def _disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    if not args.model or not args.model_dir:
+        return
+    folder = context.machine.expand(args.model_dir)
+    missing = sum(one["size_bytes"] - _there(folder / one["path"], one["size_bytes"]) for one in args.model["files"])
+    free = context.machine.free_bytes(_standing(folder))
+    need = int(missing * MARGIN)
+    if need > free:
+        evidence = f"the model needs {need / 1e9:.1f} GB more in {folder}, and {free / 1e9:.1f} GB are free."
+        yield Finding("disk", "bad", evidence, "Free some, or give the recipe another `model.dir`.")
+    else:
+        yield Finding("disk", "ok", f"{free / 1e9:.1f} GB free, {need / 1e9:.1f} GB to download")
+    place = _standing(folder)
+    if not os.access(place, os.W_OK):
+        yield Finding(
+            "folder", "bad", f"no permission to write in {place}.", f"On the host: `sudo chown $USER {place}`."
+        )
+
+
+def _image_disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    """A pull keeps what it downloads until it is unpacked, and what is unpacked is never smaller: less is sure to fail."""
+    size = (args.image or {}).get("size_bytes")
+    if not size or not args.container:
+        return
+    try:
+        api: Any = context.docker().api
+        if image_names.find(api, args.container["image"], locked_ids(args.image)):
+            return
+        root = Path(str(api.info().get("DockerRootDir") or "/"))
+        free = context.machine.free_bytes(_standing(root))
+    except (SparkwrightError, OSError):
+        return
+    need = int(2 * size * MARGIN)
+    if need > free:
+        evidence = f"the image needs {need / 1e9:.1f} GB or more in {root}, and {free / 1e9:.1f} GB are free."
+        yield Finding("image disk", "bad", evidence, "`invoke images.prune` shows what nothing needs.")
+    else:
+        yield Finding("image disk", "ok", f"{free / 1e9:.1f} GB free, {size / 1e9:.1f} GB to pull")
+
+
+def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    spec = args.container
+    if not spec or not spec["ports"]:
+        return
+    port = int(spec["ports"][0].split(":")[-2])
+    try:
+        own = containers.inspect(context.docker(), spec["name"])
+        ours = own is not None and own["State"]["Running"] and _publishes(own, port)
+        holder = "" if ours else containers.who_listens(context.machine, context.docker(), port)
+    except SparkwrightError:
+        return
+    if holder:
+        fix = "Stop that, or publish the server elsewhere with `serve_port:` in the host's file."
+        yield Finding("port", "bad", f"port {port} is taken by {holder}.", fix)
+    else:
+        yield Finding("port", "ok", f"port {port} is {'our own' if ours else 'free'}")
+
+
+def _gpu(args: Preflight.Args, context: Context) -> Iterator[Finding]:
+    gpu = context.facts.get("gpu")
+    if gpu:
+        yield Finding("gpu", "ok", f"{gpu['name']}, driver {gpu['driver']}")
+    elif args.container and args.container["gpus"]:
+        yield Finding("gpu", "unknown", "nvidia-smi shows no GPU")
+
+
+def _publishes(container: dict[str, Any], port: int) -> bool:
+    bindings = (container["HostConfig"].get("PortBindings") or {}).values()
+    return any(one["HostPort"] == str(port) for rows in bindings for one in rows or ())
+
+
+def _there(path: Path, size_bytes: int) -> int:
+    """How much of a file need not be downloaded again."""
+    try:
+        return size_bytes if path.stat().st_size == size_bytes else 0
+    except OSError:
+        return 0
+
+
+def _standing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next(one for one in (folder, *folder.parents) if _seen(one))
+
+
+def _seen(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
+
+
+_CHECKS = (_engine, _home, _platform, _disk, _image_disk, _port, _gpu)

@@ -1,0 +1,286 @@
+"""The `smoke_test` module."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.vllm.failures import causes
+from sparkwright.errors import Exit, Inconclusive
+from sparkwright.host import evidence, measuring, server_key
+from sparkwright.host.module import Context, Module
+from sparkwright.host.records.baselines import Baselines, key_of
+from sparkwright.measure import gpu, smoke, stream
+from sparkwright.measure.lag import Lag
+from sparkwright.measure.smoke import Baseline, Bounds, Measured
+from sparkwright.measure.undisturbed import undisturbed
+from sparkwright.protocol.result import Result, arg
+
+MISMATCH = 0.01
+#: tokens that a server may still make of a request that the client has ended
+CUT_SHORT = 8
+IDLE_S = 2.0
+SETTLES_S = 1.0
+BAD = ("misconfigured", "regression", "invalid")
+IDLE = "Try again when it is idle."
+
+
+@dataclass
+class Seen:
+    """What was observed around and during the measurement."""
+
+    before: dict[str, float]
+    after: dict[str, float]
+    gpu: gpu.State
+    lag: Lag
+
+
+class SmokeTest(Module["SmokeTest.Args"]):
+    """The decode rate of one stream is what the recipe expects, and what this host gave before.
+
+    A discarded warm-up, then the median of three runs (seven when unclear). Below half of tok_per_s is a
+    misconfiguration; above what the memory's bandwidth allows without speculation the measurement is invalid. The
+    first measurement of a key (host, model, image digest, arguments, environment, speculation, prompts) becomes its
+    baseline, of five runs; later ones are judged against it, and never change it unless `new_baseline` asks for that.
+    A failure comes with the likely causes and the evidence for each.
+
+    Other traffic, counters of the server that do not agree with the client within 1 %, or a client that is itself too slow make
+    it inconclusive (exit 4), and so does a GPU that is held at a low clock ("host degraded"). In a swap that is reported and no
+    failure (`unclear: report`): clients come back as soon as a server answers, and another server would not be faster.
+
+    Returns: tok_per_s (median), ttft_s, runs, verdict, baseline, tolerance, ceiling_tok_per_s, acceptance (tokens
+    accepted a draft), gpu (clock_mhz, power_w, temperature_c, utilization_percent while decoding), client_lag_ms
+    (p99), causes.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        model: str = arg("the served name")
+        tok_per_s: float | None = arg("what the recipe expects of one stream; null: nothing", default=None)
+        baseline_key: dict[str, Any] = arg(
+            "what makes measurements comparable: image, model, command, env; empty: no baseline is read or written",
+            default_factory=dict,
+        )
+        tokens: int = arg("tokens a run", default=128)
+        container: str = arg("whose log may tell why it is slow; empty: not read", default="")
+        model_dir: str = arg("the model's folder, for the ceiling; empty: none is known", default="")
+        new_baseline: bool = arg("measure a new baseline instead of judging by the old one", default=False)
+        api_key_secret: str = arg(
+            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
+        )
+        wait_s: float = arg(
+            "how long another measurement on this host may take to end, seconds", default=measuring.WAIT_S
+        )
+        unclear: Literal["fail", "report"] = arg(
+            "report: an inconclusive measurement stops nothing; the run goes on, says so and ends with 4",
+            default="fail",
+        )
+
+    def run(self, args: Args, context: Context) -> Result:
+        try:
+            with measuring.alone(
+                context.state, context.run_id, "a throughput test", wait_s=args.wait_s, note=context.note
+            ):
+                result = self._judged(args, context)
+        except Inconclusive as error:
+            verdict = {"verdict": "inconclusive"}
+            result = Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix, data=verdict)
+        if result.exit is Exit.INCONCLUSIVE and args.unclear == "report":
+            result.failed, result.data["tok_per_s"] = False, None  # a doubtful figure is no figure of a verified server
+        return result
+
+    def _judged(self, args: Args, context: Context) -> Result:
+        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+        speculation = speculates(args.baseline_key)
+        kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine, speculation=speculation)
+        baseline = None if args.new_baseline or not args.baseline_key else kept.read(name)
+        bounds = Bounds(args.tok_per_s, evidence.ceiling(context, args.model_dir), speculation)
+        before = _idle(args, key)
+        try:
+            found, seen = _measure(args, context, key, bounds, baseline, before)
+        except stream.StreamError as error:
+            return Result(failed=True, msg=f"the measurement broke off: {error}.", data={"verdict": "broken"})
+        if found.verdict == "new baseline" and not args.baseline_key:
+            found.verdict, found.reason = (
+                "not compared",
+                "compared with nothing: what serves is no recipe's and was never verified",
+            )
+        data = _data(found, seen, bounds, baseline)
+        if found.verdict == "new baseline":
+            nearest = kept.nearest(name)
+            if nearest is not None:
+                other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differs)}"
+                found.note = f"the nearest baseline: {other}"
+        doubt = _doubt(found, seen, baseline)
+        if doubt is not None:
+            verdict, said, fix = doubt
+            return Result(
+                failed=True, exit=Exit.INCONCLUSIVE, msg=f"{said}.", fix=fix, data={**data, "verdict": verdict}
+            )
+        if found.verdict in BAD:
+            return _failed(found, seen, bounds, baseline, args, context, data)
+        if found.verdict == "new baseline":
+            made = Baseline.of(found.runs, by_prompt=speculation, clock_mhz=seen.gpu.clock_mhz)
+            kept.write(name, made, {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()})
+        return Result(msg=_sentence(found), data=data)
+
+
+def speculates(key: Mapping[str, Any]) -> bool:
+    """Whether the engine of a baseline's key generates with speculation."""
+    return any(str(word).startswith(endpoints.SPECULATION_OPTIONS) for word in key.get("command") or ())
+
+
+def _idle(args: SmokeTest.Args, key: str) -> dict[str, float]:
+    """The counters of a server that does nothing else. Raises Inconclusive when it does."""
+    deadline_s = time.monotonic() + IDLE_S
+    while True:
+        counters, _ = evidence.metrics(args.base_url, key)
+        running = evidence.busy(counters)
+        if not running:
+            return counters
+        if time.monotonic() > deadline_s:
+            said = f"other traffic: {running:.0f} requests are running or waiting"
+            raise Inconclusive(f"{said}, and a measurement beside them proves nothing.", fix=IDLE)
+        time.sleep(0.1)
+
+
+def _measure(
+    args: SmokeTest.Args,
+    context: Context,
+    key: str,
+    bounds: Bounds,
+    baseline: Baseline | None,
+    before: dict[str, float],
+) -> tuple[Measured, Seen]:
+    with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
+        found = smoke.measure(
+            args.base_url,
+            args.model,
+            bounds=bounds,
+            baseline=baseline,
+            tokens=args.tokens,
+            api_key=key,
+            progress=lambda done, total: context.progress(done, total, unit="tokens", text="measuring"),
+            decoding=sampler.forget,
+        )
+        state = sampler.state
+    return found, Seen(before, _settled(args, key, before, found), state, lag)
+
+
+def _settled(args: SmokeTest.Args, key: str, before: dict[str, float], found: Measured) -> dict[str, float]:
+    """The counters afterwards: they may come a moment later than the last token."""
+    deadline_s = time.monotonic() + SETTLES_S
+    while True:
+        after, _ = evidence.metrics(args.base_url, key)
+        if not _mismatch(before, after, found) or time.monotonic() > deadline_s:
+            return after
+        time.sleep(0.1)
+
+
+def _mismatch(before: dict[str, float], after: dict[str, float], found: Measured) -> str:
+    """How the server's own count differs from the client's; "" when it does not, or when nobody counts."""
+    name = endpoints.GENERATED_TOKENS
+    if name not in before or name not in after or found.approximate:
+        return ""
+    served = after[name] - before[name]
+    more = served - found.tokens
+    if -MISMATCH * served <= more <= max(MISMATCH * served, CUT_SHORT * found.capped):
+        return ""
+    return f"the server counted {served:.0f} tokens, the client {found.tokens}"
+
+
+def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str, str, str] | None:
+    """Why it proves nothing: verdict, sentence, what to do. None when it does."""
+    differs = _mismatch(seen.before, seen.after, found)
+    if differs:
+        return "inconclusive", f"other traffic: {differs}", IDLE
+    lagging = f"this client is too slow: it wakes {seen.lag.p99_s * 1000:.0f} ms late (p99)"
+    fails = found.verdict in BAD
+    if seen.lag.spoils_rates(found.decoding_s):
+        return "inconclusive", lagging, "Look what else keeps the host's processors busy (`top`)."
+    if seen.gpu.degraded(baseline.clock_mhz if baseline else None) and (fails or found.verdict == "new baseline"):
+        said = f"host degraded: {seen.gpu.sentence}; {found.tok_per_s:.1f} tok/s says nothing about the server"
+        return "host degraded", said, "Cut the host's AC power for 60 s (USB-PD); a restart does not heal it."
+    return None
+
+
+def _failed(
+    found: Measured,
+    seen: Seen,
+    bounds: Bounds,
+    baseline: Baseline | None,
+    args: SmokeTest.Args,
+    context: Context,
+    data: dict[str, Any],
+) -> Result:
+    """The failure with its likely causes."""
+    wanted = bounds.expected or (baseline.median if baseline else 0) or found.tok_per_s or 1
+    ladder: list[causes.Cause] = []
+    if found.verdict != "invalid":
+        state = evidence.log(context, args.container)
+        ladder = causes.likely(
+            causes.Seen(
+                share=found.tok_per_s / wanted,
+                gpu=seen.gpu.sentence,
+                gpu_degraded=seen.gpu.degraded(baseline.clock_mhz if baseline else None) if seen.gpu.known else None,
+                log=state.to_json() if state else None,
+                ollama=evidence.ollama(context),
+                memory=evidence.memory(context),
+                busy=0.0 if seen.before else None,  # the counters agreed, so nobody else was served
+                acceptance=data["acceptance"],
+                model=str(args.baseline_key.get("model_id", "")),
+            )
+        )
+    runs = ", ".join(f"{run.tok_per_s:.1f}" for run in found.runs)
+    rows = [f"runs: {runs} tok/s"] if runs else []
+    rows += [f"{one.verdict}: {one.name}: {one.evidence}" + (f" -> {one.fix}" if one.fix else "") for one in ladder]
+    more = {"evidence": rows, "causes": [one.to_json() for one in ladder]}
+    fix = "" if found.verdict == "invalid" else "`invoke diagnose` looks further."
+    return Result(failed=True, msg=f"{found.verdict}: {found.reason}.", fix=fix, data={**data, **more})
+
+
+def _data(found: Measured, seen: Seen, bounds: Bounds, baseline: Baseline | None) -> dict[str, Any]:
+    drafts = _delta(seen, endpoints.DRAFTS)
+    accepted = _delta(seen, endpoints.ACCEPTED_TOKENS)
+    hits, queries = _delta(seen, endpoints.PREFIX_HITS), _delta(seen, endpoints.PREFIX_QUERIES)
+    spoiled = seen.lag.spoils_percentiles(found.gap_s)
+    return {
+        "tok_per_s": round(found.tok_per_s, 1),
+        "ttft_s": round(found.ttft_s, 3) if found.ttft_s is not None else None,
+        "runs": [round(run.tok_per_s, 1) for run in found.runs],
+        "verdict": found.verdict,
+        "baseline": round(baseline.median, 1) if baseline else None,
+        "tolerance": round(baseline.tolerance, 3) if baseline else None,
+        "expected_tok_per_s": bounds.expected,
+        "ceiling_tok_per_s": round(bounds.ceiling, 1) if bounds.ceiling else None,
+        "acceptance": round(accepted / drafts, 2) if drafts and accepted is not None else None,
+        "prefix_hit_share": round(hits / queries, 3) if queries and hits is not None else None,
+        "gpu": seen.gpu.to_json(),
+        "client_lag_ms": round(seen.lag.p99_s * 1000, 2),
+        "itl_p99_ms": None if spoiled else _itl_p99_ms(found),
+        "approximate": found.approximate,
+    }
+
+
+def _itl_p99_ms(found: Measured) -> float | None:
+    from sparkwright.measure.figures import percentile
+
+    gaps = sorted(gap for run in found.runs for gap in run.gaps_s)
+    return round(percentile(gaps, 99) * 1000, 2) if gaps else None
+
+
+def _delta(seen: Seen, name: str) -> float | None:
+    return seen.after[name] - seen.before[name] if name in seen.before and name in seen.after else None
+
+
+def _sentence(found: Measured) -> str:
+    first = f", first token after {found.ttft_s * 1000:.0f} ms" if found.ttft_s is not None else ""
+    counted = " (counted in chunks: approximate)" if found.approximate else ""
+    note = f"; {found.note}" if found.note else ""
+    return f"{found.tok_per_s:.1f} tok/s (median of {len(found.runs)}){counted}{first}; {found.reason}{note}"

@@ -1,0 +1,120 @@
+"""The `verdict` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright.errors import Exit
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+Word = Literal["proved", "failed", "unknown", "inconclusive", "differs"]
+ORDER: tuple[Word, ...] = ("failed", "inconclusive", "differs", "unknown", "proved")
+#: other modules' words for the same
+WORDS: dict[str, Word] = {"disproved": "failed", "not found": "unknown", "proved": "proved", "differs": "differs"}
+UNKNOWN = ("unknown", "off", "not compared")
+INCONCLUSIVE = ("inconclusive", "host degraded")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    check: str
+    verdict: Word
+    evidence: str
+    figure: str = ""
+    fix: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "check": self.check,
+            "verdict": self.verdict,
+            "evidence": self.evidence,
+            "figure": self.figure,
+            "fix": self.fix,
+        }
+
+
+class Verdict(Module["Verdict.Args"]):
+    """Sum up checks that ran before, none of which stopped the play: a table of check, verdict, evidence and figure.
+
+    A check that was skipped because an earlier one failed is unknown. It fails when a check failed, and is
+    inconclusive (exit 4) when none failed and one proved nothing. What works and is not what the recipe asks for (`differs`) is
+    no failure: the run ends with 2, and says what differs.
+
+    Returns: rows (check, verdict: proved, failed, unknown, inconclusive or differs, evidence, figure, fix).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        checks: dict[str, Any] = arg("registered results by the name of what they prove")
+        only_if: dict[str, Any] = arg(
+            "a registered result that makes all of them prove nothing, if it failed", default_factory=dict
+        )
+
+    def run(self, args: Args, context: Context) -> Result:
+        rows = [row for name, result in args.checks.items() for row in rows_of(name, result)]
+        data = {"rows": [row.to_json() for row in rows]}
+        if args.only_if.get("failed"):
+            return Result(
+                failed=True, exit=Exit.INCONCLUSIVE, msg=args.only_if["msg"], fix=args.only_if["fix"], data=data
+            )
+        words = {row.verdict for row in rows}
+        said = ", ".join(f"{sum(row.verdict == word for row in rows)} {word}" for word in ORDER if word in words)
+        first = next((row for word in ORDER[:2] for row in rows if row.verdict == word), None)
+        if first is None:
+            return _differing(rows, said, data)
+        code = None if first.verdict == "failed" else Exit.INCONCLUSIVE
+        msg = f"{first.check}: {first.evidence} ({said})."
+        return Result(failed=True, exit=code, msg=msg, fix=_sentence(first.fix), data=data)
+
+
+def _differing(rows: list[Row], said: str, data: dict[str, Any]) -> Result:
+    """All is well, but for what is not as the recipe says."""
+    others = [row for row in rows if row.verdict == "differs"]
+    if not others:
+        return Result(msg=said, data=data)
+    names = ", ".join(row.check for row in others)
+    fix = next((_sentence(row.fix) for row in others if row.fix), "")
+    msg = f"what runs works, and is not what the recipe asks for: {names} ({said})."
+    return Result(msg=msg, fix=fix, exit=Exit.CHANGES, data=data)
+
+
+def _sentence(text: str) -> str:
+    return f"{text.rstrip('.')}." if text else ""
+
+
+def rows_of(name: str, result: dict[str, Any]) -> list[Row]:
+    """The lines of one registered result. Pure."""
+    checks = result.get("checks") or []
+    if result.get("skipped"):
+        return [Row(name, "unknown", "not looked at: an earlier check failed")]
+    rows = [
+        Row(one["check"], WORDS.get(one["verdict"], "unknown"), one["evidence"], fix=one.get("fix", ""))
+        for one in checks
+    ]
+    if rows:
+        return rows
+    fix = result.get("fix", "")
+    return [Row(name, _word(result), str(result.get("msg", "")).rstrip("."), _figure(result), fix)]
+
+
+def _word(result: dict[str, Any]) -> Word:
+    if result.get("exit") == Exit.INCONCLUSIVE or result.get("verdict") in INCONCLUSIVE:
+        return "inconclusive"
+    if result.get("failed"):
+        return "failed"
+    return "unknown" if result.get("verdict") in UNKNOWN else "proved"
+
+
+def _figure(result: dict[str, Any]) -> str:
+    """A measured figure against its baseline, where there is one."""
+    rate, base = result.get("tok_per_s"), result.get("baseline")
+    if rate is None:
+        share = result.get("hit_share")
+        return f"{share:.0%} cached" if share is not None else ""
+    against = f" / {base:.1f} ({rate / base - 1:+.0%})" if base else ""
+    return f"{rate:.1f}{against} tok/s"

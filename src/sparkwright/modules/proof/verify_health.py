@@ -1,0 +1,105 @@
+"""The `verify_health` module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sparkwright.engines.vllm import endpoints
+from sparkwright.host import http_probe, server_key
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+DYING_S = 2.0
+
+
+class VerifyHealth(Module["VerifyHealth.Args"]):
+    """The server generates: /health, the served name in /v1/models, then a token whose content is not null.
+
+    A status code proves nothing: a wedged engine answers 200, and one that dies on its first request did so before.
+
+    Returns: verdict (ready, loading, wedged, dying, wrong name), version (GET /version), token_s, models, max_model_len, thinks
+    (it thought although asked not to, as gpt-oss does: clients get null content until it ends); status of a refused request.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        model: str = arg("the served name; empty: the first that the server names", default="")
+        api_key_secret: str = arg(
+            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
+        )
+        tokens: int = arg("how many to generate", default=8)
+        timeout_s: float = arg("how long they may take, seconds", default=30.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+        health = http_probe.ask(args.base_url, endpoints.HEALTH)
+        if health.status != 200:
+            return _loading(args.base_url, health)
+        told = http_probe.ask(args.base_url, endpoints.MODELS, api_key=key)
+        served = endpoints.served(told.json()) if told.status == 200 else {}
+        names = list(served)
+        if args.model and args.model not in names:
+            said = ", ".join(names) or "none"
+            fix = "Check `served-model-name` in the recipe."
+            return _failed("wrong name", f"the server does not serve {args.model!r}, but {said}.", fix=fix)
+        version = (http_probe.ask(args.base_url, endpoints.VERSION, api_key=key).json() or {}).get("version")
+        started_s = time.monotonic()
+        body = endpoints.generated(args.model or (names[0] if names else ""), args.tokens)
+        answer = http_probe.ask(args.base_url, endpoints.CHAT, body=body, api_key=key, timeout_s=args.timeout_s)
+        token_s = time.monotonic() - started_s
+        if answer.status != 200:
+            return self._no_token(args, answer)
+        content, thought = endpoints.spoken(answer.json())
+        if not content and not thought:
+            return _failed("no content", "the answer was 200 and holds no text.")
+        data = {
+            "verdict": "ready",
+            "version": version,
+            "token_s": round(token_s, 3),
+            "models": names,
+            "max_model_len": served.get(args.model or next(iter(names), "")),
+            "thinks": not content,
+        }
+        words = "1 token" if args.tokens == 1 else f"{args.tokens} tokens"
+        aside = "" if content else ", all of them thinking, though asked not to: content is null until it ends"
+        return Result(msg=f"generates: {words} in {token_s:.2f} s{aside}", data=data)
+
+    @staticmethod
+    def _no_token(args: Args, answer: http_probe.Answer) -> Result:
+        if answer.status == 401:
+            fix = "Set `server_key` in the recipe and deploy: its checks then know the key."
+            return _failed("unauthorized", "the server asks for an API key that is not known here.", fix=fix)
+        after = _settled(args.base_url)
+        if answer.error == "timeout":
+            said = f"/health answers {after.status or after.error}, but no token came within {args.timeout_s:g} s."
+            return _failed("wedged", said, fix="Only a restart helps: `invoke restart`.")
+        if after.status != 200:
+            said = f"it died on its first request ({answer.status or answer.error}, then /health {after.status or after.error})."
+            return _failed("dying", said, fix="Its log says why: `docker logs`.")
+        refused = _failed("error", f"the request for a token was answered {answer.status}: {answer.message()}")
+        refused.data["status"] = answer.status
+        return refused
+
+
+def _settled(base_url: str) -> http_probe.Answer:
+    """/health a little after a bad answer: an engine that dies takes a moment to say so."""
+    deadline_s = time.monotonic() + DYING_S
+    while True:
+        answer = http_probe.ask(base_url, endpoints.HEALTH)
+        if answer.status != 200 or time.monotonic() > deadline_s:
+            return answer
+        time.sleep(0.1)
+
+
+def _loading(base_url: str, health: http_probe.Answer) -> Result:
+    if health.status == 0:
+        return _failed("loading", f"nobody answers at {base_url} ({health.error}).")
+    return _failed("dying", f"/health answers {health.status}: {health.message()}")
+
+
+def _failed(verdict: str, msg: str, *, fix: str = "") -> Result:
+    return Result(failed=True, msg=msg, fix=fix, data={"verdict": verdict})

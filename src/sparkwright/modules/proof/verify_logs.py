@@ -1,0 +1,156 @@
+"""The `verify_logs` module."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from sparkwright.engines.vllm.logs import logs
+from sparkwright.engines.vllm.logs.log_text import lines_of
+from sparkwright.errors import Refused
+from sparkwright.host.containers import log_reading
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+from sparkwright.trust.patterns import why_not
+from sparkwright.trust.visible import one_line
+
+Verdict = Literal["proved", "disproved", "not found"]
+EVIDENCE_CHARS = 300
+#: of a line; the longest that an engine writes, its config dump, has 6 kB
+SEARCHED_CHARS = 1 << 13
+SAID = {True: "enabled", False: "disabled", None: "unknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One expectation, what became of it, and the line that shows it."""
+
+    check: str
+    verdict: Verdict
+    evidence: str
+
+
+class VerifyLogs(Module["VerifyLogs.Args"]):
+    """What the engine says of itself in the log of its last start is what the recipe expects.
+
+    Settings are read from the engine's own config dump, not from the flags that were asked for. Each check is proved,
+    disproved or not found: a line that is missing proves nothing, so what is not found fails unless log_unknown lets it pass.
+    A forbidden pattern that no line holds is proved only when the log holds a start of the engine.
+
+    Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null for unknown), checks (check, verdict,
+    evidence), version, cut (what was read of a log that is too long to be read whole; empty for the whole).
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        note: str = arg("why chunked prefill is on although the recipe would have it off", default="")
+        chunked_prefill: Literal["any", "enabled", "disabled"] = arg("what must be effective", default="any")
+        expect_log: list[str] = arg("regular expressions; a line must hold each", default_factory=list)
+        forbid_log: list[str] = arg("regular expressions; no line may hold one", default_factory=list)
+        log_unknown: Literal["fail", "pass"] = arg("what becomes of a check that is not found", default="fail")
+
+    def run(self, args: Args, context: Context) -> Result:
+        reader, watch = logs.Reader(), Watch([*args.expect_log, *args.forbid_log])
+        log = log_reading.StartLog(context.docker(), args.name)
+        for line in lines_of(log):
+            if reader.feed(line):
+                watch.forget()
+            watch.feed(line)
+        state = reader.finish()
+        checks = checks_of(args, state, watch.found, log.cut)
+        data = {
+            "state": state.to_json(),
+            "checks": [asdict(one) for one in checks],
+            "version": state.value("version"),
+            "cut": log.cut,
+        }
+        bad = [one for one in checks if one.verdict in wrong(args.log_unknown)]
+        if bad:
+            said = "; ".join(f"{one.check}: {one.verdict}" for one in bad)
+            return Result(
+                failed=True, msg=f"{_joined(said, log.cut)}.", data={**data, "evidence": [one.evidence for one in bad]}
+            )
+        open_ones = [f"{one.check}: {one.verdict}" for one in checks if one.verdict == "not found"]
+        return Result(msg=_joined(_sentence(state, args.note), *open_ones, log.cut), data=data)
+
+
+class Watch:
+    """The first line that holds each of some patterns. Raises Refused for what is none, or may take for ever."""
+
+    def __init__(self, patterns: list[str]) -> None:
+        self.found: dict[str, str] = {}
+        for pattern in patterns:
+            if reason := why_not(pattern):
+                raise Refused(f"'{one_line(pattern, at_most=EVIDENCE_CHARS)}' {reason}.")
+        self._all = {pattern: re.compile(pattern) for pattern in patterns}
+        self._open = dict(self._all)
+
+    def feed(self, line: str) -> None:
+        """Look at one line."""
+        line = line[:SEARCHED_CHARS]
+        for text in [text for text, pattern in self._open.items() if pattern.search(line)]:
+            self.found[text] = line[:EVIDENCE_CHARS]
+            del self._open[text]
+
+    def forget(self) -> None:
+        """Another start begins."""
+        self.found.clear()
+        self._open = dict(self._all)
+
+
+def wrong(log_unknown: str) -> tuple[Verdict, ...]:
+    """The verdicts that fail."""
+    return ("disproved",) if log_unknown == "pass" else ("disproved", "not found")
+
+
+def checks_of(args: VerifyLogs.Args, state: logs.EngineState, found: dict[str, str], cut: str = "") -> list[Check]:
+    """Every expectation with its verdict. found: the first line of each pattern that has one. cut: what of the log was
+    read when that is not the whole; then no line is proved to be absent. Pure."""
+    checks = [] if args.chunked_prefill == "any" else [_chunked_prefill(args.chunked_prefill, state)]
+    checks += [_expected(pattern, found.get(pattern)) for pattern in args.expect_log]
+    return checks + [_forbidden(pattern, found.get(pattern), state, cut) for pattern in args.forbid_log]
+
+
+def _chunked_prefill(expected: str, state: logs.EngineState) -> Check:
+    reading = state.reading("chunked_prefill")
+    is_now = SAID[reading.value]
+    verdict: Verdict = "not found" if reading.value is None else "proved" if is_now == expected else "disproved"
+    name = f"chunked prefill {expected}" + (f", is {is_now}" if verdict == "disproved" else "")
+    return Check(name, verdict, reading.evidence or "no config dump in the log")
+
+
+def _expected(pattern: str, line: str | None) -> Check:
+    name = f"a line holds {pattern!r}"
+    return Check(name, "not found", "no such line") if line is None else Check(name, "proved", line)
+
+
+def _forbidden(pattern: str, line: str | None, state: logs.EngineState, cut: str) -> Check:
+    name = f"no line holds {pattern!r}"
+    if line is not None:
+        return Check(name, "disproved", line)
+    if cut:
+        return Check(name, "not found", cut)
+    return Check(name, "proved", "no such line") if state.known else Check(name, "not found", "no start in the log")
+
+
+def _joined(*said: str) -> str:
+    return "; ".join(one for one in said if one)
+
+
+def _sentence(state: logs.EngineState, note: str) -> str:
+    def said(name: str, title: str) -> str:
+        value = state.value(name)
+        return f"{title} {'unknown' if value is None else 'on' if value else 'off'}"
+
+    tokens = state.value("kv_cache_tokens")
+    capacity = f"KV cache {tokens:,} tokens" if tokens else "KV cache unknown"
+    chunked = (
+        f"chunked prefill {note}"
+        if note and state.value("chunked_prefill")
+        else said("chunked_prefill", "chunked prefill")
+    )
+    return f"{chunked}, {said('prefix_caching', 'prefix caching')}, {capacity} (its own log)"

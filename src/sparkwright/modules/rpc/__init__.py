@@ -1,0 +1,1 @@
+"""Modules that only commands call, never a playbook."""

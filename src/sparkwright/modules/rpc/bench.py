@@ -1,0 +1,99 @@
+"""The `bench` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.host import evidence, measuring, server_key
+from sparkwright.host.module import Context, Module
+from sparkwright.host.records import cells
+from sparkwright.measure import lab
+from sparkwright.measure.lab import Target
+from sparkwright.measure.workload import Load
+from sparkwright.protocol.result import Result, arg
+
+
+class Bench(Module["Bench.Args"]):
+    """One cell of the lab: a load is sent to a server and measured, and the cell is kept on the host.
+
+    Prompts begin with fresh random text; every class of prompt lengths is warmed up first, uncounted. Tokens are counted from the
+    stream's usage. A cell that was finished before, in the same series, is not measured again.
+
+    Other traffic before it is inconclusive (exit 4). A cell with doubts (counters of the server that differ by more than 1 %,
+    prompts that a cache answered, a GPU held at a low clock) is told, and not kept: the next command measures it again.
+
+    Returns: cell (docs/lab.md; figures with units in their names), kept (whether it was measured before).
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        model: str = arg("the served name")
+        load: dict[str, Any] = arg("what to send: kind, and the numbers of that kind (docs/lab.md)")
+        series: str = arg("the experiment that it belongs to")
+        key: str = arg("the cell's name in its series")
+        arm: str = arg("what serves, as the experiment calls it", default="")
+        repetition: int = arg("of the same load on the same arm, from 1", default=1)
+        timeout_s: float = arg("the longest silence of a stream, seconds", default=600.0)
+        idle_s: float = arg("how long to wait for other requests to end, seconds", default=10.0)
+        api_key_secret: str = arg(
+            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
+        )
+
+    def run(self, args: Args, context: Context) -> Result:
+        wanted = _load(args.load)
+        if context.check:
+            return Result(msg=f"would measure {wanted.kind}")
+        kept = cells.read(context.state, args.series, args.key)
+        if kept is not None:
+            return Result(msg=f"measured before: {sentence(kept)}", data={"cell": kept, "kept": True})
+        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+        target = Target(
+            args.base_url,
+            args.model,
+            key,
+            counters=lambda: evidence.metrics(args.base_url, key)[0],
+            gpu_query=lambda: evidence.gpu_query(context),
+        )
+        with measuring.alone(context.state, context.run_id, "a benchmark", note=context.note):
+            measured = lab.run(
+                target,
+                wanted,
+                timeout_s=args.timeout_s,
+                idle_s=args.idle_s,
+                progress=lambda done, total: context.progress(done, total, text="requests done"),
+            )
+        about = {"key": args.key, "arm": args.arm, "repetition": args.repetition, "load": described(wanted)}
+        cell = {**about, **measured}
+        if cell["verdict"] == "measured":
+            cells.write(context.state, args.series, args.key, cell)
+        for doubt in (*cell["doubts"], *cell["notes"]):
+            context.note(doubt)
+        return Result(msg=sentence(cell), data={"cell": cell, "kept": False})
+
+
+def _load(data: dict[str, Any]) -> Load:
+    try:
+        return Load.from_json(data)
+    except (TypeError, ValueError) as error:
+        raise Refused(f"bench.load: {error}.") from None
+
+
+def described(wanted: Load) -> dict[str, Any]:
+    """The load as results keep it: how many prompts were given, not their words."""
+    return {**wanted.to_json(), "prompts": len(wanted.prompts)}
+
+
+def sentence(cell: dict[str, Any]) -> str:
+    """A cell in a line."""
+    if cell["verdict"] == "failed":
+        return f"every request failed: {'; '.join(cell['notes'])}"
+    one = cell["figures"]
+    doubt = f" ({cell['verdict']}: {'; '.join(cell['doubts'])})" if cell["doubts"] else ""
+    ttft = f", TTFT p50 {one['ttft_p50_ms']:.0f} ms" if "ttft_p50_ms" in one else ""
+    gap = f", largest gap {one['largest_gap_ms']:.0f} ms" if one["largest_gap_ms"] else ""
+    return f"{one['output_tok_per_s']:.1f} tok/s of {one['streams']} streams{ttft}{gap}{doubt}"

@@ -1,0 +1,59 @@
+"""The `doctor` module."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from dataclasses import dataclass
+
+from sparkwright.doctor.examine import examine, sentence
+from sparkwright.doctor.host import Host, Wanted
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+GIB = 2**30
+
+
+class Doctor(Module["Doctor.Args"]):
+    """What this host should be like before it serves, looked at one by one. Changes nothing, and needs no root.
+
+    Looks at: DGX OS and its update, memory, driver and firmware, kernel, Docker for this very login and at boot, container
+    toolkit and CDI specification, what a logout takes away, locale, names, earlyoom against the recipe, swap, disk, clock,
+    the server's port, Ollama, the image's platform. What can't be seen is `unknown`, never `ok`.
+
+    Returns: findings (check, verdict ok/warning/bad/unknown, evidence, fix: one command, source, mend), user, now_s (the host's
+    clock, seconds since the epoch). It never fails: the findings are the answer.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        host: str = arg("the host's name, for the commands that mend", default="")
+        recipe: str = arg("what it is to serve; empty: nothing", default="")
+        container: str = arg("the server's container", default="")
+        port: int = arg("the server's port; 0: none", default=0)
+        image: str = arg("the recipe's image", default="")
+        platforms: list[str] | None = arg("of the image, as the lock knows them; null: it does not", default=None)
+        utilization: float | None = arg("the share of memory that the engine takes", default=None)
+        reserve_gib: float = arg("memory that must stay free beside the engine, GiB", default=4.0)
+        ipc: str = arg("the container's --ipc", default="")
+        model_dir: str = arg("where the model lies", default="")
+        ollama: str = arg("what a deploy does with Ollama: unload, stop, leave", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        wanted = Wanted(
+            name=args.host,
+            recipe=args.recipe,
+            container=args.container,
+            port=args.port,
+            image=args.image,
+            platforms=None if args.platforms is None else tuple(args.platforms),
+            utilization=args.utilization,
+            reserve_bytes=int(args.reserve_gib * GIB),
+            ipc=args.ipc,
+            model_dir=args.model_dir,
+            ollama=args.ollama,
+        )
+        user = getpass.getuser()
+        found = examine(Host(context, user, wanted))
+        rows = [one.to_json() for one in found]
+        return Result(msg=sentence(found), data={"findings": rows, "user": user, "now_s": time.time()})

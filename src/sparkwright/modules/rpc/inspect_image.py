@@ -1,0 +1,75 @@
+"""The `inspect_image` module."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright.host.images import image_names, image_stream, loads
+from sparkwright.host.images.image_names import Name, digests_of
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+NOT_OURS = ("lo", "docker", "br-", "veth", "virbr")
+
+
+class InspectImage(Module["InspectImage.Args"]):
+    """What a host knows of an image, and how other hosts may reach it. Changes nothing, asks no registry.
+
+    Returns: present, id, digests, layers (hashes of their content), platform (the image's), size_bytes, host_platform,
+    free_bytes (where the engine stores images; null when that can't be seen), tools, addresses (the fastest network first),
+    impostor (the Id of an image that has the name and is not proved to be it), names (of all images here).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        ref: str = arg("repository:tag[@sha256:digest]")
+        ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
+
+    def run(self, args: Args, context: Context) -> Result:
+        from sparkwright.modules.image.docker_image import platform_of
+
+        api: Any = context.docker().api
+        name = Name.given(args.ref)
+        image = image_names.find(api, args.ref, args.ids)
+        tagged = "" if image else image_names.look(api, name.proved if name.digest else name.asked).get("Id", "")
+        data = {
+            "present": bool(image),
+            "impostor": tagged,
+            "id": image.get("Id", ""),
+            "digests": digests_of(image),
+            "layers": (image.get("RootFS") or {}).get("Layers") or [],
+            "platform": image_names.platform_of(image) if image else "",
+            "size_bytes": image.get("Size", 0),
+            "host_platform": platform_of(context.machine),
+            "free_bytes": _free_bytes(str(api.info().get("DockerRootDir") or "")),
+            "tools": image_stream.tools(),
+            "addresses": _addresses(),
+            "names": loads.names(api).to_json(),
+        }
+        return Result(msg="present" if image else "not on the host", data=data)
+
+
+def _free_bytes(folder: str) -> int | None:
+    for path in (Path(folder), *Path(folder).parents) if folder else ():
+        try:
+            return shutil.disk_usage(path).free
+        except OSError:
+            continue
+    return None
+
+
+def _addresses() -> list[str]:
+    """This host's IPv4 addresses on networks of its own, the fastest first: two Sparks' ConnectX before the office's."""
+    import psutil
+
+    stats = psutil.net_if_stats()
+    found: list[tuple[int, str]] = []
+    for name, rows in psutil.net_if_addrs().items():
+        up = stats.get(name)
+        if up is None or not up.isup or name.startswith(NOT_OURS):
+            continue
+        found += [(-up.speed, row.address) for row in rows if row.family.name == "AF_INET"]
+    return [address for _, address in sorted(found)]

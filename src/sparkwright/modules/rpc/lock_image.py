@@ -1,0 +1,104 @@
+"""The `lock_image` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.vllm import image as engine_image
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.images import image_names, registry_client
+from sparkwright.host.images.image_names import Name, digests_of
+from sparkwright.host.images.registry_errors import NotThere, RegistryDown
+from sparkwright.host.module import Context, Module
+from sparkwright.modules.image import docker_image
+from sparkwright.protocol.result import Result, arg
+
+
+class LockImage(Module["LockImage.Args"]):
+    """Ask the registry what a tag means now: its digest, and a manifest for each platform. Pulls nothing.
+
+    The registry's own API is asked for the depth (with docker's credentials), and the Docker Engine when the API can't be
+    reached from here: then manifests, engine_version, created and size_bytes are unknown. When nobody answers, or the tag is
+    gone, an image of that tag on the host is taken, and it says so.
+
+    Returns: digest, platforms, manifests (platform, digest, config, size_bytes), engine_version, created, size_bytes (null
+    where not known), gone (whether the pinned digest is no longer in the registry; null when that was not asked).
+
+    Refused when the image has nothing for this host's platform. Fails when the tag is not there, or nobody answers, and the
+    host has no such image.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        ref: str = arg("repository:tag")
+        mirror: str = arg("a registry that holds copies, as HOST[:PORT]; asked when the tag's own is down", default="")
+        pinned: str = arg("the digest that the lock holds: is it still in the registry?", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        api: Any = context.docker().api
+        platform = docker_image.platform_of(context.machine)
+        try:
+            entry = self._of_registry(api, args, platform, context)
+        except (NotThere, RegistryDown) as error:
+            local = self._of_host(api, args.ref)
+            if local is None:
+                raise
+            context.note(f"{error.message} Took what the host has: {local['digest']}")
+            return Result(msg=local["digest"], data=local)
+        docker_image.refuse_other_platforms(entry["platforms"], args.ref, platform)
+        gone = _gone(api, args) if args.pinned and args.pinned != entry["digest"] else None
+        return Result(msg=entry["digest"], data={**entry, "gone": gone})
+
+    @staticmethod
+    def _of_registry(api: Any, args: Args, platform: str, context: Context) -> dict[str, Any]:
+        name = Name.given(args.ref)
+        try:
+            return _deep(api, name, platform, context)
+        except RegistryDown as error:
+            if not args.mirror:
+                raise
+            context.note(f"{error.message} Asking the mirror {args.mirror}, whose tag may be older.")
+            return _deep(api, name.at(args.mirror), platform, context)
+
+    @staticmethod
+    def _of_host(api: Any, ref: str) -> dict[str, Any] | None:
+        """The entry of an image that is on the host, when the engine noted its digest at a pull."""
+        image = image_names.find(api, ref)
+        repository = Name.parse(ref).repository
+        own = [one.partition("@")[2] for one in image.get("RepoDigests") or () if one.startswith(f"{repository}@")]
+        digests = own or digests_of(image)
+        if not digests:
+            return None
+        return {
+            "digest": digests[0],
+            "platforms": [image_names.platform_of(image)],
+            "manifests": [],
+            "engine_version": engine_image.version_of(image.get("Config") or {}),
+            "created": image.get("Created"),
+            "size_bytes": None,
+            "gone": None,
+        }
+
+
+def _deep(api: Any, name: Name, platform: str, context: Context) -> dict[str, Any]:
+    """What the registry's API says; with less depth what the engine says of it, where the API can't be reached from here."""
+    if not context.machine.sandbox:
+        try:
+            return registry_client.open_registry(api, name).entry(platform)
+        except RegistryDown:
+            pass  # the engine may have a proxy, a mirror or certificates of its own
+    found = docker_image.asked_of_registry(api, name)
+    return {**found, "manifests": [], "engine_version": None, "created": None, "size_bytes": None}
+
+
+def _gone(api: Any, args: LockImage.Args) -> bool | None:
+    """Whether the registry has lost the pinned digest; None when it does not say."""
+    name = Name.parse(args.ref)
+    try:
+        docker_image.asked_of_registry(api, Name(name.repository, name.tag, args.pinned))
+    except NotThere:
+        return True
+    except SparkwrightError:
+        return None
+    return False

@@ -1,0 +1,99 @@
+"""The `lock_model` module."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engines.vllm.architecture.architecture import essence
+from sparkwright.errors import Failed
+from sparkwright.host.models import hub, hub_info
+from sparkwright.host.models.hub import Source
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+from sparkwright.trust import bounds
+from sparkwright.trust.model_files import why_not_a_revision, why_not_an_id
+from sparkwright.trust.visible import one_line
+
+COMMIT_DIGITS = 40
+
+
+class LockModel(Module["LockModel.Args"]):
+    """Ask the hub what a branch means now: its commit and its files with their hashes. Downloads nothing.
+
+    When the hub does not answer, and `or_here` allows it, the copy on the host is taken if every file of it was proved and
+    has not changed since; it says so, and with which commit.
+
+    Returns: commit, config (what tells the model's kind, of its config.json), files (path, size_bytes, sha256, blob_id).
+
+    Fails: no such model or revision, gated (says where to accept the licence), hub down and no whole copy here.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        id: str = arg("the model's name on the hub")
+        revision: str = arg("branch, tag or commit", default="main")
+        allow: list[str] = arg("only files that match one of these patterns", default_factory=list)
+        ignore: list[str] = arg("no files that match one of these patterns", default_factory=list)
+        token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
+        or_here: bool = arg("take the host's whole copy when the hub does not answer", default=False)
+
+    def run(self, args: Args, context: Context) -> Result:
+        try:
+            data = _of_hub(args, context)
+        except hub.HubDown as error:
+            copy = _whole_copy(args, context) if args.or_here else None
+            if copy is None:
+                raise
+            context.note(f"{error.message} Took the whole copy on this host: {copy.folder}, commit {copy.commit}.")
+            data = {"commit": copy.commit, "config": _config_here(copy.folder), "files": copy.entries()}
+        total = sum(one["size_bytes"] for one in data["files"])
+        msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {total / 1e9:.2f} GB"
+        return Result(msg=msg, data=data)
+
+
+def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
+    for text, why_not in ((args.id, why_not_an_id), (args.revision, why_not_a_revision)):
+        reason = why_not(text)
+        if reason:
+            raise Failed(f"'{one_line(text, at_most=80)}' {reason}.")
+    source = Source(context.machine.hub_url, args.id, args.revision, context.secrets.get(args.token_secret))
+    found = hub_info.entry(source, lambda path: _chosen(path, args.allow, args.ignore))
+    row = next((one for one in found["files"] if one["path"] == hub.CONFIG), None)
+    config = hub_info.config(replace(source, commit=found["commit"]), row) if row else None
+    return {"commit": found["commit"], "config": config and essence(config), "files": found["files"]}
+
+
+def _whole_copy(args: LockModel.Args, context: Context) -> Manifest | None:
+    """The one copy of this model here that is whole; none when two commits could be meant."""
+    copies = [
+        one
+        for one in Manifest.all(context.state)
+        if one.about.get("id") == args.id
+        and one.is_whole()
+        and (not _is_commit(args.revision) or one.commit == args.revision)
+    ]
+    return copies[0] if len({one.commit for one in copies}) == 1 else None
+
+
+def _is_commit(revision: str) -> bool:
+    return len(revision) == COMMIT_DIGITS and set(revision) <= set("0123456789abcdef")
+
+
+def _config_here(folder: Path) -> dict[str, Any] | None:
+    try:
+        return essence(bounds.config_of(folder / hub.CONFIG))
+    except (OSError, ValueError):
+        return None
+
+
+def _chosen(path: str, allow: list[str], ignore: list[str]) -> bool:
+    return (not allow or _matches(path, allow)) and not _matches(path, ignore)
+
+
+def _matches(path: str, patterns: list[str]) -> bool:
+    """A name with brackets is its own pattern too."""
+    return path in patterns or any(fnmatch.fnmatch(path, pattern) for pattern in patterns)

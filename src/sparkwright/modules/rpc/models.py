@@ -1,0 +1,25 @@
+"""The `models` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwright.host.models import model_folders
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result
+
+
+class Models(Module["Models.Args"]):
+    """What models this host holds: every folder that sparkwright proved, with who uses it. Changes nothing.
+
+    Returns: models, each with dir, id, commit, files, size_bytes (on the disk), changed (files not as they were proved),
+    used_by (containers, running or not, that mount it).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        pass
+
+    def run(self, args: Args, context: Context) -> Result:
+        found = [one.to_json() for one in model_folders.found(context)]
+        return Result(msg=f"{len(found)} models", data={"models": found})

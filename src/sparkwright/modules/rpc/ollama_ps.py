@@ -1,0 +1,39 @@
+"""The `ollama_ps` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwright.host.module import Context, Module
+from sparkwright.host.ollama import ollama_models
+from sparkwright.protocol.result import Result, arg
+
+
+class OllamaPs(Module["OllamaPs.Args"]):
+    """What the Ollamas of the host hold in memory, and what each runs as. Nothing is changed; no Ollama at all is fine.
+
+    Returns: models (name, size_bytes or null, url, kind, place), present, hanging (what does not answer: it loads a model, or
+    hangs).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        timeout_s: float = arg("how long each may take to answer, seconds", default=5.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        seen = ollama_models.look(context, timeout_s=args.timeout_s)
+        rows = [
+            {
+                "name": one.model.name,
+                "size_bytes": one.model.size_bytes,
+                "url": one.place.url,
+                "kind": one.place.kind,
+                "place": one.place.name,
+            }
+            for one in seen.held
+        ]
+        said = [f"{one.model.name}, {one.model.size_text} ({one.place})" for one in seen.held]
+        said += [f"{place} does not answer: it loads a model, or hangs" for place in seen.hanging]
+        idle = f"no model in memory ({', '.join(map(str, seen.present))})" if seen.present else "no Ollama runs here"
+        data = {"models": rows, "present": list(map(str, seen.present)), "hanging": list(map(str, seen.hanging))}
+        return Result(msg="; ".join(said) or idle, data=data)

@@ -1,0 +1,133 @@
+"""The `prune_images` module."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.host.images import image_names
+from sparkwright.host.images.image_names import Name
+from sparkwright.host.module import Context, StateModule
+from sparkwright.protocol.result import Change, arg
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image on the host. frees_bytes: what removing it alone gives back; layers that others use stay.
+
+    kept: why it stays; empty when it may go.
+    """
+
+    id: str
+    names: tuple[str, ...]
+    frees_bytes: int
+    kept: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "names": list(self.names), "frees_bytes": self.frees_bytes, "kept": self.kept}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """images: those this is about, the largest first."""
+
+    images: tuple[Image, ...] = field(default=())
+
+
+class PruneImages(StateModule["PruneImages.Args", Found]):
+    """Images that nothing needs are removed, and the disk has their room again.
+
+    Never removed: an image that a container uses, running or not; the image of the last good state, which a roll back goes
+    to; one that the lock pins for this host. The engine is never told to force: it refuses too when a container turns up.
+
+    Returns: images (id, names, frees_bytes, kept), freed_bytes (what would be, in check mode).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        repositories: list[str] = arg("only images of these repositories; [] for all", default_factory=list)
+        pinned: dict[str, list[str]] = arg(
+            "repository:tag@digest that must stay, with the Ids that the lock allows for it", default_factory=dict
+        )
+        only: list[str] | None = arg("the Ids that were agreed on; all that may go if not given", default=None)
+
+    def read(self, args: Args, context: Context) -> Found:
+        api: Any = context.docker().api
+        why = {**_pinned(api, args), **_last_good(api, context), **_used(api)}
+        unique = _unique_bytes(api)
+        found = []
+        for row in api.images():
+            names = [
+                one for one in [*(row.get("RepoTags") or ()), *(row.get("RepoDigests") or ())] if "<none>" not in one
+            ]
+            if args.repositories and not {Name.parse(one).repository for one in names} & set(args.repositories):
+                continue
+            frees = unique.get(row["Id"], row.get("Size") or 0)
+            found.append(Image(row["Id"], tuple(names), frees, why.get(row["Id"], "")))
+        return Found(tuple(sorted(found, key=lambda one: -one.frees_bytes)))
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        return [Change(_title(one), one.id, None, "nothing uses it") for one in self._going(args, found)]
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        going = self._going(args, found)
+        freed = sum(one.frees_bytes for one in going)
+        rows = [one.to_json() for one in found.images]
+        return {"images": rows, "freed_bytes": freed, "msg": f"{len(going)} images, {freed / 1e9:.1f} GB"}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        from docker.errors import APIError, NotFound
+
+        api: Any = context.docker().api
+        for one in self._going(args, found):
+            for name in one.names or (one.id,):
+                try:
+                    api.remove_image(name)
+                except NotFound:
+                    continue  # its last tag took the digest with it
+                except APIError as error:
+                    raise Failed(f"the engine keeps {name}: {error.explanation or error}") from None
+        return {}
+
+    @staticmethod
+    def _going(args: Args, found: Found) -> list[Image]:
+        return [one for one in found.images if not one.kept and (args.only is None or one.id in args.only)]
+
+
+def _used(api: Any) -> dict[str, str]:
+    """Images by Id that a container was made from."""
+    return {row["ImageID"]: f"in use by {row['Names'][0].lstrip('/')}" for row in api.containers(all=True)}
+
+
+def _last_good(api: Any, context: Context) -> dict[str, str]:
+    spec = (context.state.read("verified") or {}).get("spec") or {}
+    wanted = {spec["image"]: spec.get("image_ids") or []} if spec.get("image") else {}
+    return dict.fromkeys(_ids(api, wanted), "the last good state")
+
+
+def _pinned(api: Any, args: PruneImages.Args) -> dict[str, str]:
+    return dict.fromkeys(_ids(api, args.pinned), "pinned in spark.lock")
+
+
+def _ids(api: Any, wanted: Mapping[str, Collection[str]]) -> Iterator[str]:
+    for ref, ids in wanted.items():
+        image = image_names.find(api, ref, ids)
+        if image:
+            yield str(image["Id"])
+
+
+def _unique_bytes(api: Any) -> dict[str, int]:
+    """What each image holds alone, as the engine counts it; empty where it can't."""
+    from docker.errors import APIError
+
+    try:
+        rows = api.df().get("Images") or ()
+    except APIError:
+        return {}
+    return {row["Id"]: row["Size"] - max(row.get("SharedSize") or 0, 0) for row in rows}
+
+
+def _title(one: Image) -> str:
+    return one.names[0] if one.names else f"image {one.id[7:19]}"

@@ -1,0 +1,68 @@
+"""The `remove_model` module."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Exit, Failed
+from sparkwright.host.models import model_folders
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.module import Context, StateModule
+from sparkwright.protocol.result import Change, arg
+
+
+class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
+    """A model's files are gone from this host: those that sparkwright proved there, and what transfers left.
+
+    Files of others in the same folder stay, and are counted; so does what a link in it leads to elsewhere. A folder that any
+    container mounts, running or not, is refused: the server that was set aside needs its model to come back.
+
+    Returns: dir, freed_bytes, left (files of others that are still there).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        dir: str = arg("the folder; ~ is the user's home")
+
+    def read(self, args: Args, context: Context) -> Manifest:
+        manifest = Manifest.of(context.state, context.machine.expand(args.dir))
+        users = [
+            user for one in model_folders.found(context) if one.dir == str(manifest.folder) for user in one.used_by
+        ]
+        if users:
+            error = Failed(f"{manifest.folder} is used by {', '.join(users)}.", fix="Remove the container first.")
+            error.exit = Exit.REFUSED
+            raise error
+        return manifest
+
+    def differences(self, args: Args, found: Manifest) -> list[Change]:
+        there = [path for path in model_folders.own_files(found) if path.exists()]
+        size = model_folders.on_disk(found)
+        return [Change(str(found.folder), f"{len(there)} files, {size / 1e9:.2f} GB", None)] if there or size else []
+
+    def describe(self, args: Args, found: Manifest) -> dict[str, Any]:
+        return {"dir": str(found.folder), "freed_bytes": 0, "left": 0}
+
+    def act(self, args: Args, found: Manifest, changes: list[Change], context: Context) -> dict[str, Any]:
+        freed = model_folders.on_disk(found)
+        for part in model_folders.kept_by_transfers(found.folder):
+            shutil.rmtree(part, ignore_errors=True)
+        for path in model_folders.own_files(found):
+            path.unlink(missing_ok=True)
+        for folder in sorted((one for one in found.folder.rglob("*") if one.is_dir()), reverse=True):
+            _remove_when_empty(folder)
+        _remove_when_empty(found.folder)
+        found.forget()
+        left = sum(1 for one in found.folder.rglob("*") if one.is_file()) if found.folder.exists() else 0
+        others = f"; {left} files of others stay" if left else ""
+        return {"freed_bytes": freed, "left": left, "msg": f"{freed / 1e9:.2f} GB freed{others}"}
+
+
+def _remove_when_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        pass

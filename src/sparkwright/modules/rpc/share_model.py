@@ -1,0 +1,66 @@
+"""The `share_model` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.host.models import peer
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+from sparkwright.trust.model_files import checked
+
+
+class ShareModel(Module["ShareModel.Args"]):
+    """Hand a model that was proved here to other hosts, for one copy: over HTTP on this host's own addresses, with a token.
+
+    The process ends when all readers are done, or two minutes after the last question. `invoke models.copy` uses it, and
+    `hf_model: {from: HOST}`.
+
+    Returns: urls (the fastest link first), dir, size_bytes.
+
+    Fails: the model is not here as the lock has it (names what is missing).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        id: str = arg("the model's name on the hub")
+        commit: str = arg("the commit, 40 hex digits")
+        files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each, from the lock")
+        dir: str = arg("the folder; ~ is the user's home")
+        readers: int = arg("how many hosts will copy it", default=1)
+        bind: str = arg("the address to listen on; empty: all of this host's", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        checked(args.files, f"the list of files of {args.id}")
+        token = context.secrets.get(peer.TOKEN)
+        if token is None:
+            raise Failed(f"no token to hand {args.id} out with.", fix="Use `invoke models.copy`.")
+        size = sum(file["size_bytes"] for file in args.files)
+        manifest, missing = self._whole(args, context)
+        if missing:
+            some = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+            fix = "Deploy that host first, or copy from another."
+            raise Failed(f"{args.id} is not whole in {manifest.folder}: {some}.", fix=fix)
+        manifest.save()
+        if context.check:
+            return Result(msg=f"{args.id} is whole in {manifest.folder}")
+        here = (args.id, args.commit)
+        port = peer.hand_out(context.machine, manifest.folder, here, args.files, token, args.readers, args.bind)
+        urls = [f"http://{one}:{port}" for one in ([args.bind] if args.bind else peer.addresses())]
+        msg = f"{args.id} is handed out from {manifest.folder}"
+        return Result(msg=msg, data={"urls": urls, "dir": str(manifest.folder), "size_bytes": size})
+
+    @staticmethod
+    def _whole(args: Args, context: Context) -> tuple[Manifest, list[str]]:
+        """The folder that holds all of it: the named one, or another that this commit was proved in."""
+        here = Manifest.of(context.state, context.machine.expand(args.dir))
+        missing = here.prove(args.files)
+        if missing:
+            for other in Manifest.all(context.state):
+                same = (other.about.get("id"), other.commit) == (args.id, args.commit)
+                if same and all(other.knows(file) for file in args.files):
+                    return other, []
+        return here, missing

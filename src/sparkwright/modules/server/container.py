@@ -1,0 +1,180 @@
+"""The `container` module."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.host import server_key
+from sparkwright.host.containers import container_options, containers
+from sparkwright.host.images import image_names
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import good_states
+from sparkwright.modules.image.docker_image import platform_of
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.result import Change, arg
+
+#: files of a model that no engine reads
+FOR_PEOPLE = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|LICEN[CS]E[^/]*|NOTICE[^/]*)$", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """spec: with its key by fingerprint. container and image: inspects, empty when there is none. verified_id: of the last
+    verified container.
+
+    model: what that one was verified with: commit, and files with their hashes.
+    """
+
+    spec: ContainerSpec
+    container: dict[str, Any]
+    image: dict[str, Any]
+    verified_id: str
+    model: Mapping[str, Any]
+
+    @property
+    def running(self) -> bool:
+        return bool(self.container and self.container["State"]["Running"])
+
+
+class Container(StateModule["Container.Args", Found]):
+    """The server's container is what the spec says, and runs.
+
+    It compares what runs with the spec, field by field, over what the image brings, and creates and starts what is missing, from
+    the image that is proved to be the spec's (see `docker_image`). A new container starts with the restart policy `no`;
+    `grant_restart` gives it the spec's once it is verified. A container that differs is never replaced silently: set it aside
+    first.
+
+    Returns: differs, running, exists, verified (proved once, and the policy granted), drift (fields), id.
+
+    Fails when a container of this name differs and was not set aside, when the image is not there, when the port is taken (it
+    says by what), when the engine has no GPU runtime. What a refused start leaves behind is removed.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        spec: dict[str, Any] = arg("the container, as `container` in scope holds it")
+        model: dict[str, Any] = arg(
+            "the model it is to serve, commit and files; compared with what it was verified with. Empty: not compared",
+            default_factory=dict,
+        )
+
+    def read(self, args: Args, context: Context) -> Found:
+        client = context.docker()
+        container = containers.inspect(client, args.spec["name"]) or {}
+        image = containers.image_of(client, container) if container else {}
+        good = good_states.last(context.state)
+        spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
+        return Found(spec, container, image, str(good.get("container_id", "")), good.get("model") or {})
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        if not found.container:
+            return [Change("container", None, found.spec.name, "there is none")]
+        changes = drift(args.model, found)
+        if not changes and not found.running:
+            return [Change("state", found.container["State"]["Status"], "running", "it is stopped")]
+        return changes
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        changes = [dataclasses.asdict(one) for one in drift(args.model, found)] if found.container else []
+        granted = bool(found.container) and found.container["HostConfig"]["RestartPolicy"]["Name"] == found.spec.restart
+        known = bool(found.container) and found.container["Id"] == found.verified_id
+        differs = not found.container or bool(changes)
+        return {
+            "exists": bool(found.container),
+            "running": found.running,
+            "differs": differs,
+            "verified": found.running and granted and known and not differs,
+            "drift": changes,
+            "id": found.container.get("Id", ""),
+            "msg": _sentence(found, changes),
+        }
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        from docker.errors import APIError
+
+        spec = ContainerSpec.from_json(args.spec)
+        client: Any = context.docker()
+        if found.container and changes[0].field != "state":
+            fields = ", ".join(change.field for change in changes)
+            raise Failed(
+                f"container {spec.name} differs ({fields}).", fix="Set it aside first (module `stop_and_keep`)."
+            )
+        created = ""
+        try:
+            if not found.container:
+                created = _create(spec, context)
+            client.api.start(spec.name)
+        except APIError as error:
+            if created:
+                client.api.remove_container(created, force=True)
+            raise containers.refused_start(error, context.machine, client, spec.ports) from None
+        now = containers.inspect(client, spec.name) or {}
+        return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
+
+
+def _create(spec: ContainerSpec, context: Context) -> str:
+    """Create the container of the image that is proved to be the spec's; returns its id.
+
+    Raises Failed, and leaves no container, when there is no such image, or its name came to mean another one meanwhile.
+    """
+    api: Any = context.docker().api
+    image = image_names.find(api, spec.image, spec.image_ids, platform_of(context.machine))
+    if not image:
+        raise Failed(f"{spec.image} is not on the host, or not proved to be it.", fix="`invoke deploy` pulls it.")
+    config = container_options.create_arguments(spec)
+    config["Image"] = image_names.name_of(api, spec.image, image["Id"])
+    if spec.server_key:
+        config["HostConfig"]["Mounts"] = [_key_mount(spec, image, context)]
+    created: str = api.create_container_from_config(config, spec.name)["Id"]
+    took = api.inspect_container(created)["Image"]
+    if took != image["Id"]:
+        api.remove_container(created, force=True)
+        raise Failed(
+            f"{config['Image']} came to mean {took} while {spec.name} was created from it.",
+            fix="Give the command again.",
+        )
+    return created
+
+
+def _key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> dict[str, Any]:
+    """The server's key as a file, made for the user that will read it."""
+    api: Any = context.docker().api
+    user = str((image.get("Config") or {}).get("User") or "")
+    owner = server_key.readable_by_its_owner(user, api.info().get("SecurityOptions") or ())
+    return server_key.mount(spec, context, everyone=not owner)
+
+
+def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
+    """What of the container is not as it should be, and the weights it holds in memory when they are another revision's.
+
+    model: the one it is to serve, commit and files.
+    """
+    changes = container_options.differences(found.spec, found.container, found.image)
+    wanted, has = model.get("commit"), found.model.get("commit")
+    if not wanted or not has or wanted == has or found.container.get("Id") != found.verified_id:
+        return changes
+    before, after = _read_by_the_engine(found.model), _read_by_the_engine(model)
+    if before == after:
+        return changes
+    count = sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
+    why = f"{count} files that the engine reads differ; it holds the older ones in memory"
+    return [*changes, Change("model revision", has[:12], wanted[:12], why)]
+
+
+def _read_by_the_engine(model: Mapping[str, Any]) -> dict[str, str]:
+    """Hashes of a model's files, without those that are for people only."""
+    files = model.get("files") or []
+    return {one["path"]: one["sha256"] or one["blob_id"] for one in files if not FOR_PEOPLE.search(one["path"])}
+
+
+def _sentence(found: Found, drift: list[dict[str, Any]]) -> str:
+    if not found.container:
+        return "there is none yet"
+    if drift:
+        return f"differs in {', '.join(one['field'] for one in drift)}"
+    return "as the recipe says" if found.running else f"as the recipe says, but {found.container['State']['Status']}"

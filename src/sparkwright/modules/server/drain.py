@@ -1,0 +1,85 @@
+"""The `drain` module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sparkwright.engines.vllm import endpoints
+from sparkwright.host import http_probe
+from sparkwright.host.containers import containers
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+POLL_S = 0.2
+
+
+class Drain(Module["Drain.Args"]):
+    """The requests that the server is answering may end before it is stopped, as long as that takes at most drain_s.
+
+    vLLM can't be told to take no new requests, so a busy server may never be idle: after drain_s it goes on and says how many
+    requests are cut. A server that tells nothing of its requests is not waited for, and that is said.
+
+    In check mode it says what a restart costs: the requests running now and how long the last start took.
+
+    Returns: running (requests, running and waiting, at the end; null when not known), waited_s.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        drain_s: float = arg("how long requests may take to end, seconds; 0 waits for none", default=30.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        container = containers.inspect(context.docker(), args.name)
+        if container is None or not container["State"]["Running"]:
+            return Result(msg="no server runs", data={"running": 0, "waited_s": 0.0})
+        url = containers.url_of(container)
+        if context.check:
+            running = requests_of(url)
+            return Result(msg=_cost(running, context), data={"running": running, "waited_s": 0.0})
+        started_s = time.monotonic()
+        while True:
+            running = requests_of(url)
+            waited_s = time.monotonic() - started_s
+            if not running or waited_s >= args.drain_s:
+                break
+            context.progress(0, running, text=f"requests to end, {waited_s:.0f} of {args.drain_s:g} s")
+            time.sleep(min(POLL_S, max(0.0, args.drain_s - waited_s)))
+        return Result(msg=_ended(running, waited_s), data={"running": running, "waited_s": round(waited_s, 1)})
+
+
+def requests_of(url: str) -> int | None:
+    """Requests a server runs or has waiting; None when its metrics say nothing of them."""
+    answer = http_probe.ask(url, endpoints.METRICS, timeout_s=3) if url else None
+    if answer is None or answer.status != 200:
+        return None
+    found = endpoints.counters(answer.body.decode(errors="replace"))
+    if endpoints.RUNNING not in found:
+        return None
+    return int(found[endpoints.RUNNING] + found.get(endpoints.WAITING, 0))
+
+
+def _ended(running: int | None, waited_s: float) -> str:
+    if running is None:
+        return "the server does not say how many requests it runs; those are cut"
+    if running == 0:
+        return "no request runs" + (f", after {waited_s:.1f} s" if waited_s >= 0.5 else "")
+    return f"{_requests(running)} cut after {waited_s:.0f} s"
+
+
+def _cost(running: int | None, context: Context) -> str:
+    ready_s = ((context.state.read("verified") or {}).get("measured") or {}).get("ready_s")
+    long = (
+        f"about {_minutes(ready_s)} (as its last start)" if ready_s else "how long is not known (no start was measured)"
+    )
+    now = f"{_requests(running)} running now" if running is not None else "how many requests run now is not known"
+    return f"this restarts the server: {long}, {now}"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} minutes"
+
+
+def _requests(count: int) -> str:
+    return f"{count} request{'' if count == 1 else 's'}"

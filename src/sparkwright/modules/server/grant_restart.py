@@ -1,0 +1,103 @@
+"""The `grant_restart` module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.host import server_key
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint
+from sparkwright.host.models import kept_files
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import good_states, history
+from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.result import Change, arg
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Inspects, empty when there is none; verified: the last good state."""
+
+    current: dict[str, Any]
+    previous: dict[str, Any]
+    verified: dict[str, Any]
+
+
+class GrantRestart(StateModule["GrantRestart.Args", Found]):
+    """A server that was proved gets its restart policy; it becomes the last good state, and the older one goes.
+
+    Call it only after verification: the last good state is what a roll back goes to. What it holds of the memory is written
+    down with it, so that a later stop can be told to have given it back.
+
+    Returns: container_id. Fails when the container is not there or does not run.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        spec: dict[str, Any] = arg("the container, as `container` in scope holds it")
+        model: dict[str, Any] = arg("id and commit of the model it serves", default_factory=dict)
+        serve: dict[str, Any] = arg(
+            "what making it again needs beside: served_name, utilization, ready_s, tok_per_s, stop_timeout_s",
+            default_factory=dict,
+        )
+        measured: dict[str, Any] = arg("figures of the verification, with units in their names", default_factory=dict)
+        changed: list[Any] = arg("what differed from the server before, for the history", default_factory=list)
+        what: str = arg("what the history calls it", default="verified")
+        why: str = arg("why it was started anew, for the history, where no change was asked for", default="")
+
+    def read(self, args: Args, context: Context) -> Found:
+        client, name = context.docker(), args.spec["name"]
+        return Found(
+            containers.inspect(client, name) or {},
+            containers.inspect(client, name + containers.PREVIOUS) or {},
+            context.state.read("verified") or {},
+        )
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        changes = []
+        policy = found.current["HostConfig"]["RestartPolicy"]["Name"] if found.current else None
+        if policy != args.spec["restart"]:
+            changes.append(Change("restart", policy, args.spec["restart"], "earned: it is verified"))
+        if found.current.get("Id") != found.verified.get("container_id"):
+            before = (found.verified.get("container_id") or "")[:12] or None
+            changes.append(Change("last good state", before, found.current.get("Id", "")[:12]))
+        if found.previous:
+            changes.append(Change("previous container", found.previous["Name"].lstrip("/"), None))
+        return changes
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        return {"container_id": found.current.get("Id", "")}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        from sparkwright.errors import Failed
+
+        client, name = context.docker(), args.spec["name"]
+        if not found.current or not found.current["State"]["Running"]:
+            raise Failed(
+                f"container {name} does not run any more.", fix=f"On the host: `docker logs --tail 50 {name}`."
+            )
+        good = self._good(args, found, context)
+        good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
+        containers.set_policy(client, name, args.spec["restart"])
+        if found.previous:
+            client.api.remove_container(name + containers.PREVIOUS, force=True)
+        context.state.remove("previous")
+        server_key.tidy(context, name)
+        if args.model.get("dir"):
+            kept_files.forget(context.machine.expand(args.model["dir"]))
+        about = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
+        more = {"container_id": found.current["Id"], "changed": args.changed, "measured": args.measured}
+        more |= {"why": args.why} if args.why else {}
+        history.append(context, args.what, **about, **more)
+        return {}
+
+    @staticmethod
+    def _good(args: Args, found: Found, context: Context) -> dict[str, Any]:
+        held = footprint.held_now(context) or footprint.recorded(context, found.current["Id"])
+        spec = server_key.resolved(ContainerSpec.from_json(args.spec), context)
+        kept = {"server_key": spec.server_key} if spec.server_key else {}
+        about = {"spec": {**args.spec, **kept}, "model": args.model, "serve": args.serve, "measured": args.measured}
+        ids = {"container_id": found.current["Id"], "restart_count": found.current.get("RestartCount", 0)}
+        return {**about, **ids, "held_bytes": held, "run": context.run_id, "since": time.time()}

@@ -1,0 +1,62 @@
+"""The `grant_restart_previous` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.host.containers import containers
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import good_states, history
+from sparkwright.protocol.result import Change, arg
+
+
+class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, Any]]):
+    """The old server that was put back, and proved again, has the restart policy that it had; the swap is over.
+
+    Returns: container_id. Fails when it does not run.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        restart: str = arg("the policy that `restore_previous` returned", default="no")
+        why: str = arg("why it was put back, for the history", default="")
+        what: str = arg("what the history calls it", default="put back")
+
+    def read(self, args: Args, context: Context) -> dict[str, Any]:
+        return containers.inspect(context.docker(), args.name) or {}
+
+    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
+        policy = found["HostConfig"]["RestartPolicy"]["Name"] if found else None
+        return [Change("restart", policy, args.restart, "it is proved again")] if policy != args.restart else []
+
+    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
+        return {"container_id": found.get("Id", "")}
+
+    def run(self, args: Args, context: Context) -> Any:
+        result = super().run(args, context)
+        if not context.check:
+            context.state.remove("previous")
+            history.append(context, args.what, **_served(result.data["container_id"], context), why=args.why)
+        return result
+
+    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        from sparkwright.errors import Failed
+
+        if not found or not found["State"]["Running"]:
+            raise Failed(
+                f"container {args.name} does not run.", fix=f"On the host: `docker logs --tail 50 {args.name}`."
+            )
+        containers.set_policy(context.docker(), args.name, args.restart)
+        return {}
+
+
+def _served(container_id: str, context: Context) -> dict[str, Any]:
+    """What serves again, for the history; no more than its container where it was never verified."""
+    good = good_states.last(context.state)
+    if good.get("container_id") != container_id:
+        return {"container_id": container_id}
+    model = good.get("model") or {}
+    about = {"image": good["spec"].get("image"), "model": model.get("id"), "commit": model.get("commit")}
+    return {"container_id": container_id, **about}

@@ -1,0 +1,34 @@
+"""The `incident` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkwright.host.module import Context, Module
+from sparkwright.host.records import incidents
+from sparkwright.protocol.result import Result, arg
+
+
+class Incident(Module["Incident.Args"]):
+    """What there is to know of a server that failed is kept on the host, before it is removed.
+
+    Its log and inspect, meminfo, the table of who holds the memory, the kernel's lines, the containers, nvidia-smi, the plan and
+    the events. `invoke incident --host H` fetches it. Secrets become dots.
+
+    Returns: incident (its id), folder.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        why: str = arg("what failed, a sentence", default="")
+
+    def run(self, args: Args, context: Context) -> Result:
+        if context.check:
+            return Result(msg="what there is to know would be kept")
+        folder = incidents.save(context, args.name, args.why)
+        return Result(
+            msg=f"`invoke incident` fetches {folder.name}", data={"incident": folder.name, "folder": str(folder)}
+        )

@@ -1,0 +1,84 @@
+"""The `last_good` module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.vllm.flags.flags import DEFAULT_MEMORY_UTILIZATION
+from sparkwright.errors import Refused
+from sparkwright.host.containers import containers
+from sparkwright.host.containers.container_options import port_bindings
+from sparkwright.host.module import Context, Module
+from sparkwright.host.records import good_states
+from sparkwright.protocol.result import Result, arg
+
+
+class LastGood(Module["LastGood.Args"]):
+    """Find what a roll back goes to: the last verified state; when that is what serves now, the one before it.
+
+    When its container was kept (NAME-previous, after a deploy with `--no-rollback` or one that was cut off) it is put back as
+    it is; so is one that a run had stopped, and not yet renamed or started again, when it was cut off. Else it is made again
+    from what was written down, image digest, settings and model revision.
+
+    Returns: kept, spec, model, serve, since, base_url. Refuses when there is nothing to go back to.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        model_dir: str = arg("the model's folder, when the kept server was never verified", default="")
+        ready_s: float = arg("how long it may take to be ready, when the kept server was never verified", default=1800)
+
+    def run(self, args: Args, context: Context) -> Result:
+        client = context.docker()
+        current = containers.inspect(client, args.name) or {}
+        previous = containers.inspect(client, args.name + containers.PREVIOUS) or {}
+        good = good_states.last(context.state)
+        if current and not previous and self._taken(current, good, context):
+            msg = f"{args.name} itself: a run that was cut off had stopped it"
+            return Result(msg=msg, data=_data(good, containers.url_of(current), kept=True))
+        if good and current.get("Id") == good.get("container_id"):
+            good = next(iter(good_states.before(context.state)), {})
+            if not good:
+                raise Refused(
+                    f"there is no verified state before the one of {args.name} that serves.",
+                    fix="`invoke history` shows what was here; `invoke deploy` makes any recipe serve.",
+                )
+        elif previous and (not good or previous["Id"] == good.get("container_id")):
+            msg = f"the kept container {args.name}{containers.PREVIOUS}"
+            return Result(msg=msg, data=_data(_assumed(args) | good, containers.url_of(previous), kept=True))
+        if not good:
+            raise Refused(f"no state of {args.name} was ever verified here, and no older container is kept.")
+        if not good.get("serve"):
+            raise Refused("the last verified state was written down by an older sparkwright: it can't be made again.")
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(good.get("since", 0)))
+        return Result(msg=f"verified {when}: {good['spec'].get('image', '')}", data=_data(good, "", kept=False))
+
+    @staticmethod
+    def _taken(current: dict[str, Any], good: dict[str, Any], context: Context) -> bool:
+        """Whether the last good server has its name, while a run that never ended holds its policy or its life."""
+        remembered = context.state.read("previous") or {}
+        return bool(current["Id"] == remembered.get("id") == good.get("container_id"))
+
+
+def _assumed(args: LastGood.Args) -> dict[str, Any]:
+    """What is taken of a kept server of which nothing was written down."""
+    serve = {"utilization": DEFAULT_MEMORY_UTILIZATION, "ready_s": args.ready_s}
+    return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
+
+
+def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
+    found = {
+        "spec": good["spec"],
+        "since": good.get("since", 0),
+        **{key: good.get(key) or {} for key in ("model", "serve")},
+    }
+    return {"kept": kept, **found, "base_url": url or _url(found["spec"])}
+
+
+def _url(spec: dict[str, Any]) -> str:
+    """Where the server of a spec answers on this host."""
+    bindings = port_bindings(tuple(spec.get("ports") or ()))
+    return containers.url_of({"HostConfig": {"PortBindings": bindings}})

@@ -1,0 +1,125 @@
+"""The `restore_previous` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint
+from sparkwright.host.models import kept_files
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import good_states
+from sparkwright.protocol.result import Change, arg
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Inspects, empty when there is none; remembered: what `stop_and_keep` or `stopped` wrote down before it acted.
+
+    kept_model: the revision whose files were kept for the old server; empty when its files were not replaced.
+    """
+
+    current: dict[str, Any]
+    previous: dict[str, Any]
+    remembered: dict[str, Any]
+    verified_id: str
+    kept_model: str = ""
+
+    @property
+    def old(self) -> bool:
+        """Whether an old server is there, wherever it stands."""
+        return bool(self.previous) or self.halfway or self.untouched
+
+    @property
+    def halfway(self) -> bool:
+        """Whether the old server has its name, but its policy or its life were taken already."""
+        mine = bool(self.current) and self.current["Id"] == self.remembered.get("id")
+        return mine and not self.previous and bool(self.remembered.get("running", True))
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the last good server is still in its place: the failure came before anything was done to it."""
+        mine = bool(self.current) and self.current["Id"] == self.verified_id
+        return mine and not self.previous and not self.halfway
+
+
+class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
+    """The server that was set aside has its name again, and the failed one does not come back.
+
+    The failed one is removed; keep its evidence before (`incident`). When there is none to put back, the failed one is stopped
+    with policy `no` and stays for its log: a crash loop is broken, never fed.
+
+    A good server that was not yet set aside is left alone; one that was stopped and not yet renamed is to be started again.
+    When the model's files were replaced by another revision's, those it was verified with have their place again.
+
+    It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
+
+    Returns: put_back (whether there is an old server to start again), restart (the policy it had, else no),
+    base_url (where it answers, empty when it publishes no port), why (as given, for the history).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        why: str = arg("why it is put back", default="asked for")
+
+    def read(self, args: Args, context: Context) -> Found:
+        client, good = context.docker(), good_states.last(context.state)
+        folder = kept_files.served_folder(context)
+        return Found(
+            containers.inspect(client, args.name) or {},
+            containers.inspect(client, args.name + containers.PREVIOUS) or {},
+            context.state.read("previous") or {},
+            str(good.get("container_id", "")),
+            kept_files.commit_of(folder) if folder else "",
+        )
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        model = [Change("model files", None, found.kept_model[:12])] if found.old and found.kept_model else []
+        return self._of_server(args, found) + model
+
+    @staticmethod
+    def _of_server(args: Args, found: Found) -> list[Change]:
+        if found.previous:
+            return [Change("container", f"{args.name}{containers.PREVIOUS} (stopped)", f"{args.name} (stopped)")]
+        if found.untouched or found.halfway:
+            return []
+        if found.current and found.current["State"]["Status"] in ("running", "restarting"):
+            return [
+                Change("state", found.current["State"]["Status"], "stopped", "it failed, and there is no older one")
+            ]
+        return []
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        old = found.previous or (found.current if found.halfway else {})
+        said = (
+            "The old server was not touched."
+            if found.untouched
+            else "The old server is put back."
+            if old
+            else "There was no older server to put back."
+        )
+        if not old:
+            return {"put_back": False, "restart": "no", "base_url": "", "why": args.why, "msg": said}
+        was = found.remembered if found.remembered.get("id") == old["Id"] else {}
+        about = {"restart": was.get("policy", "no"), "base_url": containers.url_of(old)}
+        return {"put_back": was.get("running", True), **about, "why": args.why, "msg": said}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        client, kept = context.docker(), args.name + containers.PREVIOUS
+        if not found.old:
+            containers.set_policy(client, args.name, "no")
+            containers.stop(client, args.name, 10)
+            return {"msg": f"There was no older server to put back; {args.name} is stopped."}
+        if found.previous and found.current:
+            footprint.before_stop(context, found.current)
+            containers.remove(client, args.name, 10)
+        folder = kept_files.served_folder(context)
+        if found.kept_model and folder:
+            context.note(
+                f"{kept_files.put_back(folder)} files of the model are those of {found.kept_model[:12]} again."
+            )
+        if found.previous:
+            client.api.rename(kept, args.name)
+        return {}

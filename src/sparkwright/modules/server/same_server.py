@@ -1,0 +1,59 @@
+"""The `same_server` module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.vllm import endpoints
+from sparkwright.errors import Inconclusive
+from sparkwright.host import http_probe
+from sparkwright.host.containers import containers
+from sparkwright.host.containers.running import start_of
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+SETTLES_S = 10.0
+POLL_S = 0.1
+
+
+class SameServer(Module["SameServer.Args"]):
+    """The container is the one that `inspect_server` found, and nobody stopped or started it since.
+
+    One that its own policy started again is the same: it died by itself, and what was found of that counts.
+
+    Inconclusive (exit 4) when it was replaced, removed or restarted meanwhile: of which server the checks before it speak is
+    not known.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        start: dict[str, Any] = arg("its id, started and restarts, as `inspect_server` returns them")
+
+    def run(self, args: Args, context: Context) -> Result:
+        what = _what_happened(args, context)
+        if not what:
+            return Result()
+        raise Inconclusive(
+            f"{args.name} was {what} while it was looked at: nothing is proved.", fix="Give the command again."
+        )
+
+
+def _what_happened(args: SameServer.Args, context: Context) -> str:
+    """replaced, removed, restarted or "". One that does not answer may be about to be: that is waited for."""
+    deadline_s = time.monotonic() + SETTLES_S
+    while True:
+        # first, for what answers now may have been started since the container was inspected
+        settled = http_probe.ask(args.base_url, endpoints.HEALTH).status or time.monotonic() > deadline_s
+        found = containers.inspect(context.docker(), args.name)
+        now = start_of(found) if found else {}
+        if now.get("id") != args.start["id"]:
+            return "replaced" if found else "removed"
+        if now["started"] != args.start["started"] and now["restarts"] <= args.start["restarts"]:
+            return "restarted"
+        if settled:
+            return ""
+        time.sleep(POLL_S)

@@ -1,0 +1,55 @@
+"""The `started` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.host.containers import containers
+from sparkwright.host.module import Context, StateModule
+from sparkwright.protocol.result import Change, arg
+
+
+class Started(StateModule["Started.Args", dict[str, Any]]):
+    """A container that is there runs, with this restart policy. It is not compared with any recipe.
+
+    Returns: id. Fails when it is not there, or the engine refuses to start it (says why, and who holds its port).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        restart: str = arg("the restart policy it gets: one it has earned, or no", default="no")
+
+    def read(self, args: Args, context: Context) -> dict[str, Any]:
+        return containers.inspect(context.docker(), args.name) or {}
+
+    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
+        if not found:
+            return [Change("state", None, "running")]
+        changes = []
+        if not found["State"]["Running"]:
+            changes.append(Change("state", found["State"]["Status"], "running"))
+        policy = found["HostConfig"]["RestartPolicy"]["Name"]
+        return [*changes, Change("restart", policy, args.restart)] if policy != args.restart else changes
+
+    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
+        return {"id": found.get("Id", "")}
+
+    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        from docker.errors import APIError
+
+        from sparkwright.errors import Failed
+
+        if not found:
+            raise Failed(f"there is no container {args.name}.")
+        client = context.docker()
+        ports = [
+            f"{one['HostPort']}:0" for rows in (found["HostConfig"].get("PortBindings") or {}).values() for one in rows
+        ]
+        try:
+            client.api.start(args.name)
+        except APIError as error:
+            raise containers.refused_start(error, context.machine, client, tuple(ports)) from None
+        containers.set_policy(client, args.name, args.restart)
+        return {}

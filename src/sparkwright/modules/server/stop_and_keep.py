@@ -1,0 +1,68 @@
+"""The `stop_and_keep` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import good_states, previous
+from sparkwright.protocol.result import Change, arg
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Inspects of the server and of the one set aside earlier; empty when there is none."""
+
+    current: dict[str, Any]
+    previous: dict[str, Any]
+
+
+class StopAndKeep(StateModule["StopAndKeep.Args", Found]):
+    """The old server is stopped, will not start by itself, and is kept under NAME-previous.
+
+    Its policy goes to `no` before it stops, so that no reboot at any moment starts two. What it was is written down before the
+    first act, for `restore_previous`: a run that is cut off anywhere between leaves enough to bring it back. Without an old
+    server there is nothing to do. An older NAME-previous left by an unfinished run is kept when the current one never was
+    verified (then the current one is the failed attempt, and is removed), else it is removed.
+
+    Returns: previous (its name, or empty).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        stop_timeout_s: int = arg("seconds it may take to end its requests before it is killed", default=60)
+
+    def read(self, args: Args, context: Context) -> Found:
+        client = context.docker()
+        return Found(
+            containers.inspect(client, args.name) or {},
+            containers.inspect(client, args.name + containers.PREVIOUS) or {},
+        )
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        if not found.current:
+            return []
+        kept = args.name + containers.PREVIOUS
+        return [Change("container", f"{args.name} ({found.current['State']['Status']})", f"{kept} (stopped)")]
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        return {"previous": args.name + containers.PREVIOUS if found.current or found.previous else ""}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        client, kept = context.docker(), args.name + containers.PREVIOUS
+        good = good_states.last(context.state)
+        footprint.before_stop(context, found.current)
+        if found.previous and found.current["Id"] != good.get("container_id"):
+            containers.remove(client, args.name, args.stop_timeout_s)
+            return {"msg": f"removed an unfinished {args.name}; {kept} is still kept"}
+        if found.previous:
+            client.api.remove_container(kept, force=True)
+        previous.set_aside(context, found.current)
+        containers.set_policy(client, args.name, "no")
+        containers.stop(client, args.name, args.stop_timeout_s)
+        client.api.rename(args.name, kept)
+        return {"msg": f"stopped, kept as {kept}"}

@@ -1,0 +1,52 @@
+"""The `stopped` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.host.containers import containers
+from sparkwright.host.memory import footprint
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import previous
+from sparkwright.protocol.result import Change, Result, arg
+
+
+class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
+    """The server is stopped and will not start by itself, until it is started and verified again.
+
+    One that Docker keeps starting again is stopped too. What it was (policy, running, what it held of the memory) is written
+    down before the first act.
+
+    Returns: was_running. Fails when it does not stop.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        stop_timeout_s: int = arg("seconds it may take to end its requests before it is killed", default=60)
+
+    def read(self, args: Args, context: Context) -> dict[str, Any]:
+        return containers.inspect(context.docker(), args.name) or {}
+
+    def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
+        if not found:
+            return []
+        state, policy = found["State"], found["HostConfig"]["RestartPolicy"]["Name"] or "no"
+        changes = [Change("state", state["Status"], "stopped")] if state["Running"] else []
+        return [*changes, Change("restart", policy, "no")] if policy != "no" else changes
+
+    def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
+        return {"was_running": bool(found) and found["State"]["Running"]}
+
+    def run(self, args: Args, context: Context) -> Result:
+        found = self.read(args, context)
+        if found and not context.check:
+            footprint.before_stop(context, found)
+            previous.restarted(context, found)
+        return super().run(args, context)
+
+    def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
+        containers.set_policy(context.docker(), args.name, "no")
+        containers.stop(context.docker(), args.name, args.stop_timeout_s)
+        return {}

@@ -1,0 +1,56 @@
+"""The `wait_exited` module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Failed
+from sparkwright.host.containers import cgroups, containers
+from sparkwright.host.memory import footprint
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+POLL_S = 0.1
+
+
+class WaitExited(Module["WaitExited.Args"]):
+    """The server that was stopped is really gone: not running for the engine, and no process in its cgroup.
+
+    An engine can call a container stopped while a process of it hangs in the driver; that process still holds its memory.
+
+    Returns: waited_s. Fails after timeout_s with the processes that are left.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name, before it was set aside")
+        timeout_s: float = arg("how long its processes may take to end, seconds", default=30.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        stopped = footprint.stopped_now(context)
+        if context.check or not stopped.get("id"):
+            return Result(msg="nothing was stopped", data={"waited_s": 0.0})
+        started_s = time.monotonic()
+        while True:
+            left = _left(stopped["id"], context)
+            waited_s = time.monotonic() - started_s
+            if not left:
+                return Result(msg="", data={"waited_s": round(waited_s, 2)})
+            if waited_s > args.timeout_s:
+                raise Failed(
+                    f"{args.name} is stopped, and of it there is still {', '.join(left)} after {waited_s:.0f} s.",
+                    fix="A process that hangs in the driver ends with a reboot only: `dmesg | tail` on the host.",
+                )
+            context.progress(0, len(left), text=f"waiting for {left[0]} to end")
+            time.sleep(POLL_S)
+
+
+def _left(container_id: str, context: Context) -> list[str]:
+    """What is still there of a container, in words."""
+    found: dict[str, Any] | None = containers.inspect(context.docker(), container_id)
+    running = ["the container, running"] if found is not None and found["State"]["Running"] else []
+    return running + [f"process {pid}" for pid in ([] if context.machine.root else cgroups.processes_of(container_id))]

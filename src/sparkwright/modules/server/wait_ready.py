@@ -1,0 +1,96 @@
+"""The `wait_ready` module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.vllm.logs import log_lines, logs
+from sparkwright.errors import Failed
+from sparkwright.host import http_probe
+from sparkwright.host.containers import containers, log_reading
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+POLL_S = 0.2
+EVIDENCE_LINES = 8
+
+
+class WaitReady(Module["WaitReady.Args"]):
+    """Wait until the server answers /health, telling the stages of its start as its log does.
+
+    It ends at once, with the engine's own reason, when the container exits (with code 0 too) or starts over.
+
+    Returns: ready_s, stage. Fails with the last lines of the log as evidence; a slow start is no failure before timeout_s.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        name: str = arg("the container's name")
+        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        timeout_s: float = arg("how long a start may take, seconds", default=900.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        client = context.docker()
+        first = containers.inspect(client, args.name)
+        if first is None:
+            raise Failed(f"there is no container {args.name}.")
+        restarts, started_s = first["RestartCount"], time.monotonic()
+        while True:
+            now = containers.inspect(client, args.name)
+            if now is None or not now["State"]["Running"] or now["RestartCount"] != restarts:
+                return self._died(args, now, context)
+            answer = http_probe.ask(args.base_url, endpoints.HEALTH, timeout_s=2)
+            waited_s = time.monotonic() - started_s
+            if answer.status == 200:
+                seconds = _age_s(now)
+                return Result(
+                    msg=f"after {seconds:.0f} s", data={"ready_s": round(seconds, 1), "waited_s": round(waited_s, 1)}
+                )
+            if waited_s > args.timeout_s:
+                return self._late(args, context)
+            self._tell(args, context, waited_s)
+            time.sleep(POLL_S)
+
+    def _tell(self, args: Args, context: Context, waited_s: float) -> None:
+        """Say the stage, and how far it is."""
+        state = self._state(args.name, context)
+        stages = [name for name, _ in log_lines.STAGES]
+        done = stages.index(state.stage) + 1 if state.stage else 0
+        loaded, shards = state.shards
+        text = state.stage or "starting"
+        if state.stage == "weights" and shards:
+            context.progress(loaded, shards, text="loading weights, shards")
+        else:
+            context.progress(done, len(stages), text=f"{text}, {waited_s:.0f} s")
+
+    @staticmethod
+    def _state(name: str, context: Context) -> logs.EngineState:
+        return logs.read(log_reading.end(context.docker(), name, log_reading.END_LINES))
+
+    def _died(self, args: Args, now: dict[str, Any] | None, context: Context) -> Result:
+        if now is None:
+            return Result(failed=True, msg=f"container {args.name} is gone while it started.")
+        state = self._state(args.name, context)
+        code = now["State"]["ExitCode"]
+        how = f"exit code {code}" if not now["State"].get("OOMKilled") else "killed for memory"
+        why = state.died.value or "its log gives no reason that is known."
+        lines = [line.rstrip() for line in log_reading.last_lines(context.docker(), args.name, 200) if line.strip()]
+        data = {"exit_code": code, "died": state.died.value, "evidence": lines[-EVIDENCE_LINES:]}
+        return Result(failed=True, msg=f"the engine died ({how}): {why}", data=data)
+
+    def _late(self, args: Args, context: Context) -> Result:
+        state = self._state(args.name, context)
+        lines = log_reading.last_lines(context.docker(), args.name, EVIDENCE_LINES)
+        msg = f"not ready after {args.timeout_s:g} s; the last stage in its log: {state.stage or 'none'}."
+        return Result(failed=True, msg=msg, fix="If it is only slow, raise `expect.ready_s`.", data={"evidence": lines})
+
+
+def _age_s(container: dict[str, Any]) -> float:
+    """Seconds since the container started."""
+    return max(0.0, (datetime.now(UTC).replace(tzinfo=None) - containers.started_at(container)).total_seconds())

@@ -1,0 +1,1 @@
+"""Modules about the host itself: programs, packages, units, groups, facts."""

@@ -1,0 +1,43 @@
+"""The `command` module."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from sparkwright.host.module import Context, Module
+from sparkwright.protocol.result import Result, arg
+
+
+class Command(Module["Command.Args"]):
+    """Run a program, without a shell. It counts as changed unless `creates` or `removes` says there is nothing to do.
+
+    Returns: code, out, err. Fails when the code is not 0. In check mode it does not run.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        cmd: str = arg("the command line, split as a shell would, but no shell runs it", default="")
+        argv: list[str] = arg("the command as words, instead of cmd", default_factory=list)
+        creates: str = arg("nothing to do when this path exists", default="")
+        removes: str = arg("nothing to do when this path does not exist", default="")
+        stdin: str = arg("what it reads", default="")
+        timeout_s: float = arg("how long it may take, seconds", default=300.0)
+
+    def run(self, args: Args, context: Context) -> Result:
+        words = args.argv or shlex.split(args.cmd)
+        if not words:
+            return Result(failed=True, msg="there is no command: give `cmd` or `argv`.")
+        if args.creates and context.machine.expand(args.creates).exists():
+            return Result(msg=f"{args.creates} exists")
+        if args.removes and not context.machine.expand(args.removes).exists():
+            return Result(msg=f"{args.removes} does not exist")
+        if context.check:
+            return Result(changed=True, msg="would run")
+        said = context.machine.run(words, timeout_s=args.timeout_s, stdin=args.stdin)
+        data = {"code": said.code, "out": said.out.rstrip("\n"), "err": said.err.rstrip("\n")}
+        if said.ok:
+            return Result(changed=True, data=data)
+        last = (said.err or said.out).strip().splitlines()
+        msg = f"{words[0]} ended with {said.code}: {last[-1] if last else 'it said nothing'}"
+        return Result(failed=True, msg=msg, data={**data, "evidence": last[-5:]})

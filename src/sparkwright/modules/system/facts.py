@@ -1,0 +1,130 @@
+"""The `facts` module."""
+
+from __future__ import annotations
+
+import getpass
+import grp
+import os
+import platform
+import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.host.machine import Machine
+from sparkwright.host.module import Context, Module
+from sparkwright.host.ollama import ollama_client
+from sparkwright.protocol.result import Result
+
+GPU_QUERY = ("name", "driver_version", "temperature.gpu", "power.draw", "clocks.sm")
+
+
+class Facts(Module["Facts.Args"]):
+    """Look at the host, once. What it finds is `facts` in every expression; what it can't find is null, never guessed.
+
+    Returns: user, home, groups (of this login), hostname, architecture, kernel, python, os, dgx, memory_bytes,
+    memory_available_bytes, swap_bytes, disk_free_bytes, gpu {name, driver}, docker {reachable, version, storage_driver, root,
+    error}, ollama {reachable, version, models}, sandbox.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        pass
+
+    def run(self, args: Args, context: Context) -> Result:
+        machine = context.machine
+        memory = machine.meminfo()
+        with ThreadPoolExecutor(max_workers=3) as at_once:  # each waits for another program
+            gpu, docker, ollama = (
+                at_once.submit(_gpu, machine),
+                at_once.submit(_docker, context),
+                at_once.submit(_ollama, machine),
+            )
+        found = {
+            "user": getpass.getuser(),
+            "home": str(machine.home),
+            "groups": _groups(),
+            "hostname": socket.gethostname(),
+            "architecture": machine.architecture,
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+            "os": _assignments(machine, "/etc/os-release").get("PRETTY_NAME"),
+            "dgx": _assignments(machine, "/etc/dgx-release") or None,
+            "memory_bytes": memory["MemTotal"],
+            "memory_available_bytes": memory["MemAvailable"],
+            "swap_bytes": memory.get("SwapTotal", 0),
+            "disk_free_bytes": shutil.disk_usage(machine.home).free,
+            "gpu": gpu.result(),
+            "docker": docker.result(),
+            "ollama": ollama.result(),
+            "sandbox": machine.sandbox,
+        }
+        return Result(msg=_sentence(found), data=found)
+
+
+def _groups() -> list[str]:
+    """Of the live login: a group added since then does not count yet."""
+    names = []
+    for gid in os.getgroups():
+        try:
+            names.append(grp.getgrgid(gid).gr_name)
+        except KeyError:
+            names.append(str(gid))
+    return sorted(names)
+
+
+def _assignments(machine: Machine, path: str) -> dict[str, str]:
+    try:
+        lines = machine.path(path).read_text().splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
+    return {name.strip(): value.strip().strip('"') for name, _, value in pairs}
+
+
+def _gpu(machine: Machine) -> dict[str, Any] | None:
+    """On a GB10 nvidia-smi gives no memory figures: /proc/meminfo is the truth there."""
+    try:
+        said = machine.run(
+            ["nvidia-smi", f"--query-gpu={','.join(GPU_QUERY)}", "--format=csv,noheader,nounits"], timeout_s=5
+        )
+    except Failed:
+        return None
+    if not said.ok or not said.out.strip():
+        return None
+    values = [value.strip() for value in said.out.splitlines()[0].split(",")]
+    return {"name": values[0], "driver": values[1] if len(values) > 1 else None}
+
+
+def _docker(context: Context) -> dict[str, Any]:
+    try:
+        info = context.docker().api.info()
+    except SparkwrightError as error:
+        return {"reachable": False, "error": str(error)}
+    return {
+        "reachable": True,
+        "version": info.get("ServerVersion"),
+        "storage_driver": info.get("Driver"),
+        "root": info.get("DockerRootDir"),
+        "error": None,
+    }
+
+
+def _ollama(machine: Machine) -> dict[str, Any]:
+    client = ollama_client.Ollama(machine.ollama_url, timeout_s=2)
+    try:
+        return {"reachable": True, "version": client.version(), "models": [one.name for one in client.loaded()]}
+    except ollama_client.Absent:
+        return {"reachable": False, "version": None, "models": []}
+    except ollama_client.Busy:
+        return {"reachable": True, "version": None, "models": None}
+
+
+def _sentence(found: dict[str, Any]) -> str:
+    gpu = found["gpu"]["name"] if found["gpu"] else "no GPU seen"
+    memory = f"{found['memory_bytes'] / 2**30:.1f} GiB, {found['memory_available_bytes'] / 2**30:.1f} available"
+    models = found["ollama"]["models"]
+    ollama = f", Ollama holds {', '.join(models)}" if models else ""
+    return f"{gpu}, {memory}{ollama}"

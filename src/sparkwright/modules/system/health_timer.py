@@ -1,0 +1,296 @@
+"""The `health_timer` module."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.health import places, record, textfile, units
+from sparkwright.health.places import Place
+from sparkwright.health.settings import Settings
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.state import write_atomically
+from sparkwright.protocol.result import Change, arg
+
+CRONTAB = "crontab"
+FIRST_RUN_S = 400.0
+LINGER_S = 10.0
+#: systemd's own exit statuses for what it could not set up: users, capabilities, namespaces, system calls
+NOT_SET_UP = ("217", "218", "226", "228")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """standing: texts by path, and the crontab. wanted: the same, each with the texts that are right. active: the timer runs.
+
+    lingers: the user's systemd runs while he is logged out. marked: the runtime is kept. elsewhere: other clocks. left: files
+    that checks wrote. linger_is_ours: it was switched on by an install.
+    """
+
+    place: Place
+    standing: dict[str, str]
+    wanted: dict[str, tuple[str, ...]]
+    active: bool = False
+    lingers: bool = True
+    marked: bool = True
+    elsewhere: tuple[str, ...] = ()
+    left: tuple[Path, ...] = ()
+    before: Settings = field(default_factory=Settings)
+
+
+class HealthTimer(StateModule["HealthTimer.Args", Found]):
+    """The host checks its server by its own clock: a hardened systemd service and timer, or a line of cron; no laptop is needed.
+
+    The units are the user's own (with linger), or root's with `system` (and `become: true`); they run the runtime that was
+    shipped, which is kept as long. The first check is run at once: a clock whose check can't run is a failure. Where
+    the user's systemd may not make namespaces, the service goes without those, and that is said. `absent` leaves
+    nothing behind: units, settings, records, and the linger that it had switched on.
+
+    Returns: scope (user, system or cron), confined (with namespaces of its own), elsewhere (scopes of other clocks that are
+    there), health (the first check's record). Refuses in the sandbox, which has no clock of its own.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        state: Literal["present", "absent"] = arg("whether there is one", default="present")
+        host: str = arg("the host's name, for messages", default="")
+        every_s: float = arg("how often, seconds", default=300.0)
+        system: bool = arg("units of root's systemd instead of the user's", default=False)
+        heal: Literal["none", "restart"] = arg("what is done about a server that a restart helps", default="none")
+        heal_every_s: float = arg("at most one restart in this time, seconds", default=3600.0)
+        smoke_every_s: float = arg("how often the decode rate is measured, seconds; 0: never", default=21600.0)
+        smoke_tokens: int = arg("tokens of each of its runs", default=128)
+        command: list[str] = arg("run on a change of state: program and words", default_factory=list)
+        webhook: str = arg("POSTed to on a change of state: a URL without a secret in it", default="")
+        webhook_file: str = arg("a file of mode 0600 on the host whose first line is the URL", default="")
+        textfile: str = arg("the folder of node_exporter's textfile collector", default="")
+        limits: dict[str, Any] = arg("other limits: token_s, available_bytes, temperature_c ...", default_factory=dict)
+
+    def read(self, args: Args, context: Context) -> Found:
+        if context.machine.sandbox:
+            fix = "`invoke health --host sandbox` checks it now; a cron on the laptop can ask for that."
+            raise Refused("the sandbox has no clock of its own.", fix=fix)
+        place = places.find(context, system=args.system)
+        wanted = _wanted(args, place, context) if args.state == "present" else {}
+        paths = [place.settings_file, *place.files]
+        standing = {str(path): path.read_text() for path in paths if path.exists()}
+        standing[CRONTAB] = _crontab(context)
+        before = Settings.of(context.state)
+        others = [Place.of(scope, context) for scope in ("user", "system") if scope != place.scope]
+        runtime = places.runtime()
+        return Found(
+            place=place,
+            standing=standing,
+            wanted=wanted,
+            active=place.scope == "cron" or place.systemctl(context, "is-active", units.TIMER).ok,
+            lingers=place.scope != "user" or _linger_file(place).exists(),
+            marked=runtime is None or (runtime / places.MARK).exists(),
+            elsewhere=tuple(one.scope for one in others if one.there),
+            left=tuple(path for path in places.leavings(context, before) if path.exists()),
+            before=before,
+        )
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        if args.state == "absent":
+            line = units.CRON_MARK in found.standing[CRONTAB]
+            names = [name for name in found.standing if name != CRONTAB] + [str(path) for path in found.left]
+            return [Change(Path(name).name, "there", None) for name in [*names, *([CRONTAB] if line else [])]]
+        changes = [
+            Change(Path(name).name, "another" if found.standing.get(name) else None, "as asked for")
+            for name, texts in found.wanted.items()
+            if not _right(name, found, texts)
+        ]
+        changes += [] if found.active else [Change("timer", "inactive", "active")]
+        changes += [] if found.lingers else [Change("linger", "no", "yes", "it checks while nobody is logged in")]
+        return changes + ([] if found.marked else [Change("runtime", None, places.MARK, "the clock starts it")])
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        confined = any(units.CONFINED[0] in text for text in found.standing.values())
+        return {"scope": found.place.scope, "confined": confined, "elsewhere": list(found.elsewhere)}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        if args.state == "absent":
+            return _remove(found, context)
+        if found.elsewhere:
+            raise Refused(
+                f"there is a clock of the {found.elsewhere[0]}'s already.", fix="`invoke health.uninstall` first."
+            )
+        if found.place.scope == "cron" and args.system:
+            raise Refused("there is no systemd here.", fix="Without --system it becomes a line of the user's crontab.")
+        if args.textfile and not Path(args.textfile).expanduser().is_dir():
+            raise Refused(f"there is no folder {args.textfile} here.", fix="Make it, owned by the user that checks.")
+        return _install(args, found, context)
+
+
+# -- what is wanted ----------------------------------------------------------------------------------------------------
+
+
+def _settings(args: HealthTimer.Args) -> Settings:
+    names = ("host", "every_s", "smoke_every_s", "smoke_tokens", "heal", "heal_every_s", "command")
+    fields = {name: getattr(args, name) for name in (*names, "webhook", "webhook_file", "textfile", "limits")}
+    return Settings.from_json(fields)
+
+
+def _wanted(args: HealthTimer.Args, place: Place, context: Context) -> dict[str, tuple[str, ...]]:
+    """Every file with the texts that are right for it: a service may stand there with its namespaces or without."""
+    given = _settings(args)
+    wanted = {str(place.settings_file): tuple(_text(given, lingers=one) for one in (False, True))}
+    clocks = [place.clock(given, context, confined=confined) for confined in (True, False)]
+    if place.scope == "cron":
+        return {**wanted, CRONTAB: (units.cron_line(clocks[0]),)}
+    service, timer = map(str, place.files)
+    return {**wanted, service: tuple(units.service(one) for one in clocks), timer: (units.timer(clocks[0]),)}
+
+
+def _text(given: Settings, *, lingers: bool) -> str:
+    return json.dumps({**given.to_json(), "lingers": lingers}, indent=1, sort_keys=True) + "\n"
+
+
+def _right(name: str, found: Found, texts: tuple[str, ...]) -> bool:
+    standing = found.standing.get(name, "")
+    return texts[0] in standing.splitlines() if name == CRONTAB else standing in texts
+
+
+# -- making it so ------------------------------------------------------------------------------------------------------
+
+
+def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str, Any]:
+    place, runtime = found.place, places.runtime()
+    if runtime is not None:
+        places.mark(runtime)
+    ours = found.before.lingers or not found.lingers
+    if not found.lingers:
+        _linger(place, context)
+    for name, texts in found.wanted.items():
+        if name == str(place.settings_file):
+            home = context.machine.home.stat()
+            content = texts[ours and place.scope == "user"].encode()
+            write_atomically(place.settings_file, content, owner=(home.st_uid, home.st_gid))
+        elif name == CRONTAB:
+            _write_crontab(units.with_cron(found.standing[CRONTAB], texts[0]), context)
+        else:
+            write_atomically(Path(name), texts[0].encode(), mode=0o644)  # as every unit
+    if found.before.textfile not in ("", args.textfile):
+        (Path(found.before.textfile).expanduser() / textfile.SHARED_FILE).unlink(missing_ok=True)
+    confined = _once(context) if place.scope == "cron" else _start(found, context)
+    if runtime is not None:
+        places.unmark(runtime, but=runtime.name)
+    latest = record.latest(context.state.path)
+    said = f", the first check says {latest.state}" if latest else ""
+    aside = (
+        ""
+        if confined or place.scope == "cron"
+        else " (without namespaces of its own: this kernel keeps them from users)"
+    )
+    data = {"scope": place.scope, "confined": confined, "health": latest.to_json() if latest else None}
+    return {**data, "msg": f"every {args.every_s:g} s by {_WHOSE[place.scope]}{aside}{said}"}
+
+
+_WHOSE = {"user": "the user's systemd", "system": "root's systemd", "cron": "cron"}
+
+
+def _once(context: Context) -> bool:
+    """The first check, where no systemd starts it. Returns False: it is not confined."""
+    said = context.machine.run(places.program(), timeout_s=FIRST_RUN_S)
+    if not said.ok:
+        raise Failed(f"the check does not run: {(said.err or said.out).strip()[-300:]}")
+    return False
+
+
+def _start(found: Found, context: Context) -> bool:
+    """Start the timer, once the first check has run. Returns whether the service has namespaces of its own."""
+    place, service = found.place, str(found.place.files[0])
+    confined = True
+    for text in found.wanted[service]:
+        write_atomically(Path(service), text.encode(), mode=0o644)
+        _ask(place, context, "daemon-reload")
+        said = place.systemctl(context, "start", units.SERVICE, timeout_s=FIRST_RUN_S)
+        if said.ok:
+            _ask(place, context, "enable", units.TIMER)
+            _ask(place, context, "restart", units.TIMER)
+            return confined
+        shown = place.systemctl(context, "show", "-P", "ExecMainStatus", units.SERVICE).out.strip()
+        if shown not in NOT_SET_UP:
+            break
+        confined = False
+    raise Failed(f"the check does not run: {_last_words(place, context)}", fix=_journal(place))
+
+
+def _ask(place: Place, context: Context, *words: str) -> None:
+    said = place.systemctl(context, *words)
+    if not said.ok:
+        raise Failed(f"systemctl {' '.join(words)}: {said.err.strip()[-300:]}", fix=_journal(place))
+
+
+def _journal(place: Place) -> str:
+    return f"On the host: `journalctl {'--user ' if place.scope == 'user' else ''}-u {units.SERVICE} -n 20`."
+
+
+def _last_words(place: Place, context: Context) -> str:
+    who = ["--user"] if place.scope == "user" else []
+    said = context.machine.run(["journalctl", *who, "-u", units.SERVICE, "-n", "3", "-o", "cat", "--no-pager"])
+    return " ".join(said.out.split())[-300:] or "no last words"
+
+
+def _linger(place: Place, context: Context) -> None:
+    """Let the user's systemd run while he is logged out; it starts at once."""
+    tries = [["loginctl", "enable-linger", place.user], ["sudo", "-n", "loginctl", "enable-linger", place.user]]
+    if not any(context.machine.run(words).ok for words in tries):
+        raise Failed(
+            f"{place.user} may not switch on linger for himself.",
+            fix=f"On the host: `sudo loginctl enable-linger {place.user}`; or `--system`.",
+        )
+    deadline_s = time.monotonic() + LINGER_S
+    while not place.systemctl(context, "show-environment").ok:
+        if time.monotonic() > deadline_s:
+            raise Failed("the user's systemd does not come up.", fix="`--system` uses root's.")
+        time.sleep(0.1)
+
+
+def _linger_file(place: Place) -> Path:
+    return Path("/var/lib/systemd/linger") / place.user
+
+
+def _crontab(context: Context) -> str:
+    table = context.machine.run(["crontab", "-l"]).out
+    if "\ufffd" in table:
+        raise Refused("the crontab is not a UTF-8 text.", fix="On the host: `crontab -e`.")
+    return table
+
+
+def _write_crontab(table: str, context: Context) -> None:
+    said = context.machine.run(["crontab", "-"], stdin=table) if table else context.machine.run(["crontab", "-r"])
+    if not said.ok:
+        raise Failed(f"the crontab can't be written: {said.err.strip() or 'there is no cron'}", fix="Install cron.")
+
+
+def _remove(found: Found, context: Context) -> dict[str, Any]:
+    """Take everything away that an install and its checks made."""
+    place = found.place
+    if place.there:
+        place.systemctl(context, "disable", "--now", units.TIMER)
+        place.systemctl(context, "stop", units.SERVICE)
+        for path in place.files:
+            path.unlink(missing_ok=True)
+        _ask(place, context, "daemon-reload")
+        place.systemctl(context, "reset-failed", units.SERVICE)
+    if units.CRON_MARK in found.standing[CRONTAB]:
+        _write_crontab(units.with_cron(found.standing[CRONTAB], ""), context)
+    if found.before.lingers:
+        tries = [["loginctl", "disable-linger", place.user], ["sudo", "-n", "loginctl", "disable-linger", place.user]]
+        any(context.machine.run(words).ok for words in tries)
+    if found.elsewhere:
+        return {"msg": f"a clock of the {found.elsewhere[0]}'s is left"}
+    for path in (place.settings_file, *found.left):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise SparkwrightError(f"{path} can't be removed: {error.strerror}.") from None
+    runtime = places.runtime()
+    if runtime is not None:
+        places.unmark(runtime)
+    return {"msg": "nothing is left of it"}

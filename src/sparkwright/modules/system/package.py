@@ -1,0 +1,76 @@
+"""The `package` module."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright.errors import Failed, Refused
+from sparkwright.host.module import Context, StateModule
+from sparkwright.protocol.result import Change, arg
+
+#: on a Spark driver, firmware, kernel and CUDA come in pairs from the Dashboard's updates; apt can split them.
+#: Source: NVIDIA's DGX OS update notes, NVCheckup.
+PROTECTED = ("nvidia-*", "libnvidia-*", "linux-image-*", "linux-modules-*", "cuda*", "dgx-*")
+
+
+class Package(StateModule["Package.Args", dict[str, bool]]):
+    """Debian packages are installed, or are not. Nothing is ever upgraded.
+
+    Driver, kernel and CUDA packages are refused: on a Spark they come in pairs with the firmware, from the Dashboard.
+
+    Fails without root (says `become`), for an unknown package, when apt is locked for longer than a minute.
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        name: list[str] | str = arg("one package or several")
+        state: Literal["present", "absent"] = arg("present or absent", default="present")
+        allow_driver_packages: bool = arg("really touch driver, kernel or CUDA packages", default=False)
+
+    def read(self, args: Args, context: Context) -> dict[str, bool]:
+        names = _names(args)
+        for name in names:
+            if not args.allow_driver_packages and any(fnmatch.fnmatch(name, pattern) for pattern in PROTECTED):
+                fix = "Update it through the DGX Dashboard, or set `allow_driver_packages: true`."
+                raise Refused(
+                    f"{name} belongs to driver, kernel or CUDA, which apt can split from the firmware.", fix=fix
+                )
+        said = context.machine.run(["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *names])
+        installed = {row.split()[0] for row in said.out.splitlines() if row.endswith(" installed")}
+        return {name: name in installed for name in names}
+
+    def differences(self, args: Args, found: dict[str, bool]) -> list[Change]:
+        wanted = args.state == "present"
+        words = {True: "installed", False: None}
+        return [Change(name, words[there], words[wanted]) for name, there in found.items() if there != wanted]
+
+    def act(self, args: Args, found: dict[str, bool], changes: list[Change], context: Context) -> dict[str, Any]:
+        names = [change.field for change in changes]
+        if args.state == "absent":
+            self._apt(context, ["remove", *names])
+            return {}
+        install = ["install", "--no-install-recommends", "--no-upgrade", *names]
+        try:
+            self._apt(context, install)
+        except Failed:
+            context.note("not found or not reachable: refreshing the package lists")
+            self._apt(context, ["update"])
+            self._apt(context, install)
+        return {}
+
+    @staticmethod
+    def _apt(context: Context, words: list[str]) -> None:
+        base = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q", "-o", "DPkg::Lock::Timeout=60"]
+        said = context.machine.run([*base, *words], timeout_s=900)
+        if said.ok:
+            return
+        last = [line for line in said.err.splitlines() if line.startswith("E:")] or said.err.splitlines()
+        if "are you root" in said.err or "Permission denied" in said.err:
+            raise Failed(f"apt-get {words[0]} needs root.", fix="Add `become: true` to the task.")
+        raise Failed(f"apt-get {words[0]}: {last[-1] if last else said.code}")
+
+
+def _names(args: Package.Args) -> list[str]:
+    return [args.name] if isinstance(args.name, str) else list(args.name)

@@ -1,0 +1,59 @@
+"""The `user_group` module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright.errors import Failed
+from sparkwright.host.module import Context, StateModule
+from sparkwright.protocol.result import Change, arg
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """exists: the group. member: by the group database, which a new login reads."""
+
+    exists: bool
+    member: bool
+
+
+class UserGroup(StateModule["UserGroup.Args", Found]):
+    """A user belongs to a group, or does not. It counts from the user's next login on.
+
+    Returns: new_login_needed. Fails when the group is not there, or without root (says `become`).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        user: str = arg("the user")
+        group: str = arg("the group")
+        state: Literal["present", "absent"] = arg("member or not", default="present")
+
+    def read(self, args: Args, context: Context) -> Found:
+        said = context.machine.run(["getent", "group", args.group])
+        members = said.out.strip().rpartition(":")[2].split(",")
+        own = context.machine.run(["id", "-gn", args.user]).out.strip()
+        return Found(said.ok, args.user in members or own == args.group)
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        wanted = args.state == "present"
+        if found.member == wanted:
+            return []
+        words = {True: "member", False: None}
+        return [
+            Change(f"{args.user} in {args.group}", words[found.member], words[wanted], "counts from the next login on")
+        ]
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        return {"new_login_needed": found.member != (args.state == "present")}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        if not found.exists:
+            raise Failed(f"there is no group {args.group}.", fix="Install what brings it (docker: package docker.io).")
+        add = ["usermod", "-aG", args.group, args.user]
+        said = context.machine.run(add if args.state == "present" else ["gpasswd", "-d", args.user, args.group])
+        if not said.ok:
+            fix = "Add `become: true` to the task." if "ermission denied" in said.err else ""
+            raise Failed(f"{args.user} and {args.group}: {said.err.strip()}", fix=fix)
+        return {"msg": "log in again for it to count"}

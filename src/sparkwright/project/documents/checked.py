@@ -1,0 +1,146 @@
+"""From a document to a model: a wrong key, type or value is refused with file, line and the nearest right name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents.document import Document, Place
+from sparkwright.trust.secret_names import names_a_secret
+from sparkwright.trust.visible import one_line
+
+SHOWN_CHARS, SENTENCE_CHARS = 120, 700
+
+M = TypeVar("M", bound=BaseModel)
+
+#: keys under which secrets stand; whatever is written there is not repeated in a message
+HIDDEN = frozenset({"secrets", "server_key", "env", "vars"})
+
+
+class Strict(BaseModel):
+    """A part of a user's file: unknown keys are mistakes. Built when it is first used: no command needs all of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
+
+
+def check(model: type[M], document: Document, data: Any = None, at: Place = ()) -> M:
+    """The document's data (or a part of it, at a place) as a model. Raises Refused for the first mistake."""
+    value = document.data if data is None and not at else data
+    if not isinstance(value, dict):
+        raise Refused(f"a mapping is expected here, not {kind_of(value)}.", where=document.where(*at))
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)
+        first = next(
+            (one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0]
+        )  # a misspelt key is also missing
+        place = at + tuple(first["loc"])
+        raise Refused(_short(_sentence(model, first, place)), where=document.where(*place)) from None
+
+
+def _short(sentence: str) -> str:
+    """One line of it, cut after its escapes were written out."""
+    return one_line(one_line(sentence), at_most=SENTENCE_CHARS)
+
+
+def rule(why_not: Callable[[str], str]) -> AfterValidator:
+    """A rule of `trust`, which says why a text is refused (empty: it is not), for a field."""
+
+    def valid(text: str) -> str:
+        reason = why_not(text)
+        if reason:
+            raise ValueError(f"'{one_line(text, at_most=80)}' {reason}.")
+        return text
+
+    return AfterValidator(valid)
+
+
+def nearest(word: str, known: Iterable[str], *, many: str = "There are") -> str:
+    """The end of a sentence about an unknown name: the nearest right one, or all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if close:
+        return f"Did you mean `{close[0]}`?"
+    return f"{many}: {', '.join(names)}." if names else ""
+
+
+def _sentence(model: type[BaseModel], error: Any, place: Place) -> str:
+    key = place[-1] if place else ""
+    if error["type"] == "extra_forbidden" and _is_source(model, error["loc"][:-1]):
+        return _no_source(place[:-1])
+    if error["type"] == "extra_forbidden":
+        return (
+            f"unknown key `{key}`. {nearest(str(key), _keys_at(model, error['loc'][:-1]), many='Known here')}".strip()
+        )
+    if error["type"] == "missing":
+        return f"`{key}` is missing."
+    said = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    dotted = one_line(".".join(str(part) for part in place if part != "[key]"), at_most=200)
+    if error["type"] == "value_error":
+        return f"`{dotted}`: {said}"
+    if _is_source(model, error["loc"]):
+        return _no_source(place)
+    shown = kind_of(error["input"]) if any(_may_hold_a_secret(str(part)) for part in place) else _named(error["input"])
+    return f"`{dotted}`: {said}, not {shown}."
+
+
+def _is_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:
+    """Whether a place is one where the source of a secret stands, so that what stands there may be the secret."""
+    kind: Any = model
+    for part in loc:
+        field = kind.model_fields.get(part) if _is_model(kind) else None
+        kind = _inner(field.annotation) if field is not None else kind
+    return bool(getattr(kind, "NAMES_A_SECRET", False))
+
+
+def _no_source(place: Place) -> str:
+    """What to write where the source of a secret stands; the variable is called as the secret, if a variable may be."""
+    names = (str(part) for part in reversed(place))
+    variable = next((name for name in names if re.fullmatch(r"[A-Z][A-Z0-9_]*", name)), "SPARK_KEY")
+    dotted = one_line(".".join(str(part) for part in place), at_most=200)
+    return f"`{dotted}` must name a source, e.g. {{env: {variable}}}; never the secret itself."
+
+
+def _may_hold_a_secret(name: str) -> bool:
+    """Whether what stands under a key is not to be repeated: it is, or in the wrong form may be, a secret."""
+    return name in HIDDEN or names_a_secret(name)
+
+
+def _keys_at(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:
+    """The keys that are known at a place, walking the models down."""
+    kind: Any = model
+    for part in loc:
+        field = kind.model_fields.get(part) if _is_model(kind) else None
+        kind = _inner(field.annotation) if field is not None else kind
+    if not _is_model(kind):
+        return []
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
+def _inner(annotation: Any) -> Any:
+    if _is_model(annotation):
+        return annotation
+    return next((part for part in map(_inner, getattr(annotation, "__args__", ())) if _is_model(part)), None)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _named(value: Any) -> str:
+    """A value as a message repeats it; of what holds others, and of an address with a password in it, only the kind."""
+    if isinstance(value, str) and re.search(r":[^/\s@:]{1,200}@", value[:SHOWN_CHARS]):
+        return kind_of(value)
+    return one_line(repr(value), at_most=SHOWN_CHARS) if isinstance(value, str | int | float) else kind_of(value)
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, for a message that must not repeat it."""
+    kinds = {type(None): "nothing", dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
+    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "a value of another kind")

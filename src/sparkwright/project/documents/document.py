@@ -1,0 +1,119 @@
+"""A YAML file with the line of everything in it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents.compose import Composer, Place, Spelled
+from sparkwright.trust import bounds
+from sparkwright.trust.visible import one_line
+
+__all__ = ["Document", "Place", "Spelled", "is_file", "load", "parse", "shown", "text_of"]
+
+#: the largest recipe has 5 kB
+MOST_BYTES = bounds.MIB
+SENTENCE_CHARS = 300
+
+
+@dataclass(frozen=True)
+class Document:
+    """path: the file. data: its content. lines: 1-based line of each key and list item, by its place.
+
+    grafts: other files whose content was put in at a place.
+    """
+
+    path: Path
+    data: Any
+    lines: dict[Place, int] = field(default_factory=dict)
+    grafts: dict[Place, Document] = field(default_factory=dict)
+
+    def where(self, *place: str | int) -> str:
+        """ "file:line" of a place, or of the nearest thing around it."""
+        for end in range(len(place), -1, -1):
+            if place[:end] in self.grafts:
+                return self.grafts[place[:end]].where(*place[end:])
+            if place[:end] in self.lines:
+                return f"{shown(self.path)}:{self.lines[place[:end]]}"
+        return shown(self.path)
+
+
+def load(path: Path, *, most_bytes: int = MOST_BYTES) -> Document:
+    """Read a file. Raises Refused with the line for bad YAML, a key given twice, or a file that is not there."""
+    return parse(text_of(path, most_bytes=most_bytes), path)
+
+
+def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
+    """The text of a file that a person wrote. Raises Refused for one that is not there, too large, or not UTF-8."""
+    try:
+        raw = bounds.bytes_of(path, most_bytes)
+    except FileNotFoundError:
+        raise Refused("there is no such file.", where=shown(path)) from None
+    except OSError as error:
+        raise Refused(f"can't be read: {error.strerror}.", where=shown(path)) from None
+    except bounds.TooMuch as error:
+        raise Refused(f"the file {error}.", where=shown(path)) from None
+    try:
+        return raw.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise Refused("not a UTF-8 text file.", where=f"{shown(path)}:{line}") from None
+
+
+def parse(text: str, path: Path) -> Document:
+    """A document from its text; path is only for messages."""
+    composer = Composer(shown(path))
+    try:
+        data = composer.compose(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        said = " ".join(part for part in (error.context, error.problem) if part)
+        if mark and "\t" in _indent(text, mark.line):
+            said = "a tab can't indent, use spaces"
+        raise Refused(f"not YAML: {one_line(said, at_most=SENTENCE_CHARS)}.", where=f"{shown(path)}{line}") from None
+    except yaml.reader.ReaderError as error:
+        number = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
+        raise Refused("not YAML: a control character.", where=f"{shown(path)}:{number}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise Refused(f"not YAML: {one_line(str(error), at_most=SENTENCE_CHARS)}.", where=shown(path)) from None
+    return Document(path, data, composer.lines)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; not for a name that no file can have, which Path.is_file raises for."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def files(folder: Path) -> list[Path]:
+    """The YAML files of a folder by name, but for an editor's hidden ones. Raises Refused for one with another ending."""
+    for path in sorted(folder.glob("*.yaml")):
+        refuse_other_ending(path)
+    return [path for path in sorted(folder.glob("*.yml")) if path.name[0] != "."]
+
+
+def refuse_other_ending(path: Path) -> None:
+    """Raises Refused when NAME.yaml stands where NAME.yml is read."""
+    other = path.with_suffix(".yaml")
+    if other.name[0] != "." and is_file(other):
+        raise Refused("this file is not read: its name must end in .yml.", where=shown(other), fix="Rename it.")
+
+
+def shown(path: Path) -> str:
+    """A path as a person would type it here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _indent(text: str, line: int) -> str:
+    """What a line, counted from 0, begins with before its first word."""
+    found = next(islice(text.split("\n"), line, None), "")
+    return found[: len(found) - len(found.lstrip())]

@@ -1,0 +1,43 @@
+"""What is known of a host, without what checks it: whoever connects to one needs no Pydantic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkwright.project.inventory.models import SecretSource
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host. port: sshd's. serve_port: where the server is published, if not where the recipe says.
+
+    where: its file, for messages. vars: all < groups < host. set_at: "file:line" of what a mistake is blamed on later, by
+    `recipe`, `model_from`, `serve_port` or `vars.NAME`. key_variable: of the laptop's environment, that holds the key of its
+    recipe's server.
+    """
+
+    name: str
+    address: str
+    connection: str = "ssh"
+    user: str | None = None
+    port: int | None = None
+    home: str | None = None
+    recipe: str | None = None
+    serve_port: int | None = None
+    registry_mirror: str | None = None
+    model_from: str | None = None
+    groups: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    vars: Mapping[str, Any] = field(default_factory=dict)
+    secret_sources: Mapping[str, SecretSource] = field(default_factory=dict)
+    key_variable: str = ""
+    where: str = ""
+    set_at: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def way(self) -> tuple[str, str, str | None, int | None]:
+        """All that connecting depends on."""
+        return self.connection, self.address, self.user, self.port

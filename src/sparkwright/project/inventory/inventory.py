@@ -1,0 +1,158 @@
+"""The hosts there are, with what their groups give them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents import document
+from sparkwright.project.documents.checked import check, kind_of
+from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.inventory import glance, naming, patterns, rules, secret_source, variables
+from sparkwright.project.inventory.glance import GROUPS_FILE
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.models import GroupFile, HostFile, Shared
+from sparkwright.project.inventory.naming import EVERYONE, Groups, Own
+from sparkwright.secret import Secret
+from sparkwright.trust.visible import one_line
+
+MERGED = ("env", "secrets", "vars")
+INHERITED = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")
+#: what is found wrong only beside another file
+BLAMED = ("recipe", "model_from", "serve_port")
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What one file, or one group of groups.yml, gives to a host. at: where it stands in its document."""
+
+    file: Shared
+    source: Document
+    at: Place = ()
+
+    def set_at(self) -> dict[str, str]:
+        """See `Host.set_at`."""
+        found = {key: self.source.where(*self.at, key) for key in BLAMED if getattr(self.file, key) is not None}
+        return found | {f"vars.{name}": self.source.where(*self.at, "vars", name) for name in self.file.vars}
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """hosts: by name. groups: the hosts' names by group, `all` among them. min_serving: of the groups that say it."""
+
+    hosts: Mapping[str, Host]
+    groups: Mapping[str, tuple[str, ...]]
+    min_serving: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, project: Path) -> Inventory:
+        """Read hosts/ of a project. Raises Refused with file and line."""
+        folder = project / "hosts"
+        groups = _groups(project, folder / GROUPS_FILE)
+        read = {path.stem: _read(path) for path in glance.files(folder)}
+        naming.refuse(read, groups)
+        if not read:
+            raise Refused(f"no host in {document.shown(folder)}.", fix="Write hosts/spark1.yml (docs/files/host.md).")
+        hosts = {name: _host(project, name, own, groups) for name, own in read.items()}
+        for host in hosts.values():
+            naming.refuse_source(host, hosts)
+        floors = {name: group.min_serving for name, group in groups.checked.items() if group.min_serving is not None}
+        return cls(hosts, patterns.members(hosts, groups.checked), floors)
+
+    def names(self) -> list[str]:
+        """Every host's name."""
+        return list(self.hosts)
+
+    def match(self, pattern: str) -> list[Host]:
+        """The hosts of an Ansible pattern, in the inventory's order. Raises Refused when there is none."""
+        return [self.hosts[name] for name in patterns.match(pattern, list(self.hosts), self.groups)]
+
+    def secrets(self, host: Host) -> dict[str, Secret]:
+        """The host's secrets, read now. One whose environment variable or file is not there is left out.
+
+        Raises Refused for one that is too short.
+        """
+        found = {name: secret_source.read(name, source) for name, source in host.secret_sources.items()}
+        for name, secret in found.items():
+            secret_source.refuse_short(name, secret, str(host.where))
+        return {name: secret for name, secret in found.items() if secret is not None}
+
+
+def _groups(project: Path, path: Path) -> Groups:
+    if not path.exists():
+        return Groups({}, Document(path, {}))
+    read = document.load(path)
+    if not isinstance(read.data, dict | None):
+        fix = "Write `lab: {hosts: [spark1]}`."
+        raise Refused(
+            f"groups.yml must be a mapping of groups by name, got {kind_of(read.data)}.", where=read.where(), fix=fix
+        )
+    groups = {name: data if data is not None else {} for name, data in (read.data or {}).items()}
+    for name, data in groups.items():
+        if isinstance(data, list):
+            said = f"the group `{one_line(name)}` must be a mapping, got a list."
+            raise Refused(said, where=read.where(name), fix="Write its members as `hosts: [spark1]` below it.")
+    checked = {name: check(GroupFile, read, data, at=(name,)) for name, data in groups.items()}
+    for name, group in checked.items():
+        rules.refuse(group, read, (name,))
+        variables.refuse(group.vars, read, (name,), project)
+    return Groups(checked, read)
+
+
+def _read(path: Path) -> Own:
+    source = document.load(path)
+    own = check(HostFile, source, source.data if source.data is not None else {}, at=())
+    rules.refuse(own, source)
+    return Own(own, source)
+
+
+def _host(project: Path, name: str, read: Own, groups: Groups) -> Host:
+    own = read.file
+    variables.refuse(own.vars, read.source, (), project)
+    named = [group for group in own.groups if group != EVERYONE]
+    given = [group for group, file in groups.checked.items() if name in file.hosts]
+    mine = list(dict.fromkeys([*named, *given]))
+    layers = [_Layer(groups.checked[one], groups.source, (one,)) for one in (EVERYONE, *mine) if one in groups.checked]
+    layers.append(_Layer(own, read.source))
+    inherited = {key: _last(layers, key) for key in INHERITED}
+    merged: dict[str, dict[str, Any]] = {key: {} for key in MERGED}
+    for layer in layers:
+        for key in MERGED:
+            merged[key].update(getattr(layer.file, key))
+    return Host(
+        name=name,
+        address=own.address or name,
+        connection=own.connection,
+        groups=tuple(mine),
+        env=merged["env"],
+        vars=merged["vars"],
+        secret_sources=merged["secrets"],
+        where=document.shown(read.source.path),
+        set_at={key: place for layer in layers for key, place in layer.set_at().items()},
+        key_variable=_key_variable(project / "recipes" / f"{inherited['recipe']}.yml")
+        if own.connection != "ssh"
+        else "",
+        **inherited,
+    )
+
+
+def _key_variable(recipe: Path) -> str:
+    """The environment variable with the key of a recipe's server; empty for none. What is wrong in it its check will say."""
+    try:
+        if b"server_key" not in recipe.read_bytes():
+            return ""
+        data = document.load(recipe).data
+        return str(data["server_key"].get("env") or "")
+    except (OSError, ValueError, Refused, AttributeError, KeyError, TypeError):
+        return ""
+
+
+def _last(layers: Iterable[_Layer], key: str) -> Any:
+    found = None
+    for layer in layers:
+        value = getattr(layer.file, key)
+        found = found if value is None else value
+    return found

@@ -1,0 +1,75 @@
+"""What hosts/*.yml and hosts/groups.yml may hold."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from sparkwright.project.documents.checked import Strict
+
+
+class SecretSource(Strict):
+    """Where a secret comes from on the laptop: one of an environment variable, a file, a command's output."""
+
+    NAMES_A_SECRET: ClassVar[bool] = True  # a mistake in it is told without what was written
+
+    env: str | None = Field(
+        None, description="an environment variable of the laptop", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
+    )
+    file: str | None = Field(None, description="a file on the laptop; its content without the last newline")
+    command: list[str] | None = Field(None, description="a command on the laptop, as words; what it prints")
+
+    @model_validator(mode="after")
+    def _one(self) -> SecretSource:
+        if sum(part is not None for part in (self.env, self.file, self.command)) != 1:
+            raise ValueError("give one of `env`, `file` and `command`.")
+        return self
+
+
+class Shared(Strict):
+    """What a group gives to its hosts and a host may set itself. A host's own value wins."""
+
+    user: str | None = Field(None, description="the user to log in as; else as your ssh configuration says")
+    port: int | None = Field(None, description="sshd's port; else as your ssh configuration says", ge=1, le=65535)
+    home: str | None = Field(None, description="the user's home on the host, when it is not /home/USER (or /root)")
+    recipe: str | None = Field(None, description="what the host serves: a file of recipes/, without .yml")
+    serve_port: int | None = Field(
+        None, description="publish the server on this port instead of the recipe's", ge=1, le=65535
+    )
+    registry_mirror: str | None = Field(
+        None,
+        description="a registry that holds copies of images, as mirror.lan:5000; pulls by digest try it first",
+        pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]+)?$",
+    )
+    model_from: str | None = Field(
+        None, description="the host to copy the model from, instead of the hub; for that host itself it means the hub"
+    )
+    env: dict[str, str] = Field(
+        default_factory=dict,
+        description="environment of the host's side: HF_ENDPOINT; HTTPS_PROXY (with a password under `secrets`)",
+    )
+    secrets: dict[str, SecretSource] = Field(default_factory=dict, description="by name, as HF_TOKEN: {env: HF_TOKEN}")
+    vars: dict[str, Any] = Field(default_factory=dict, description="variables for playbooks and templates")
+
+
+class HostFile(Shared):
+    """hosts/NAME.yml: one host; the file's name is the host's name."""
+
+    address: str | None = Field(None, description="name, IP or ssh alias; else the host's name")
+    connection: Literal["ssh", "local", "sandbox"] = Field("ssh", description="how it is reached")
+    groups: list[str] = Field(default_factory=list, description="the groups it belongs to")
+
+
+class GroupFile(Shared):
+    """One group of hosts/groups.yml."""
+
+    hosts: list[str] = Field(
+        default_factory=list, description="members, beside the hosts that name the group themselves"
+    )
+    min_serving: int | None = Field(
+        None,
+        ge=0,
+        description="a run that takes servers down keeps at least so many of this group serving; "
+        "if not given, one when the run is for several hosts of the group",
+    )

@@ -1,0 +1,101 @@
+"""Names that mean nothing, or two things: groups, hosts and files of an inventory that no pattern and no other file can reach."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.document import Document
+from sparkwright.project.inventory.glance import GROUPS_FILE
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.models import GroupFile, HostFile
+from sparkwright.trust.visible import one_line
+
+EVERYONE = "all"
+#: signs that mean something in a pattern
+SIGNS = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
+SIGNS_SHOWN = "`, : ! & * ? [ ]` mean something in a pattern"
+
+
+@dataclass(frozen=True)
+class Own:
+    """A host's own file."""
+
+    file: HostFile
+    source: Document
+
+
+@dataclass(frozen=True)
+class Groups:
+    """groups.yml, its groups by name."""
+
+    checked: Mapping[str, GroupFile]
+    source: Document
+
+
+def refuse(hosts: Mapping[str, Own], groups: Groups) -> None:
+    """Raises Refused with file and line for the first such name."""
+    for rule in (_host_names(hosts, groups), _groups_of(hosts, groups), _members(hosts, groups)):
+        for refused in rule:
+            raise refused
+
+
+def refuse_source(host: Host, hosts: Mapping[str, Host]) -> None:
+    """Raises Refused for a host that copies its model from one that isn't there."""
+    if host.model_from and host.model_from not in hosts:
+        said = f"`model_from`: no host is called '{one_line(host.model_from)}'."
+        raise Refused(said, where=host.set_at["model_from"], fix=nearest(host.model_from, hosts))
+
+
+def _host_names(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
+    named = {group: own.source.where("groups", n) for own in hosts.values() for n, group in enumerate(own.file.groups)}
+    named |= {group: groups.source.where(group) for group in groups.checked}
+    for name, own in hosts.items():
+        where = own.source.where()
+        if name == EVERYONE:
+            yield Refused(
+                f"a host can't be called `{EVERYONE}`: that means every host.", where=where, fix="Rename the file."
+            )
+        if name in named:
+            said = f"the host has the name of a group ({named[name]})."
+            yield Refused(said, where=where, fix="Rename one of them: `--host` could mean either.")
+        if SIGNS.search(name):
+            fix = "Rename the file; what ssh connects to is its `address:`."
+            yield Refused(f"no pattern can name this host: {SIGNS_SHOWN}.", where=where, fix=fix)
+
+
+def _groups_of(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
+    """Groups that hosts name. Several hosts of one group need no entry in groups.yml."""
+    times = Counter(group for own in hosts.values() for group in set(own.file.groups))
+    for own in hosts.values():
+        for n, group in enumerate(own.file.groups):
+            if group not in groups.checked and group != EVERYONE and times[group] == 1:
+                others = sorted({*groups.checked, *(name for name, count in times.items() if count > 1)} - {EVERYONE})
+                near = nearest(group, others) if others else ""
+                fix = f"{near} A new one has an entry in hosts/{GROUPS_FILE}: `{one_line(group)}: {{}}`.".strip()
+                said = f"no other file knows the group `{one_line(group)}`."
+                yield Refused(said, where=own.source.where("groups", n), fix=fix)
+            if SIGNS.search(group):
+                yield Refused(
+                    f"no pattern can name the group `{one_line(group)}`: {SIGNS_SHOWN}.",
+                    where=own.source.where("groups", n),
+                )
+
+
+def _members(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
+    for group, file in groups.checked.items():
+        if SIGNS.search(group):
+            yield Refused(
+                f"no pattern can name the group `{one_line(group)}`: {SIGNS_SHOWN}.", where=groups.source.where(group)
+            )
+        if group == EVERYONE and file.hosts:
+            said = f"`{EVERYONE}` is every host: it takes no `hosts`."
+            yield Refused(said, where=groups.source.where(group, "hosts"), fix="Leave it out, or name another group.")
+        for n, name in enumerate(file.hosts):
+            if name not in hosts:
+                said = f"`{one_line(group)}.hosts`: no host is called '{one_line(name)}'."
+                yield Refused(said, where=groups.source.where(group, "hosts", n), fix=nearest(name, hosts))

@@ -1,0 +1,42 @@
+"""What no host and no group may say: a secret as a plain value, or the server's key as one secret among others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.inventory.models import Shared
+from sparkwright.trust.secret_names import PROXIES, holds_a_password, plain_secrets
+
+#: what the engine reads its key from; as a secret it would reach no container, and switch the server's authentication off
+ENGINE_KEY = "VLLM_API_KEY"
+OUT_OF_URL = "Leave user and password out of the URL."
+
+
+def refuse(file: Shared, source: Document, at: Place = ()) -> None:
+    """Raises Refused with file and line for the first thing that can't stand."""
+    if ENGINE_KEY in file.secrets:
+        fix = "Name its source in the recipe: `server_key: {env: SPARK_KEY}`. Its checks then know it by themselves."
+        said = f"`secrets.{ENGINE_KEY}`: the key of a server is the recipe's."
+        raise Refused(said, where=source.where(*at, "secrets", ENGINE_KEY), fix=fix)
+    found = {"env": file.env, "vars": file.vars}
+    for place in plain_secrets(found):
+        raise refusal(place, source, at, fix=OUT_OF_URL if place[-1] not in PROXIES and _is_url(found, place) else "")
+
+
+def refusal(place: Place, source: Document, at: Place = (), *, fix: str = "") -> Refused:
+    """The sentence about a secret that stands as a plain value. at: what the place is below. fix: if not a host's `secrets:`."""
+    name = next(one for one in reversed(place) if isinstance(one, str))
+    fix = fix or (
+        f"Name its source under `secrets:` of the host, as {name}: {{env: {name}}}; "
+        "it then reaches the host over standard input only."
+    )
+    said = f"`{'.'.join(map(str, place))}` looks like a secret, and stands here for everybody to read."
+    return Refused(said, where=source.where(*at, *place), fix=fix)
+
+
+def _is_url(value: Any, place: Place) -> bool:
+    for one in place:
+        value = value[one]
+    return isinstance(value, str) and holds_a_password(value)

@@ -1,0 +1,77 @@
+"""A secret, read on the laptop from the place that a user's file names. What goes wrong is told without the secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkwright.errors import Failed, Refused
+from sparkwright.secret import Secret
+from sparkwright.trust.redact import SHORTEST
+from sparkwright.trust.secret_names import is_secret
+
+if TYPE_CHECKING:
+    from sparkwright.project.inventory.models import SecretSource
+
+COMMAND_S = 60
+LARGEST_BYTES = 64 * 2**10
+
+
+def read(name: str, source: SecretSource) -> Secret | None:
+    """The secret now; None when its environment variable is not set, or its file not there. Raises Failed, naming it."""
+    import os
+
+    if source.env is not None:
+        value = os.environ.get(source.env)
+        return Secret(value) if value else None
+    if source.file is not None:
+        return _file(name, Path(source.file).expanduser())
+    return _command(name, source.command or [])
+
+
+def refuse_short(name: str, secret: Secret | None, where: str) -> None:
+    """Raises Refused for a secret too short to be told from ordinary words: it could not be kept out of what is written."""
+    if secret and len(secret.reveal()) < SHORTEST:
+        raise Refused(
+            f"the secret {name} has fewer than {SHORTEST} characters.",
+            where=where,
+            fix="It would be found in ordinary words, and hiding it would garble them: use a longer one.",
+        )
+
+
+def named(source: SecretSource) -> str:
+    """The place, for a sentence."""
+    if source.env is not None:  # some write the secret itself there
+        return (
+            "the environment variable of that name"
+            if is_secret("", source.env)
+            else f"the environment variable {source.env}"
+        )
+    return f"the file {source.file}" if source.file is not None else "the command"
+
+
+def _file(name: str, path: Path) -> Secret | None:
+    try:
+        with path.open("rb") as file:  # it may be a pipe, or have no end
+            raw = file.read(LARGEST_BYTES + 1)
+        if len(raw) > LARGEST_BYTES:
+            raise Failed(f"the file of the secret {name} has more than {LARGEST_BYTES >> 10} KiB.", where=str(path))
+        return Secret(raw.decode().replace("\r\n", "\n").rstrip("\n"))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "not a UTF-8 text file"
+        raise Failed(f"the file of the secret {name} can't be read: {said}.", where=str(path)) from None
+
+
+def _command(name: str, words: list[str]) -> Secret:
+    import subprocess
+
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    except (OSError, subprocess.TimeoutExpired, IndexError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else type(error).__name__
+        raise Failed(f"the command for the secret {name} can't be run: {said}.") from None
+    if done.returncode:
+        raise Failed(f"the command for the secret {name} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+    return Secret(done.stdout.rstrip("\n"))

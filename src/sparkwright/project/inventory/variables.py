@@ -1,0 +1,67 @@
+"""The variables that the shipped playbooks read, and those of a user's that are one of them misspelt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents import document
+from sparkwright.project.documents.document import Document, Place
+
+#: what a host may set under `vars:`, with what is meant when it does not
+DEFAULTS: dict[str, Any] = {
+    "ollama": "unload",  # unload, stop or leave
+    "reload_after": False,  # what was unloaded comes back once the engine is verified, if it fits
+    "reserve_gib": 4,  # memory that must stay free beside the engine
+    "drain_s": 30,  # how long requests may take to end before the server is stopped
+    "rollback": True,  # a deploy that fails restores the previous server; `--no-rollback`
+}
+#: how alike two names must be for one to be taken for the other, misspelt
+ALIKE = 0.75
+#: where a variable may be read; in hosts/ only within an expression
+READERS = ("playbooks/**/*.yml", "templates/**/*")
+
+
+def refuse(given: Mapping[str, Any], source: Document, at: Place, project: Path) -> None:
+    """Raises Refused with the line of a variable that nothing reads and that is nearly the name of one that is read.
+
+    A switch of DEFAULTS must be true or false: a text would count as true.
+    """
+    for name, value in given.items():
+        where = source.where(*at, "vars", name)
+        if isinstance(DEFAULTS.get(name), bool) and not isinstance(value, bool) and "{{" not in str(value):
+            raise Refused(f"`vars.{name}` must be true or false.", where=where)
+        near = "" if name in DEFAULTS else _near(name)
+        if near and not any(_reads(text, name) for text in _texts(project)):
+            fix = f"Did you mean `{near}`?"
+            raise Refused(f"`vars.{name}`: no playbook and no template reads it.", where=where, fix=fix)
+
+
+def _near(name: str) -> str:
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name.lower(), DEFAULTS, n=1, cutoff=ALIKE)), "")
+
+
+def _reads(text: str, name: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text) is not None
+
+
+def _texts(project: Path) -> Iterator[str]:
+    """What may read a variable: playbooks, templates, and the expressions in the inventory's own values."""
+    for pattern in READERS:
+        yield from _read(sorted(project.glob(pattern)))
+    for text in _read(sorted((project / "hosts").glob("*.yml"))):
+        opened = re.split(r"\{[{%]", text)[1:]
+        yield " ".join(re.split(r"[%}]\}", one, maxsplit=1)[0] for one in opened)
+
+
+def _read(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
+        try:
+            yield document.text_of(path)
+        except Refused:
+            continue  # whoever needs that file says what is wrong with it

@@ -1,0 +1,230 @@
+"""spark.lock: what a tag and a branch meant when they were pinned. Written by the tool, committed by the user."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from sparkwright.host.state import write_atomically
+from sparkwright.project.documents import document
+from sparkwright.project.documents.checked import Strict, check, rule
+from sparkwright.trust import model_files, names
+from sparkwright.trust.engine_options import engine_options
+from sparkwright.trust.names import PLATFORM, why_not_an_image
+
+NAME = "spark.lock"
+SCHEMA = 1
+WIDTH = 160
+#: a hundred models have 1 MB
+MOST_BYTES = 16 * 2**20
+DIGEST, SHA256, COMMIT = (f"^{one.pattern}$" for one in (names.DIGEST, model_files.SHA256, names.COMMIT))
+
+
+def _why_not_a_key(key: str) -> str:
+    model_id, at, revision = key.partition("@")
+    if not at:
+        return "has no revision, as in OWNER/NAME@main"
+    return model_files.why_not_an_id(model_id) or model_files.why_not_a_revision(revision)
+
+
+FileName = Annotated[str, rule(model_files.why_not_a_model_file)]
+ModelKey = Annotated[str, rule(_why_not_a_key)]
+ImageName = Annotated[str, rule(why_not_an_image)]
+Platform = Annotated[str, Field(pattern=f"^{PLATFORM.pattern}$")]
+
+
+class ManifestEntry(Strict):
+    """An image for one platform."""
+
+    platform: Platform = Field(description="as linux/arm64")
+    digest: str = Field(pattern=DIGEST, description="of its manifest")
+    config: str = Field(pattern=DIGEST, description="of its config: the Id it has on a host with overlay2")
+    size_bytes: int = Field(ge=0, description="what a pull downloads")
+
+
+class ImageEntry(Strict):
+    """An image, by the digest its tag had."""
+
+    digest: str = Field(description="of the index, or of the manifest where there is only one", pattern=DIGEST)
+    platforms: list[Platform] = Field(default_factory=list, description="as linux/arm64")
+    engine_version: str | None = Field(
+        None, max_length=80, description="of vLLM, as the image says it; null until that is known"
+    )
+    options: Annotated[dict[str, Any] | None, BeforeValidator(engine_options)] = Field(
+        None,
+        description="of its `vllm serve`, as its --help=all lists them: what differs from a release; null until known",
+    )
+    created: str | None = Field(None, max_length=40, description="when the image was made")
+    size_bytes: int | None = Field(None, description="what a pull downloads, for the host that asked")
+    manifests: list[ManifestEntry] = Field(default_factory=list, description="by platform, as the registry has them")
+
+
+class FileEntry(Strict):
+    """A file of a model."""
+
+    path: FileName = Field(description="below the model's folder")
+    size_bytes: int = Field(ge=0, le=model_files.BYTES_AT_MOST, strict=True)
+    sha256: str | None = Field(None, pattern=SHA256, description="of a large file")
+    blob_id: str | None = Field(None, pattern=COMMIT, description="git's id, for a small file")
+
+    @model_validator(mode="after")
+    def _has_a_hash(self) -> Self:
+        if self.sha256 is None and self.blob_id is None:
+            raise ValueError(f"'{self.path}' has neither sha256 nor blob_id; lock the model again.")
+        return self
+
+
+class ModelEntry(Strict):
+    """A model, by the commit its branch had."""
+
+    commit: str = Field(pattern=COMMIT)
+    config: dict[str, Any] | None = Field(
+        None, description="of its config.json, what tells its kind: layers, sizes of recurrent states, lengths"
+    )
+    files: list[FileEntry] = Field(max_length=model_files.FILES_AT_MOST)
+
+    @field_validator("files")
+    @classmethod
+    def _fit_together(cls, value: list[FileEntry]) -> list[FileEntry]:
+        reason = model_files.why_not_together(one.path for one in value)
+        if reason:
+            raise ValueError(f"they name {reason}.")
+        return value
+
+
+class LockFile(Strict):
+    """spark.lock."""
+
+    schema_number: int = Field(SCHEMA, alias="schema")
+    images: dict[ImageName, ImageEntry] = Field(default_factory=dict)
+    models: dict[ModelKey, ModelEntry] = Field(default_factory=dict)
+
+    @field_validator("schema_number")
+    @classmethod
+    def _known(cls, value: int) -> int:
+        if value != SCHEMA:
+            raise ValueError(f"{value} is of another sparkwright; this one reads {SCHEMA}.")
+        return value
+
+
+@dataclass(frozen=True)
+class Lock:
+    """images: by "repository:tag". models: by "id@revision". Entries are plain JSON."""
+
+    images: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    models: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+    def image(self, ref: str) -> dict[str, Any] | None:
+        """What this tag meant, or None."""
+        return self.images.get(ref)
+
+    def model(self, model_id: str, revision: str) -> dict[str, Any] | None:
+        """What this branch meant, or None. A revision that is a commit already is its own entry's key."""
+        return self.models.get(f"{model_id}@{revision}")
+
+    def with_image(self, ref: str, entry: Mapping[str, Any]) -> Lock:
+        """The lock with this image pinned. Raises Refused when the entry can't be one."""
+        return replace(self, images={**self.images, ref: image_entry(ref, entry)})
+
+    def with_model(self, model_id: str, revision: str, entry: Mapping[str, Any]) -> Lock:
+        """The lock with this model pinned. Raises Refused when the entry can't be one."""
+        key = f"{model_id}@{revision}"
+        return replace(self, models={**self.models, key: model_entry(key, entry)})
+
+    def save(self, project: Path) -> None:
+        """Write spark.lock in one step, sorted."""
+        head = "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
+        body = {
+            "schema": SCHEMA,
+            "images": dict(sorted(self.images.items())),
+            "models": dict(sorted(self.models.items())),
+        }
+        text = yaml.dump(_laid_out(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
+        write_atomically(project / NAME, (head + text).encode(), mode=0o644)
+
+
+def load(project: Path) -> Lock:
+    """Read spark.lock; an empty Lock when there is none. Raises Refused with the line when it was broken by hand."""
+    path = project / NAME
+    if not path.exists():
+        return Lock()
+    read = document.load(path, most_bytes=MOST_BYTES)
+    found = check(LockFile, read, read.data if read.data is not None else {}, at=())
+    return Lock(
+        images={ref: entry.model_dump(mode="json") for ref, entry in found.images.items()},
+        models={key: entry.model_dump(mode="json") for key, entry in found.models.items()},
+    )
+
+
+def image_entry(ref: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the lock keeps of a registry's answer about an image. Raises Refused when it can't be an entry."""
+    return _entry(ImageEntry, ref, found)
+
+
+def model_entry(key: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the lock keeps of a hub's answer about a model. Raises Refused when it can't be an entry."""
+    return _entry(ModelEntry, key, found)
+
+
+def _entry(model: type[Strict], key: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in found.items() if name in model.model_fields}
+    return check(model, document.Document(Path(key), known)).model_dump(mode="json")
+
+
+class _Row(dict[str, Any]):
+    """A file of a model, or an image for one platform: one line, so that a diff shows those that changed."""
+
+
+def _laid_out(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The lock's content with its rows marked."""
+    images = {ref: _rows_in(entry, "manifests") for ref, entry in body["images"].items()}
+    models = {key: _rows_in(entry, "files") for key, entry in body["models"].items()}
+    return {**body, "images": images, "models": models}
+
+
+def _rows_in(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: [_Row(row) for row in value] if key == name else value for key, value in entry.items()}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists of plain values in one line or, where that is too long, several; a row never breaks."""
+
+    best_width: int
+
+    def analyze_scalar(self, scalar: str) -> Any:
+        analysis = super().analyze_scalar(scalar)
+        if re.fullmatch(DIGEST, scalar):  # its colon needs no quotes; locks of before have none
+            analysis.allow_flow_plain = True
+        return analysis
+
+    def expect_flow_mapping(self) -> None:
+        self.best_width = sys.maxsize
+        super().expect_flow_mapping()
+
+    def expect_flow_sequence(self) -> None:
+        self.best_width = WIDTH
+        super().expect_flow_sequence()
+
+    def expect_block_mapping_key(self, first: bool = False) -> None:
+        self.best_width = WIDTH
+        super().expect_block_mapping_key(first)
+
+
+def _represent_list(dumper: _Dumper, data: list[Any]) -> yaml.Node:
+    plain = not any(isinstance(one, list | dict) for one in data)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=plain)
+
+
+def _represent_row(dumper: _Dumper, data: _Row) -> yaml.Node:
+    return dumper.represent_mapping("tag:yaml.org,2002:map", data, flow_style=True)
+
+
+_Dumper.add_representer(list, _represent_list)
+_Dumper.add_representer(_Row, _represent_row)

@@ -1,0 +1,67 @@
+"""Where a mistake was written: on a line of the playbook, of the inventory that set the variable, or of a template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents.document import Place, shown
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.playbook.playbook import Play
+from sparkwright.protocol import expressions
+
+#: "file:line" of a mistake; takes the line within the text, from 1, 0 where it is not known
+Where = Callable[..., str]
+
+
+class Blame:
+    """For one play on one host."""
+
+    def __init__(self, play: Play, host: Host) -> None:
+        self._play = play
+        self._host = host
+
+    def place(self, *place: str | int) -> Where:
+        """A place of the playbook; only its line is known, not those of a text in it."""
+        return lambda line=0: self._play.document.where(*place)
+
+    def variable(self, name: str) -> Where:
+        """Where a variable of the play or of the host was set."""
+        if name in self._play.file.vars:
+            return self.place(*self._play.place, "vars", name)
+        return lambda line=0: self._host.set_at.get(f"vars.{name}", self._host.where)
+
+    @staticmethod
+    def text(path: Path) -> Where:
+        """A line of a template."""
+        return lambda line=0: f"{shown(path)}:{line}" if line else shown(path)
+
+    def argument(self, refused: Refused, place: Place, values: Mapping[str, Any], *, own: Mapping[str, Any]) -> Refused:
+        """A module's complaint about its arguments, with the line of the value that is wrong.
+
+        place: of the module in the playbook. values: its arguments as they are written. own: variables of task and blocks.
+        """
+        module = place[-1]
+        key = next(
+            (key for key in values if f"`{key}`" in refused.message or f"{module}.{key}" in refused.message), None
+        )
+        asked = self._play.document.where(*place, *([key] if key else []))
+        name = self._origin(values.get(key), own) if key else ""
+        if not name:
+            return Refused(refused.message, where=asked, fix=refused.fix)
+        said = f"`vars.{name}`, read at {asked}: {refused.message}"
+        return Refused(said, where=self.variable(name)(), fix=refused.fix)
+
+    def _origin(self, value: Any, own: Mapping[str, Any]) -> str:
+        """The one variable that a value is made of, of the play or the host; empty where that is not to be told."""
+        name, seen = "", set(own)
+        while expressions.is_open(value):
+            asked = expressions.names_in_value(value)
+            name = next(iter(asked)) if len(asked) == 1 else ""
+            if not name or name in seen:
+                return ""
+            seen.add(name)
+            value = self._play.file.vars.get(name)
+        return name if name in self._play.file.vars or f"vars.{name}" in self._host.set_at else ""

@@ -1,0 +1,84 @@
+"""`include: parts/x.yml`: tasks that several playbooks share, put in their place before anything else is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents import document
+from sparkwright.project.documents.checked import check, nearest
+from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.playbook.models import IncludeFile
+from sparkwright.trust.visible import one_line
+
+#: files that one playbook includes, each time counted, and how deep lists of tasks stand in each other
+MOST_INCLUDES = 200
+DEEPEST = 24
+LISTS = ("tasks", "handlers", "block", "rescue", "always")
+
+
+def spliced(read: Document) -> Document:
+    """The document with a block of that file's tasks in the place of every include.
+
+    Lines of what was included are lines of that file. Raises Refused for a file that is not there, or that includes itself.
+    """
+    splicer = _Splicer(read, (read.path.resolve(),), 0, [])
+    data = splicer.inside(read.data, ())
+    return replace(read, data=data, grafts=splicer.grafts)
+
+
+class _Splicer:
+    """opened: the files that led here, for a circle among them. depth: of the lists around. included: every file so far."""
+
+    def __init__(self, read: Document, opened: tuple[Path, ...], depth: int, included: list[Path]) -> None:
+        self.read = read
+        self.opened = opened
+        self.depth = depth
+        self.included = included
+        self.grafts: dict[Place, Document] = {}
+
+    def inside(self, value: Any, place: Place) -> Any:
+        """A list of plays or of tasks, each with its own lists looked through."""
+        if not isinstance(value, list):
+            return value
+        if self.depth > DEEPEST:
+            raise Refused(
+                f"blocks and includes stand in each other more than {DEEPEST} times.", where=self.read.where(*place)
+            )
+        self.depth += 1
+        found = [self._item(one, (*place, n)) for n, one in enumerate(value)]
+        self.depth -= 1
+        return found
+
+    def _item(self, item: Any, place: Place) -> Any:
+        if not isinstance(item, dict):
+            return item
+        if "include" in item:
+            return self._included(item, place)
+        return {key: self.inside(value, (*place, key)) if key in LISTS else value for key, value in item.items()}
+
+    def _included(self, item: dict[str, Any], place: Place) -> dict[str, Any]:
+        given = check(IncludeFile, self.read, item, at=place)
+        path = self.read.path.parent / given.include
+        at = self.read.where(*place, "include")
+        if not document.is_file(path):
+            known = [str(one.relative_to(self.read.path.parent)) for one in self.read.path.parent.rglob("*.yml")]
+            raise Refused(
+                f"no file '{one_line(given.include, at_most=80)}' beside it.",
+                where=at,
+                fix=nearest(given.include, known),
+            )
+        if path.resolve() in self.opened:
+            raise Refused(f"{given.include} includes itself.", where=at)
+        self.included.append(path)
+        if len(self.included) > MOST_INCLUDES:
+            raise Refused(f"more than {MOST_INCLUDES} files are included, each time counted.", where=at)
+        part = document.load(path)
+        if not isinstance(part.data, list):
+            raise Refused("what is included is a list of tasks.", where=part.where())
+        inner = _Splicer(part, (*self.opened, path.resolve()), self.depth, self.included)
+        tasks = inner.inside(part.data, ())
+        self.grafts[(*place, "block")] = replace(part, data=tasks, grafts=inner.grafts)
+        return {"name": given.include, **{k: v for k, v in item.items() if k != "include"}, "block": tasks}

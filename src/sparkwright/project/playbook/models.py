@@ -1,0 +1,86 @@
+"""What a playbook may hold: Ansible's shape and words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ConfigDict, Field, field_validator
+
+from sparkwright.project.documents.checked import Strict
+
+Condition = bool | str | list[bool | str]
+
+
+class Common(Strict):
+    """What a task and a block both know."""
+
+    name: str = Field("", description="a sentence; it is what the screen shows")
+    when: Condition | None = Field(None, description="expressions that must all hold")
+    tags: list[str] | str = Field(default_factory=list, description="for --tags; `always` and `never` as in Ansible")
+    become: bool | None = Field(None, description="run as root, through sudo")
+    vars: dict[str, Any] = Field(default_factory=dict, description="variables")
+
+
+class TaskFile(Common):
+    """One module with its arguments. The module's name is the key that is none of these."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
+
+    register_as: str | None = Field(None, alias="register", description="the name later tasks see the result under")
+    until: Condition | None = Field(None, description="try again until this holds")
+    retries: int = Field(0, ge=0, description="how many more times to try (3 with `until`)")
+    delay: float = Field(5, ge=0, description="seconds between tries")
+    notify: list[str] | str = Field(
+        default_factory=list, description="handlers to run at the end if this changed something"
+    )
+    changed_when: Condition | None = Field(None, description="whether it counts as changed")
+    failed_when: Condition | None = Field(None, description="whether it counts as failed")
+    ignore_errors: bool = Field(False, description="go on after a failure")
+    no_log: bool = Field(False, description="show neither message, nor data, nor diff")
+    check_mode: bool | None = Field(None, description="true: only look, always; false: act even with --check")
+
+
+class BlockFile(Common):
+    """Tasks that succeed or fail together."""
+
+    block: list[dict[str, Any]] = Field(description="the tasks")
+    rescue: list[dict[str, Any]] = Field(default_factory=list, description="when one of them failed")
+    always: list[dict[str, Any]] = Field(default_factory=list, description="whatever happened")
+
+
+class IncludeFile(Common):
+    """Tasks of another file, as one block in its place."""
+
+    include: str = Field(description="the file with a list of tasks, beside this one: parts/swap.yml")
+
+
+class PlayFile(Strict):
+    """Tasks for some hosts."""
+
+    name: str = Field("", description="what this play does")
+    hosts: str = Field(description="a host pattern; --host narrows it")
+    serial: list[int | str] | int | str = Field(
+        default_factory=list, description='how many at a time: 1, "25%", [1, "50%"]'
+    )
+    max_fail_percentage: float | None = Field(None, ge=0, le=100, description="stop when more of a batch failed")
+    vars: dict[str, Any] = Field(default_factory=dict, description="variables")
+    tags: list[str] | str = Field(default_factory=list, description="tags of all its tasks")
+    become: bool = Field(False, description="run its tasks as root, through sudo")
+    read_only: bool = Field(False, description="it changes nothing: it needs no lock and runs beside a deploy")
+    measures: bool = Field(
+        False,
+        description="it asks the server for tokens: while another run works on the host or measures there it waits (`--wait`), "
+        "or ends with 4",
+    )
+    force_handlers: bool = Field(False, description="run notified handlers even after a failure")
+    tasks: list[dict[str, Any]] = Field(default_factory=list, description="tasks and blocks")
+    handlers: list[dict[str, Any]] = Field(default_factory=list, description="tasks that run when notified")
+
+    @field_validator("serial")
+    @classmethod
+    def _sizes(cls, value: Any) -> Any:
+        for one in value if isinstance(value, list) else [value]:
+            digits = str(one).removesuffix("%")
+            if not digits.isdigit() or int(digits) < 1:
+                raise ValueError(f"{one!r} is no batch size; give a number or a percentage, as 1 or 25%.")
+        return value

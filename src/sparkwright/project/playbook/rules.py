@@ -1,0 +1,41 @@
+"""What no playbook may say: a secret as a plain value, among variables or arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sparkwright.modules import registry
+from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.inventory import rules
+from sparkwright.project.playbook.includes import LISTS
+from sparkwright.trust.secret_names import is_secret, plain_secrets
+
+IN_A_FILE = "Put it into a file on the host that only its user reads (mode 0600), and name that."
+
+
+def refuse(read: Document) -> None:
+    """Raises Refused with file and line for the first secret that stands in a play."""
+    for at, place in _secrets(read.data, ()):
+        raise rules.refusal(place, read, at, fix="" if place[0] == "vars" else IN_A_FILE)
+
+
+def _secrets(items: Any, at: Place) -> Iterator[tuple[Place, Place]]:
+    """Where each stands: its play or task, and the place in that."""
+    for n, item in enumerate(items if isinstance(items, list) else ()):
+        if not isinstance(item, dict):
+            continue
+        here = (*at, n)
+        yield from ((here, place) for place in plain_secrets(item.get("vars"), ("vars",)))
+        for module in item.keys() & registry.NAMES:
+            yield from ((here, place) for place in plain_secrets(item[module], (module,)) if _counts(place, item))
+        for name in LISTS:
+            yield from _secrets(item.get(name), (*here, name))
+
+
+def _counts(place: Place, item: dict[str, Any]) -> bool:
+    """An argument's own name says what a module does with it, as `key`; a variable's name, and the looks of a value, count."""
+    value: Any = item
+    for one in place:
+        value = value[one]
+    return "env" in place or is_secret("", value)

@@ -1,0 +1,69 @@
+"""Which tasks run: --tags, --skip-tags, --start-at-task, as Ansible reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents.checked import nearest
+from sparkwright.project.documents.document import Place
+from sparkwright.project.playbook.playbook import Options
+from sparkwright.protocol.plan import Block, Step, Task, tasks_of
+
+SPECIAL = ("all", "tagged", "untagged", "always", "never")
+
+
+def select(steps: tuple[Step, ...], options: Options, where: Callable[[Place], str]) -> tuple[Step, ...]:
+    """The steps that are left. Raises Refused for a tag or a task name that nothing has."""
+    del where
+    everything = tasks_of(steps)
+    known = {tag for task in everything for tag in task.tags}
+    for tag in (*options.tags, *options.skip_tags):
+        if tag not in known and tag not in SPECIAL:
+            raise Refused(f"no task has the tag {tag!r}.", fix=nearest(tag, known, many="Tags"))
+    kept = _filter(steps, lambda task: wanted(task.tags, options))
+    return _from(kept, options.start_at_task, [task.name for task in everything]) if options.start_at_task else kept
+
+
+def wanted(tags: tuple[str, ...], options: Options) -> bool:
+    """Ansible's rule for one task."""
+    chosen, skipped = options.tags or ("all",), options.skip_tags
+    own = set(tags)
+    runs = (
+        bool(own & set(chosen))
+        or ("all" in chosen and "never" not in own)
+        or ("tagged" in chosen and bool(own) and "never" not in own)
+        or ("untagged" in chosen and not own)
+        or ("always" in own and "always" not in skipped)
+    )
+    left_out = (
+        bool(own & set(skipped)) or ("all" in skipped and "always" not in own) or ("tagged" in skipped and bool(own))
+    )
+    return runs and not left_out and not ("untagged" in skipped and not own)
+
+
+def _filter(steps: tuple[Step, ...], keep: Callable[[Task], bool]) -> tuple[Step, ...]:
+    kept: list[Step] = []
+    for step in steps:
+        if isinstance(step, Task):
+            kept += [step] if keep(step) else []
+            continue
+        inside = _filter(step.tasks, keep)
+        if inside:
+            kept.append(
+                replace(step, tasks=inside, rescue=_filter(step.rescue, keep), always=_filter(step.always, keep))
+            )
+    return tuple(kept)
+
+
+def _from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[Step, ...]:
+    """The steps from the task of this name on; a block that holds it begins there."""
+    if name not in names:
+        raise Refused(f"no task is called {name!r}.", fix=nearest(name, names, many="Tasks"))
+    for n, step in enumerate(steps):
+        if isinstance(step, Task) and step.name == name:
+            return steps[n:]
+        if isinstance(step, Block) and name in [task.name for task in tasks_of(step.tasks)]:
+            return (replace(step, tasks=_from(step.tasks, name, names)), *steps[n + 1 :])
+    return ()

@@ -1,0 +1,45 @@
+"""What every module takes, without importing one: a fifth of the planning was the import of code that only hosts run."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from sparkwright import host_side
+from sparkwright.modules import registry
+from sparkwright.protocol import signature
+from sparkwright.protocol.signature import Signature
+
+
+def takes(module: str) -> Signature:
+    """The signature of a module of `registry.NAMES`."""
+    return signature.from_json(_kept()[module])
+
+
+@functools.lru_cache(maxsize=1)
+def _kept() -> dict[str, Any]:
+    """Of every module, from the laptop's cache; read off the modules themselves when those are not what it was made of."""
+    path = host_side.cache() / "signatures.json"
+    try:
+        kept = json.loads(path.read_bytes())
+        if kept["of"] == host_side.content_hash():
+            found: dict[str, Any] = kept["modules"]
+            return found
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    found = {name: signature.to_json(signature.of(registry.load(name).Args)) for name in registry.NAMES}
+    _keep(path, {"of": host_side.content_hash(), "modules": found})
+    return found
+
+
+def _keep(path: Path, value: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as beside:
+            json.dump(value, beside)
+        Path(beside.name).replace(path)
+    except OSError:
+        pass  # a full disk or a home that can't be written costs time, nothing else

@@ -1,0 +1,169 @@
+"""A recipe, and the container it asks for on a host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sparkwright.engines.vllm import key_file
+from sparkwright.engines.vllm.flags import flag_values, flags
+from sparkwright.errors import Refused
+from sparkwright.project.documents import document
+from sparkwright.project.documents.checked import check, nearest
+from sparkwright.project.inventory import secret_source
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.recipe import rules
+from sparkwright.project.recipe.models import RecipeFile
+from sparkwright.protocol.container import GIVEN, ContainerSpec, locked_ids
+from sparkwright.secret import Secret
+from sparkwright.trust import container_words
+from sparkwright.trust.visible import one_line
+
+T = TypeVar("T")
+
+#: what a client's setup calls a key that comes from no variable
+KEY_VARIABLE = "SPARK_KEY"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """name: its file's name. file: what stands in it. source: the document, for lines in messages."""
+
+    name: str
+    file: RecipeFile
+    source: document.Document
+
+    @property
+    def image(self) -> str:
+        return self.file.image
+
+    @property
+    def served_name(self) -> str:
+        """The model's name in requests."""
+        return flags.served_name(self.file.vllm, self.file.model.mount)
+
+    @property
+    def memory_utilization(self) -> float:
+        """The share of memory the engine will want, 0 to 1. Raises Refused, with the line, for what is no share."""
+        return self._read(flags.MEMORY_UTILIZATION, flags.memory_utilization)
+
+    @property
+    def engine_port(self) -> int:
+        """The port the server listens on inside its container. Raises Refused, with the line, for what is none."""
+        return self._read(flags.PORT, flags.port)
+
+    def where(self, flag: str) -> str:
+        """ "file:line" of a flag, by its own name."""
+        return self.source.where(*rules.flag_place(self.source, flag))
+
+    def to_json(self) -> dict[str, Any]:
+        """The recipe as playbooks see it. server_key: the environment variable to write for it where a client is set up."""
+        key = self.file.server_key
+        about = {"server_key": (key.env or KEY_VARIABLE) if key else "", "open_to_network": self.open_to_network}
+        return {"name": self.name, **self.file.model_dump(mode="python"), "served_name": self.served_name, **about}
+
+    def _read(self, flag: str, read: Callable[[Mapping[str, Any]], T]) -> T:
+        wrong = flag_values.misfit(flag, flags.value(self.file.vllm, flag))
+        if wrong:
+            raise Refused(f"`vllm.{flag}` {wrong.why}.", where=self.where(flag), fix="Correct it, or leave it out.")
+        return read(self.file.vllm)
+
+    @property
+    def open_to_network(self) -> bool:
+        """Whether anyone who reaches the host may use the server: it is published beyond the loopback and asks for no key."""
+        addresses = rules.addresses(self.file)
+        return self.file.server_key is None and not all(map(rules.is_loopback, addresses))
+
+    @property
+    def key_secret(self) -> str:
+        """The name under which the server's key travels with a run."""
+        return f"server_key of {self.name}"
+
+    def secrets(self) -> dict[str, Secret]:
+        """The server's key, read now from its source. Raises Refused with file and line when there is none, or no good one."""
+        if self.file.server_key is None:
+            return {}
+        where = self.source.where("server_key")
+        found = secret_source.read("server_key", self.file.server_key)
+        if not found:
+            source = secret_source.named(self.file.server_key)
+            raise Refused(f"`server_key`: {source} holds no key.", where=where, fix=f"Set it; {key_file.MAKE}")
+        if not key_file.valid(found.reveal()):
+            raise Refused(f"`server_key`: a key must be {key_file.VALID}.", where=where, fix=key_file.MAKE)
+        return {self.key_secret: found}
+
+
+def names(project: Path) -> list[str]:
+    """The recipes of a project."""
+    return sorted(path.stem for path in document.files(project / "recipes"))
+
+
+def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
+    """Read recipes/NAME.yml. named_at: "file:line" of who asks. Raises Refused with file and line, or naming the nearest."""
+    path = project / "recipes" / f"{name}.yml"
+    if not document.is_file(path):
+        document.refuse_other_ending(path)
+        fix = nearest(name, names(project))
+        raise Refused(f"no recipe '{one_line(name, at_most=80)}'.", where=named_at, fix=fix)
+    read = document.load(path)
+    file = check(RecipeFile, read, read.data if read.data is not None else {}, at=())
+    rules.refuse(file, read)
+    return Recipe(name, file, read)
+
+
+def serve_port(host: Host, recipe: Recipe) -> int:
+    """The port of the host on which the server answers."""
+    if host.serve_port:
+        return host.serve_port
+    return int(recipe.file.container.ports[0].split(":")[-2]) if recipe.file.container.ports else recipe.engine_port
+
+
+def container_spec(
+    recipe: Recipe, host: Host, home: str, image_entry: Mapping[str, Any] | None, command: tuple[str, ...]
+) -> ContainerSpec:
+    """What docker run is told for this recipe on this host. Without a lock entry the image is not pinned yet.
+
+    command: the words after the image, without those for the server's key.
+    """
+    file, box = recipe.file, recipe.file.container
+    digest = f"@{image_entry['digest']}" if image_entry else ""
+    volumes = [f"{file.model.dir}:{file.model.mount}", *box.volumes]
+    return ContainerSpec(
+        name=box.name,
+        image=f"{file.image}{digest}",
+        restart=box.restart,
+        gpus=box.gpus,
+        ipc=box.ipc,
+        shm_size=box.shm_size,
+        ports=tuple(_published(file, host)),
+        volumes=tuple(_at_home(volume, home) for volume in volumes),
+        env=dict(box.env),
+        ulimits=dict(box.ulimits),
+        labels=dict(box.labels),
+        entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else None,
+        command=command + (key_file.WORDS if file.server_key else ()),
+        image_ids=locked_ids(image_entry),
+        server_key=GIVEN + recipe.key_secret if file.server_key else "",
+    )
+
+
+def _published(file: RecipeFile, host: Host) -> list[str]:
+    """The recipe's ports at their addresses, the first published where the host wants it.
+
+    Raises Refused when another of them is published there.
+    """
+    found = []
+    for n, (port, address) in enumerate(zip(file.container.ports, rules.addresses(file), strict=True)):
+        outside, inside = port.rsplit(":", 2)[-2:]
+        outside = str(host.serve_port) if host.serve_port and not n else outside
+        found.append(":".join([*([address] if address else []), outside, inside]))
+    if container_words.published_twice(found):
+        said = f"`serve_port: {host.serve_port}` is published by `container.ports` of the recipe too."
+        raise Refused(said, where=host.set_at.get("serve_port", host.where), fix="Take another port.")
+    return found
+
+
+def _at_home(volume: str, home: str) -> str:
+    return home + volume[1:] if volume.startswith("~/") else volume

@@ -1,0 +1,141 @@
+"""What no recipe may say, whatever the engine: secrets where everybody reads them, two answers to one question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparkwright.engines.vllm import key_file
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.errors import Refused
+from sparkwright.project.documents.document import Document
+from sparkwright.project.recipe.models import RecipeFile
+from sparkwright.trust import container_words
+from sparkwright.trust.secret_names import plain_secrets
+from sparkwright.trust.visible import one_line
+
+SHOWN = "`docker inspect`, the history and incident bundles show it"
+USE_SERVER_KEY = "Take it out and write `server_key: {env: SPARK_KEY}`, beside `vllm:`."
+LOOPBACK = ("127.", "localhost", "[::1]", "::1")
+
+
+def refuse(file: RecipeFile, source: Document) -> None:
+    """Raises Refused with file and line for the first thing that can't stand."""
+    for rule in (
+        _twice,
+        _model,
+        _ascend,
+        _key_in_flags,
+        _key_in_env,
+        _secrets,
+        _two_config_files,
+        _published_twice,
+        _port_twice,
+        _mounted_twice,
+    ):
+        for refused in rule(file, source):
+            raise refused
+
+
+def flag_place(source: Document, name: str) -> tuple[str, ...]:
+    """Where a flag stands in a recipe, by its own name, however it is spelled there; where the flags stand, if it does not."""
+    written = flags.spelling(_written(source), name)
+    return ("vllm", written) if written else ("vllm",)
+
+
+def _written(source: Document) -> list[str]:
+    held = source.data.get("vllm") if isinstance(source.data, dict) else None
+    return list(held) if isinstance(held, dict) else []
+
+
+def addresses(file: RecipeFile) -> list[str]:
+    """The address of each published port, as docker takes it; "" for all addresses."""
+    default = "127.0.0.1" if file.publish == "loopback" else ""
+    return [port.rsplit(":", 2)[0] if port.count(":") > 1 else default for port in file.container.ports]
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only programs of the host itself reach this address."""
+    return address.startswith(LOOPBACK)
+
+
+def _twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    found = flags.twice(_written(source))
+    if found:
+        said = f"`vllm.{one_line(found[0])}` and `vllm.{one_line(found[1])}` are one flag, {flags.canonical(found[1])}."
+        yield Refused(said, where=source.where("vllm", found[1]), fix="Leave one of them out.")
+
+
+def _model(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    if flags.MODEL in file.vllm:
+        where = source.where(*flag_place(source, flags.MODEL))
+        yield Refused("`vllm.model` is given by `model.mount`.", where=where, fix="Leave it out.")
+
+
+def _ascend(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    if file.ascend is not None and file.platform != "ascend":
+        yield Refused("`ascend` is for `platform: ascend`.", where=source.where("ascend"), fix="Leave it out.")
+
+
+def _key_in_flags(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    if key_file.KEY in file.vllm:
+        place = flag_place(source, key_file.KEY)
+        said = f"`{'.'.join(place)}`: a key among the flags is no secret: {SHOWN}."
+        yield Refused(said, where=source.where(*place), fix=USE_SERVER_KEY)
+
+
+def _key_in_env(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    if key_file.VARIABLE in file.container.env:
+        where = source.where("container", "env", key_file.VARIABLE)
+        said = f"`container.env.{key_file.VARIABLE}`: a key in the environment is no secret: {SHOWN}."
+        yield Refused(said, where=where, fix=USE_SERVER_KEY)
+
+
+def _secrets(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    box = file.container
+    said = {"vllm": file.vllm, "container": {"env": box.env, "labels": box.labels, "entrypoint": box.entrypoint}}
+    for found in plain_secrets(said):
+        place = (*flag_place(source, str(found[1])), *found[2:]) if found[0] == "vllm" else found
+        fix = (
+            "A token of the hub belongs under `secrets:` of the host, which downloads the model: the container needs none. "
+            "For any other, mount a file (`container.volumes`)."
+        )
+        dotted = ".".join(map(str, place))
+        yield Refused(f"`{dotted}` looks like a secret: {SHOWN}.", where=source.where(*place), fix=fix)
+
+
+def _two_config_files(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    if file.server_key is not None and key_file.OPTION in file.vllm:
+        place = flag_place(source, key_file.OPTION)
+        said = f"`{'.'.join(place)}` beside `server_key`: vLLM reads one configuration file, and the key comes in it."
+        yield Refused(said, where=source.where(*place), fix="Write its settings under `vllm:`.")
+
+
+def _port_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    """Two published ports that can't both be opened: docker creates such a container and can't start it."""
+    for end in range(1, len(file.container.ports) + 1):
+        twice = container_words.published_twice(file.container.ports[:end])
+        if twice:
+            said = f"`container.ports` publishes the host's port of '{twice}' twice."
+            yield Refused(said, where=source.where("container", "ports", end - 1), fix="Take another port of the host.")
+
+
+def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    points = {container_words.mount_point(file.model.mount): "the model"}
+    if file.server_key is not None:
+        points[key_file.MOUNT] = "the server's key"
+    for n, volume in enumerate(file.container.volumes):
+        at = container_words.mount_point(volume.split(":")[1])
+        if at in points:
+            said = f"`container.volumes`: {points[at]} is mounted at {at} already."
+            yield Refused(said, where=source.where("container", "volumes", n), fix="Mount it elsewhere.")
+        points[at] = f"'{volume}'"
+
+
+def _published_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
+    """`publish` that is written, and a port's own address that says otherwise."""
+    if "publish" not in file.model_fields_set:
+        return
+    for n, (port, address) in enumerate(zip(file.container.ports, addresses(file), strict=True)):
+        if port.count(":") > 1 and is_loopback(address) != (file.publish == "loopback"):
+            said = f"`container.ports` publishes {port}, and `publish` says {file.publish}."
+            yield Refused(said, where=source.where("container", "ports", n), fix="Leave one of them out.")

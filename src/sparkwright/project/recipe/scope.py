@@ -1,0 +1,102 @@
+"""The names a playbook or template may use for one host, known on the laptop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.variables import DEFAULTS
+from sparkwright.project.recipe.recipe import Recipe, container_spec, serve_port
+
+if TYPE_CHECKING:
+    from sparkwright.project.recipe.serving import Serving
+
+#: what a recipe adds
+RECIPE_NAMES = ("recipe", "engine", "base_url", "served_name", "port", "memory_utilization")
+#: what the recipe and the lock give together
+PINNED_NAMES = ("lock", "container", "pinned_model", "serve")
+
+
+def scope(
+    host: Host, user: str, recipe: Recipe | None, pinned: Mapping[str, Any], served: Serving | None = None
+) -> dict[str, Any]:
+    """Names and values. user: who logs in there. pinned: the lock's entries, {"image": ..., "model": ...}.
+
+    served: what `serving` gives for these, when the caller has it already.
+    """
+    home = home_of(host, user)
+    about = {"name": host.name, "address": host.address, "user": user, "port": host.port, "groups": list(host.groups)}
+    about = {**about, "home": home, "connection": host.connection, "model_from": host.model_from or ""}
+    about["registry_mirror"] = host.registry_mirror or ""
+    names = {**DEFAULTS, **host.vars, "home": home, "host": about}
+    if recipe is None:
+        return names
+    port = serve_port(host, recipe)
+    if served is None:
+        from sparkwright.project.recipe.serving import serving
+
+        served = serving(recipe, pinned)
+    command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
+    container = container_spec(recipe, host, home, pinned.get("image"), command).to_json()
+    about = recipe.to_json()
+    model = _model(about, pinned.get("model") or {})
+    return {
+        **names,
+        "recipe": about,
+        "container": container,
+        "engine": served.to_json(),
+        "lock": {"image": pinned.get("image"), "model": pinned.get("model")},
+        "base_url": f"http://127.0.0.1:{port}",
+        "served_name": recipe.served_name,
+        "port": port,
+        "memory_utilization": recipe.memory_utilization,
+        "pinned_model": model,
+        "serve": _serve(recipe, served, {**container, "command": command}, model),
+    }
+
+
+def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, Any]:
+    """The model at one revision, with all that fetching it again takes."""
+    about = {"id": recipe["model"]["id"], "dir": recipe["model"]["dir"], "transfer": recipe["model"]["transfer"]}
+    return {**about, "commit": locked.get("commit", ""), "files": locked.get("files", [])}
+
+
+def _serve(recipe: Recipe, served: Serving, container: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """What starting and proving this very server takes beside its container; kept with the last good state.
+
+    log: what its log must say. baseline_key: what makes two measurements of it comparable.
+    """
+    expect = recipe.file.expect
+    return {
+        "served_name": recipe.served_name,
+        "utilization": recipe.memory_utilization,
+        "ready_s": expect.ready_s,
+        "tok_per_s": expect.tok_per_s,
+        "stop_timeout_s": recipe.file.container.stop_timeout_s,
+        "log": {
+            "chunked_prefill": served.expected,
+            "note": served.note,
+            "expect": expect.log,
+            "forbid": expect.forbid_log,
+            "unknown": expect.log_unknown,
+        },
+        "baseline_key": {
+            "image": container["image"],
+            "model_id": model["id"],
+            "model": model["commit"],
+            "command": container["command"],
+            "env": container["env"],
+        },
+    }
+
+
+def home_of(host: Host, user: str) -> str:
+    """The home folder a plan counts on; `preflight` compares it with the real one (docs/decisions/0002)."""
+    if host.home:
+        return host.home
+    if host.connection == "local":
+        return str(Path.home())
+    return "/root" if user == "root" else f"/home/{user}"

@@ -1,0 +1,111 @@
+"""From plain JSON to a module's Args, with the mistakes named: the laptop checks with it, the host builds with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.protocol import signature
+from sparkwright.protocol.signature import Argument, Signature, Wanted
+from sparkwright.trust.secret_names import names_a_secret
+
+#: looked up once: every task of every host asks
+_SIGNATURES: dict[type[Any], Signature] = {}
+
+
+def build(args_type: type[Any], values: Mapping[str, Any], *, module: str) -> Any:
+    """The Args object. Raises Refused for an unknown, missing or mistyped argument, with the nearest right name."""
+    takes = _SIGNATURES.get(args_type) or _SIGNATURES.setdefault(args_type, signature.of(args_type))
+    return args_type(**check(takes, values, module=module))
+
+
+def check(
+    takes: Signature, values: Mapping[str, Any], *, module: str, open_names: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """The values by the fields they fit. open_names: arguments not known yet, accepted unseen and left out.
+
+    Raises Refused as `build` does.
+    """
+    for name in values:
+        if name not in takes:
+            raise Refused(f"{module} has no argument `{name}`.", fix=_hint(name, takes))
+    for name, argument in takes.items():
+        if argument.required and name not in values:
+            raise Refused(f"{module} needs the argument `{name}` ({argument.doc}).")
+    return {
+        takes[name].field: _fit(value, takes[name].wanted, f"{module}.{name}")
+        for name, value in values.items()
+        if name not in open_names
+    }
+
+
+def _hint(name: str, takes: Mapping[str, Argument]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, takes, n=1)
+    return f"Did you mean `{near[0]}`?" if near else f"It takes: {', '.join(takes) or 'none'}."
+
+
+def _fit(value: Any, wanted: Wanted, where: str) -> Any:
+    """The value as the type that is wanted, or Refused. "5" fits a number, 5 fits a text; nothing else is bent."""
+    kind, *of = wanted
+    if kind == "anything":
+        return value
+    if kind == "or":
+        return _fit_any(value, of[0], where)
+    if kind == "one of":
+        if value in of[0]:
+            return value
+        raise Refused(f"{where} is one of {', '.join(map(str, of[0]))}, not {_shown(value, where)}.")
+    if kind == "list" and isinstance(value, list | tuple):
+        return [_fit(item, of[0], f"{where}[{n}]") for n, item in enumerate(value)]
+    if kind == "mapping" and isinstance(value, Mapping):
+        return {str(key): _fit(item, of[0], f"{where}.{key}") for key, item in value.items()}
+    if kind in EXACT:
+        return _fit_scalar(value, kind, where)
+    raise Refused(f"{where} is {_name(wanted)}, not {_shown(value, where)}.")
+
+
+def _fit_any(value: Any, choices: list[Wanted], where: str) -> Any:
+    if value is None and ["null"] in choices:
+        return None
+    choices = [one for one in choices if one != ["null"]]
+    exact = [one for one in choices if type(value) is EXACT.get(one[0])]
+    for one in exact + choices:
+        try:
+            return _fit(value, one, where)
+        except Refused:
+            continue
+    raise Refused(f"{where} is {' or '.join(map(_name, choices))}, not {_shown(value, where)}.")
+
+
+EXACT: dict[str, type[Any]] = {"text": str, "whole number": int, "number": float, "true or false": bool}
+READ: dict[str, Callable[[str], Any]] = {"whole number": int, "number": float}
+
+
+def _fit_scalar(value: Any, kind: str, where: str) -> Any:
+    if type(value) is EXACT[kind]:
+        return value
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "number" and number:
+        return float(value)
+    if kind in READ and isinstance(value, str):
+        try:
+            return READ[kind](value)
+        except ValueError:
+            pass
+    if kind == "text" and number:
+        return str(value)
+    raise Refused(f"{where} is {_name([kind])}, not {_shown(value, where)}.")
+
+
+def _shown(value: Any, where: str) -> str:
+    """A value as a message repeats it, but for what stands under the name of a secret."""
+    return "what is written there" if any(map(names_a_secret, re.split(r"[.\[]", where))) else repr(value)
+
+
+def _name(wanted: Wanted) -> str:
+    kind = str(wanted[0])
+    return kind if kind in ("true or false", "one of") else f"a {kind}"

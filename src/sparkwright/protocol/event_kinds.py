@@ -1,0 +1,124 @@
+"""The events that a host may send, by kind: their fields and what stands in them. Further fields are kept.
+
+Events that the laptop makes itself (play_started, rolled ...) are not among them: no host speaks for the fleet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkwright.errors import Exit
+from sparkwright.protocol.events import STATUSES
+from sparkwright.trust.names import STEP
+from sparkwright.trust.shapes import Shape, Usual, line, moment, within
+from sparkwright.trust.visible import visible
+
+
+def exit_code(value: Any) -> int:
+    """A shape: an exit code; what is none of them is a failure."""
+    known = not isinstance(value, bool) and isinstance(value, int) and value in list(Exit)
+    return int(value) if known else int(Exit.FAILED)
+
+
+#: characters of a sentence that a host says; a longer one is cut, and says so
+SENTENCE = 20_000
+
+
+def said(value: Any) -> str:
+    """A shape: something to read."""
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    return visible(value, at_most=SENTENCE)
+
+
+#: what a bundle of an incident may hold; host/records/incidents.py says what each is
+INCIDENT_FILES = frozenset(
+    (
+        *("about.json", "container.log", "inspect.json", "meminfo", "holders.txt", "dmesg.txt"),
+        *("docker-ps.txt", "nvidia-smi.txt", "plan.json", "events.jsonl"),
+    )
+)
+COUNT = within(0, 2**53)
+#: a year: longer than any run, and every format of a duration takes it
+SECONDS = Usual(within(0, 366 * 86400), 0)
+TEXT = Usual(said, "")
+LINE = Usual(line, "")
+FLAG = Usual(bool, False)
+OBJECT = Usual({str: object}, {})
+BYTES = Usual((None, COUNT), None)
+#: of a task that runs or has run
+TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE}
+CHANGE: dict[str, Shape] = {"field": line, "before": Usual(object, None), "after": Usual(object, None), "why": TEXT}
+
+#: of a diagnosis
+CAUSE: dict[str, Shape] = {"cause": said, "verdict": line, "evidence": TEXT, "fix": TEXT}
+
+KINDS: dict[str, dict[str, Shape]] = {
+    "alive": {},
+    "raw": {"text": said},
+    "note": {"task": LINE, "text": said},
+    "part": {"n": COUNT, "of": COUNT, "text": str},
+    "run_started": {"run": LINE, "play": LINE, "check": FLAG, "who": LINE, "sandbox": FLAG},
+    "task_started": TASK,
+    "progress": {"task": LINE, "done": COUNT, "total": COUNT, "unit": LINE, "text": LINE},
+    "task_finished": {
+        **TASK,
+        "status": frozenset(STATUSES),
+        "msg": TEXT,
+        "fix": TEXT,
+        "diff": Usual([CHANGE], []),
+        "data": OBJECT,
+        "register": LINE,
+        "registered": OBJECT,
+        "exit": Usual(exit_code, int(Exit.OK)),
+        "seconds": SECONDS,
+    },
+    "recap": {
+        **dict.fromkeys(("ok", "changed", "failed", "skipped", "unreachable"), COUNT),
+        **dict.fromkeys(("rescued", "ignored"), Usual(COUNT, 0)),
+        "exit": exit_code,
+        "seconds": SECONDS,
+        "msg": TEXT,
+    },
+    # answers to a question
+    "run": {"run": line, "play": Usual((None, line), None), "who": Usual((None, line), None), "state": line},
+    "status": {
+        "record": {"state": line, "why": said},
+        "live": bool,
+        "late": bool,
+        "busy": line,
+        "outdated": Usual(line, ""),
+        "interrupted": Usual(line, ""),
+        "memory_available_bytes": BYTES,
+        "memory_total_bytes": BYTES,
+    },
+    "diagnosis": {
+        "schema": COUNT,
+        **dict.fromkeys(("state", "summary"), said),
+        "fix": TEXT,
+        "exit": exit_code,
+        **dict.fromkeys(("tok_per_s", "expected_tok_per_s"), Usual((None, within(0, 1e6)), None)),
+        "expected_by": Usual((None, line), None),
+        "container": OBJECT,
+        "gpu": OBJECT,
+        "causes": [CAUSE],
+        "sandbox": FLAG,
+    },
+    "checks": {"fields": [str], "rows": [[object]]},
+    "history": {
+        "at": moment,
+        "what": line,
+        **dict.fromkeys(("who", "run", "image", "model", "commit", "why"), Usual((None, line))),
+        "changed": Usual((None, [CHANGE])),
+        "measured": Usual((None, {str: object})),
+    },
+    "file": {"incident": STEP, "name": INCIDENT_FILES, "text": str},
+    "serving": {"serving": bool},
+    "lock": {"owner": (None, {"run": line}), "alive": bool, "text": said},
+    # what answers instead of a runner
+    "runtime_missing": {"path": str, "python": str, "machine": str},
+    "no_python": {},
+    "ready": {},
+    "shipped": {},
+    "not_shipped": {"why": line},
+}

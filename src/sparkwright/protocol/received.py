@@ -1,0 +1,98 @@
+"""What a host sends, as events: bounded, of a known kind with the fields of that kind, every text visible.
+
+What is no such event becomes `raw`, so that nothing a host says is lost; no bytes make this raise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from sparkwright.protocol.event_kinds import KINDS
+from sparkwright.protocol.events import LINE_BYTES, Event
+from sparkwright.trust.bounds import PARTS, clean, json_of
+from sparkwright.trust.lines import Lines
+from sparkwright.trust.shapes import fitted, moment
+from sparkwright.trust.visible import visible
+
+#: characters of one event that came in parts, and of a line that is shown as it is
+WHOLE_CHARACTERS = 16 * 2**20
+RAW_CHARACTERS = 2000
+
+
+class Received:
+    """The events of one answer. Feed it the bytes as they come."""
+
+    def __init__(self) -> None:
+        self._lines = Lines(LINE_BYTES)
+        self._parts: list[str] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """The events that end in these bytes."""
+        for line, over in self._lines.feed(data):
+            yield from self._event(line, over)
+
+    def end(self) -> Iterator[Event]:
+        """The event after the last newline, if anything stands there."""
+        for line, over in self._lines.end():
+            yield from self._event(line, over)
+
+    def _event(self, line: bytes, over: int) -> Iterator[Event]:
+        if over:
+            yield raw(line, f" (and {over} bytes more: a line is at most {LINE_BYTES} bytes)")
+            return
+        if not line.strip():
+            return
+        one = read(line)
+        if one["event"] != "part":
+            yield one
+            return
+        text = self._whole(one)
+        if text is not None:
+            whole = text.encode(errors="replace")
+            one = read(whole)
+            yield one if one["event"] != "part" else raw(whole)
+
+    def _whole(self, part: Event) -> str | None:
+        """The text of an event whose last part this is. Parts out of turn, and beyond WHOLE_CHARACTERS, are dropped."""
+        if part["n"] == 1:
+            self._parts, self._size = [], 0
+        self._size += len(part["text"])
+        if part["n"] == len(self._parts) + 1 and self._size <= WHOLE_CHARACTERS:
+            self._parts.append(part["text"])
+        if part["n"] != part["of"]:
+            return None
+        parts, self._parts = self._parts, []
+        return "".join(parts) if len(parts) == part["of"] else f"an answer of {self._size} characters that is not whole"
+
+
+def read(line: bytes) -> Event:
+    """The event of one line."""
+    try:
+        one = json_of(line.decode(errors="replace"), most_bytes=WHOLE_CHARACTERS, most_parts=PARTS)
+        kind = one.get("event") if isinstance(one, dict) else None
+        if not isinstance(kind, str) or kind not in KINDS:
+            return raw(line)
+        if kind == "part":
+            found: Event = fitted(one, KINDS[kind], kind)
+            return found  # its text is a piece of JSON, and is cleaned with the whole
+        return _stamped(fitted(clean(one), KINDS[kind], kind))
+    except ValueError as error:
+        return raw(line, f" ({error})" if line[:1] == b"{" else "")
+
+
+def raw(line: bytes, why: str = "") -> Event:
+    """A line that is no event, as it is. why: what is wrong with it."""
+    text = line[: 4 * RAW_CHARACTERS].decode(errors="replace").rstrip("\r\n")
+    more = " ..." if len(text) > RAW_CHARACTERS or len(line) > 4 * RAW_CHARACTERS else ""
+    return {"event": "raw", "time": round(time.time(), 3), "text": visible(text[:RAW_CHARACTERS] + more + why)}
+
+
+def _stamped(one: Event) -> Event:
+    """With a time that can be shown: this machine's, where the host's is none."""
+    try:
+        moment(one.get("time"))
+    except ValueError:
+        return {**one, "time": round(time.time(), 3)}
+    return one

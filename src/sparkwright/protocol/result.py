@@ -1,0 +1,71 @@
+"""What a module returns, and how its arguments are declared: the plain data of both sides."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.errors import Exit, Failed
+
+
+def arg(doc: str, *, default: Any = dataclasses.MISSING, default_factory: Any = dataclasses.MISSING) -> Any:
+    """A field of a module's Args, with its sentence for the documentation (and its unit, if it has one)."""
+    return field(default=default, default_factory=default_factory, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field that differs: what is there, what is wanted, and why that matters. None: absent."""
+
+    field: str
+    before: Any
+    after: Any
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a module did or found.
+
+    msg: one sentence. data: what `register` gives to later tasks, plain JSON. fix: what the user can do about
+    a failure. exit: the exit code a failure stands for, when it is not 1 (Exit.INCONCLUSIVE, Exit.REFUSED); INCONCLUSIVE or
+    CHANGES without a failure lets the run go on, and end with it.
+    """
+
+    msg: str = ""
+    changed: bool = False
+    failed: bool = False
+    skipped: bool = False
+    diff: list[Change] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+    fix: str = ""
+    exit: Exit | None = None
+
+    @property
+    def status(self) -> str:
+        """ "failed", "skipped", "changed" or "ok"."""
+        return "failed" if self.failed else "skipped" if self.skipped else "changed" if self.changed else "ok"
+
+    def registered(self) -> dict[str, Any]:
+        """What later tasks see under the registered name."""
+        flags = {"changed": self.changed, "failed": self.failed, "skipped": self.skipped, "msg": self.msg}
+        ends = {"fix": self.fix, "exit": int(self.exit or Exit.FAILED) if self.failed else 0}
+        return {**self.data, **flags, **ends, "diff": [dataclasses.asdict(change) for change in self.diff]}
+
+
+def sound(result: object, module: str) -> Result:
+    """What a module returned, when it is a Result that can be told. Raises Failed otherwise."""
+    if not isinstance(result, Result) or not isinstance(result.data, dict):
+        raise Failed(f"{module} returned no result.")
+    texts = (result.msg, result.fix, *(change.field for change in result.diff if isinstance(change, Change)))
+    right = all(isinstance(one, str) for one in texts) and all(isinstance(one, Change) for one in result.diff)
+    try:
+        json.dumps([result.data, [[one.before, one.after, one.why] for one in result.diff]], default=str)
+    except Exception as error:
+        right = False
+        print(f"{module}: {type(error).__name__}: {error}", flush=True)
+    if not right:
+        raise Failed(f"{module} returned a result that can't be written as JSON.")
+    return result

@@ -1,9 +1,0 @@
-"""`invoke report`: what hosts did, as one HTML page that needs nothing else. The laptop's side.
-
-checks.py: a host's checks, summed into spans of time. plot.py: an SVG of one figure. page.py: the page.
-"""
-
-from sparkwright.report.checks import Host, of
-from sparkwright.report.page import page
-
-__all__ = ["Host", "of", "page"]

@@ -1,1 +1,0 @@
-"""What the lab measured, on the laptop: files that last, tables, pages, comparisons."""

@@ -1,0 +1,1 @@
+"""The pretend Docker Engine: its API, containers, images and logs."""

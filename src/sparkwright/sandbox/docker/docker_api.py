@@ -1,0 +1,222 @@
+"""The Docker Engine API on a unix socket, as far as the docker SDK is used."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.sandbox.docker import docker_filters, docker_logs
+from sparkwright.sandbox.docker.containers import STOP_S, Container, Refused
+from sparkwright.sandbox.docker.docker_filters import is_true
+from sparkwright.sandbox.docker.images import image_id
+from sparkwright.sandbox.web import Handler
+
+if TYPE_CHECKING:
+    from sparkwright.sandbox.daemon import Spark
+
+API_VERSION = "1.43"
+
+
+class DockerApi(Handler):
+    """One request to the engine."""
+
+    server_version = "Docker/24.0.9 (sandbox)"
+
+    @property
+    def spark(self) -> Spark:
+        return self.server.owner  # type: ignore[attr-defined,no-any-return]
+
+    def route(self) -> None:
+        parts = self.parts[1:] if self.parts and self.parts[0].startswith("v1.") else self.parts
+        try:
+            self._route(parts)
+        except Refused as refused:
+            self.reply(refused.status, {"message": str(refused)})
+
+    def _route(self, parts: list[str]) -> None:
+        match self.command, parts:
+            case _, ["_ping"]:
+                self.reply(200, b"OK", {"Api-Version": API_VERSION, "Content-Type": "text/plain"})
+            case "GET", ["version"]:
+                about = {"Version": "24.0.9-sandbox", "ApiVersion": API_VERSION, "MinAPIVersion": "1.24"}
+                self.reply(200, {**about, "Os": "linux", "Arch": "arm64"})
+            case "GET", ["info"]:
+                self.reply(
+                    200, {"Name": "sandbox", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker", "NCPU": 20}
+                )
+            case "POST", ["images", "create"]:
+                self._pull()
+            case "GET", ["distribution", *name, "json"]:
+                found = self.spark.images.distribution("/".join(name))
+                self._or_unknown(found, "/".join(name))
+            case "GET", ["images", "json"]:
+                self._list_images()
+            case "POST", ["images", "prune"]:
+                self._prune_images()
+            case "GET", ["images", *name, "json"]:
+                self._inspect_image("/".join(name))
+            case "POST", ["images", *name, "tag"]:
+                self._tag("/".join(name))
+            case "DELETE", ["images", *name]:
+                self._delete_image("/".join(name))
+            case "GET", ["containers", "json"]:
+                self._list()
+            case "POST", ["containers", "prune"]:
+                gone = self.spark.containers.prune()
+                self.reply(200, {"ContainersDeleted": gone, "SpaceReclaimed": 0})
+            case "POST", ["containers", "create"]:
+                one = self.spark.containers.create(self.query.get("name", ""), self.body())
+                self.reply(201, {"Id": one.id, "Warnings": []})
+            case _, ["containers", key, *verb]:
+                self._container(self.spark.containers.find(key), verb[0] if verb else "")
+            case _:
+                raise Refused(404, f"page not found: {self.path}")
+
+    # -- images --------------------------------------------------------------------------------------------------
+
+    def _pull(self) -> None:
+        tag = self.query.get("tag", "")
+        reference = self.query["fromImage"] + ("@" if tag.startswith("sha256:") else ":" if tag else "") + tag
+        if self.spark.images.resolve(reference) is None:
+            self._or_unknown(None, reference)
+            return
+        self.stream(
+            (json.dumps(line).encode() + b"\r\n" for line in self.spark.images.pull(reference)), "application/json"
+        )
+        self.spark.containers.save()
+
+    def _or_unknown(self, found: Any, reference: str) -> None:
+        if found is None:
+            said = f"manifest for {reference} not found: manifest unknown: manifest unknown"
+            raise Refused(404, said)
+        self.reply(200, found)
+
+    def _inspect_image(self, reference: str) -> None:
+        digest = self.spark.images.find(reference)
+        if digest is None:
+            raise Refused(404, f"No such image: {reference}")
+        self.reply(200, self.spark.images.inspect(digest))
+
+    def _tag(self, reference: str) -> None:
+        digest = self.spark.images.find(reference)
+        if digest is None:
+            raise Refused(404, f"No such image: {reference}")
+        self.spark.images.tags[f"{self.query['repo']}:{self.query.get('tag', 'latest')}"] = digest
+        self.spark.containers.save()
+        self.reply(201)
+
+    def _list_images(self) -> None:
+        filters = docker_filters.parse(self.query.get("filters", ""))
+        wanted = [self.spark.images.find(one) for one in filters.get("reference", ())]
+        rows = [digest for digest in self.spark.images.local if not filters.get("reference") or digest in wanted]
+        self.reply(200, [self.spark.images.inspect(digest) for digest in rows])
+
+    def _delete_image(self, reference: str) -> None:
+        images, force = self.spark.images, is_true(self.query.get("force"))
+        digest = images.find(reference)
+        if digest is None:
+            raise Refused(404, f"No such image: {reference}")
+        named = [name for name, target in images.tags.items() if target == digest]
+        if reference in named and len(named) > 1:
+            self.reply(200, images.untag(reference))
+            return
+        for one in self.spark.containers.all.values():
+            if one.image == digest and (one.running or not force):
+                how, what = (
+                    ("cannot be forced", "running container")
+                    if one.running
+                    else ("must be forced", "stopped container")
+                )
+                said = f"conflict: unable to delete {docker_id(digest)} ({how}) - image is being used by {what} {one.id[:12]}"
+                raise Refused(409, said)
+        self.reply(200, images.delete(digest))
+        self.spark.containers.save()
+
+    def _prune_images(self) -> None:
+        """Without dangling=false only what has no name at all, and every image here has its digest."""
+        filters = docker_filters.parse(self.query.get("filters", ""))
+        everything = filters.get("dangling", ["true"])[0] in ("false", "0")
+        used = {one.image for one in self.spark.containers.all.values()}
+        unused = [digest for digest in self.spark.images.local if digest not in used] if everything else []
+        freed = sum(self.spark.images.inspect(digest)["Size"] for digest in unused)
+        gone = [row for digest in unused for row in self.spark.images.delete(digest)]
+        self.spark.containers.save()
+        self.reply(200, {"ImagesDeleted": gone or None, "SpaceReclaimed": freed})
+
+    # -- containers ----------------------------------------------------------------------------------------------
+
+    def _list(self) -> None:
+        rows = docker_filters.chosen(list(self.spark.containers.all.values()), self.spark.images, self.query)
+        self.reply(200, [docker_filters.row(one, image_id(one.image)) for one in rows])
+
+    def _container(self, one: Container, verb: str) -> None:
+        match self.command, verb:
+            case "GET", "json":
+                self.reply(200, one.inspect())
+            case "GET", "logs":
+                self.stream(docker_logs.stream(one, self.query), "application/vnd.docker.multiplexed-stream")
+            case "POST", "start":
+                self._start(one)
+            case "POST", "stop":
+                was_running = one.running
+                if was_running:
+                    one.stop(self._patience_s())
+                self.spark.containers.save()
+                self.reply(204 if was_running else 304)
+            case "POST", "restart":
+                if one.running:
+                    one.stop(self._patience_s())
+                one.start()
+                self.reply(204)
+            case "POST", "kill":
+                self._kill(one)
+            case "POST", "rename":
+                self.spark.containers.rename(one, self.query["name"])
+                self.reply(204)
+            case "POST", "update":
+                one.policy = (self.body().get("RestartPolicy") or {}).get("Name") or one.policy
+                self.spark.containers.save()
+                self.reply(200, {"Warnings": None})
+            case "POST", "wait":
+                self._wait(one)
+            case "DELETE", "":
+                self.spark.containers.remove(one, force=is_true(self.query.get("force")))
+                self.reply(204)
+            case _:
+                raise Refused(404, "page not found")
+
+    def _patience_s(self) -> float:
+        """How long a SIGTERM has before SIGKILL."""
+        return float(self.query.get("t") or STOP_S)
+
+    def _start(self, one: Container) -> None:
+        if one.running:
+            self.reply(304)
+            return
+        one.start()
+        self.spark.containers.save()
+        self.reply(204)
+
+    def _kill(self, one: Container) -> None:
+        if not one.running:
+            raise Refused(409, f"cannot kill container: {one.name}: container {one.id} is not running")
+        one.kill(self.query.get("signal") or "SIGKILL")
+        self.reply(204)
+
+    def _wait(self, one: Container) -> None:
+        """Until it has ended; with condition=removed until it is gone, with next-exit not before it ran."""
+        condition = self.query.get("condition") or "not-running"
+        before = one.finished_at
+        while (
+            one.running
+            or (condition == "next-exit" and one.finished_at == before)
+            or (condition == "removed" and one.id in self.spark.containers.all)
+        ):
+            time.sleep(0.02)
+        self.reply(200, {"StatusCode": one.exit_code})
+
+
+def docker_id(digest: str) -> str:
+    """The short form of an image's Id."""
+    return image_id(digest).removeprefix("sha256:")[:12]

@@ -1,0 +1,94 @@
+"""Which containers a listing shows: Docker's filters, each a function of a container and one wanted value."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sparkwright.sandbox.docker.containers import Container, Refused
+from sparkwright.sandbox.docker.images import Images
+
+STATUSES = ("created", "restarting", "running", "removing", "paused", "exited", "dead")
+
+
+def chosen(everyone: Iterable[Container], images: Images, query: dict[str, str]) -> list[Container]:
+    """Those that a query asks for, the newest first. Refused for a filter that does not exist."""
+    filters = parse(query.get("filters", ""))
+    unknown = next((name for name in filters if name not in TESTS and name != "label"), None)
+    if unknown is not None:
+        raise Refused(400, f"invalid filter '{unknown}'")
+    stopped_too = is_true(query.get("all")) or "status" in filters or "exited" in filters
+    rows = [one for one in everyone if (stopped_too or one.running) and _passes(one, images, filters)]
+    rows.sort(key=lambda one: one.born_s, reverse=True)
+    return rows[: int(query["limit"])] if int(query.get("limit") or -1) > 0 else rows
+
+
+def parse(text: str) -> dict[str, list[str]]:
+    """{"name": ["a"]}, which older clients write as {"name": {"a": true}}."""
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        raise Refused(400, "invalid filter") from None
+    return {name: [str(one) for one in values] for name, values in found.items()}
+
+
+def is_true(text: str | None) -> bool:
+    """As a query spells it."""
+    return text in ("1", "true", "True")
+
+
+def _passes(one: Container, images: Images, filters: dict[str, list[str]]) -> bool:
+    if not all(_label(one, images, wanted) for wanted in filters.get("label", ())):
+        return False
+    others = ((TESTS[name], values) for name, values in filters.items() if name != "label")
+    return all(any(test(one, images, wanted) for wanted in values) for test, values in others)
+
+
+def _label(one: Container, images: Images, wanted: str) -> bool:
+    name, equals, value = wanted.partition("=")
+    labels = one.labels()
+    return name in labels and (not equals or labels[name] == value)
+
+
+def _name(one: Container, images: Images, wanted: str) -> bool:
+    return bool(re.search(wanted, one.name) or re.search(wanted, f"/{one.name}"))
+
+
+def _status(one: Container, images: Images, wanted: str) -> bool:
+    if wanted not in STATUSES:
+        raise Refused(400, f"invalid filter 'status={wanted}'")
+    return one.status == wanted
+
+
+def _ancestor(one: Container, images: Images, wanted: str) -> bool:
+    with_tag = wanted if "@" in wanted or ":" in wanted.rsplit("/", 1)[-1] else f"{wanted}:latest"
+    return wanted == one.body["Image"] or one.image in (images.find(wanted), images.find(with_tag))
+
+
+TESTS: dict[str, Callable[[Container, Images, str], bool]] = {
+    "name": _name,
+    "id": lambda one, images, wanted: one.id.startswith(wanted),
+    "status": _status,
+    "ancestor": _ancestor,
+    "exited": lambda one, images, wanted: one.status == "exited" and str(one.exit_code) == wanted,
+}
+
+
+def row(one: Container, image_id: str) -> dict[str, Any]:
+    """A container as a listing shows it."""
+    return {
+        "Id": one.id,
+        "Names": [f"/{one.name}"],
+        "Image": one.body["Image"],
+        "ImageID": image_id,
+        "Command": " ".join(one.argv()),
+        "Created": int(one.born_s),
+        "Ports": one.ports(),
+        "Labels": one.labels(),
+        "State": one.status,
+        "Status": one.status.capitalize(),
+        "HostConfig": {"NetworkMode": "default"},
+        "Mounts": one.mounts(),
+    }

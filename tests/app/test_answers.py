@@ -1,0 +1,72 @@
+"""What hosts answer about images, before anything is made of it: what the module itself says fits, what a stranger says may not."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from sparkwright.app.questions import answers
+from sparkwright.errors import Failed
+from sparkwright.modules.rpc import inspect_image
+from tests.fuzz.harness import feed, values
+from tests.modules.context import RecordingContext
+
+ID = "sha256:" + "a" * 64
+LAYER = "sha256:" + "b" * 64
+
+
+class Api:
+    """An engine with one image."""
+
+    def images(self) -> list[dict[str, Any]]:
+        return [{"Id": ID, "RepoTags": ["a/b:c"]}, {"Id": LAYER, "RepoTags": None}]
+
+    def info(self) -> dict[str, Any]:
+        return {"DockerRootDir": "/"}
+
+    def inspect_image(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = {"Id": ID, "RepoTags": ["a/b:c"], "RepoDigests": [f"a/b@{LAYER}"], "Size": 7}
+        return {**found, "Os": "linux", "Architecture": "arm64", "RootFS": {"Layers": [LAYER]}}
+
+
+class Client:
+    api = Api()
+
+
+@pytest.fixture
+def answer(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The module's own, of an engine that has the image."""
+    context = RecordingContext(tmp_path)
+    monkeypatch.setattr(context, "docker", lambda: Client())
+    return dict(inspect_image.InspectImage().run(inspect_image.InspectImage.Args("a/b:c"), context).data)
+
+
+def test_what_look_image_says_is_taken_as_it_is(answer: dict[str, Any]) -> None:
+    assert answer["present"]
+    assert answers.checked("inspect_image", copy.deepcopy(answer), host="spark1") == answer
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", "--force"),
+        ("id", "x; id"),
+        ("impostor", 7),
+        ("digests", ["sha256:x"]),
+        ("addresses", ["-oProxyCommand=id"]),
+        ("names", None),
+        ("names", {"tags": {"a:b": "x"}, "nameless": [], "at": "0"}),
+        ("names", {"tags": {}, "nameless": [7], "at": "0"}),
+        ("names", {"tags": {}, "nameless": [], "at": 5}),
+    ],
+)
+def test_what_is_no_answer_is_a_sentence_with_the_host(answer: dict[str, Any], field: str, value: Any) -> None:
+    with pytest.raises(Failed, match=f"its answer can't be used: look_image.{field}") as error:
+        answers.checked("inspect_image", {**answer, field: value}, host="spark1")
+    assert error.value.where == "spark1"
+
+
+def test_any_answer(answer: dict[str, Any]) -> None:
+    feed(lambda found: answers.checked("inspect_image", found, host="spark1"), values([answer]))

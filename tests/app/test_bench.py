@@ -1,0 +1,137 @@
+"""The lab's commands against a server that keeps its own record, without any host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invoke.exceptions import Exit
+
+from sparkwright.cli import bench, bench_results
+from sparkwright.errors import Failed
+from tests.measure.exact_server import ExactServer, Schedule, serving
+
+PLAN = Schedule(first_s=0.02, gap_s=0.004, chunks=60)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(command: str, server: ExactServer, **given: Any) -> int:
+    """A command with its defaults, as Invoke gives them."""
+    options = next(options for name, options, _ in bench.COMMANDS if name == command)
+    defaults = {name.replace("-", "_"): default for name, default, _ in (*bench.COMMON, *options)}
+    return bench.run(command, {**defaults, "url": server.url, **given})
+
+
+def exit_code(body: Callable[[], object]) -> int:
+    try:
+        body()
+    except Exit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def results(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path("results") / name / "results.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("1,3", (1, 3)), ("1..8", (1, 2, 4, 8)), ("1..6", (1, 2, 4, 6)), ("2..2", (2,)), ("", ())]
+)
+def test_concurrencies_are_a_list_or_a_span_that_doubles(text: str, numbers: tuple[int, ...]) -> None:
+    assert bench.order_of("serve", {"concurrency": text}).concurrency == numbers
+
+
+def test_any_openai_compatible_server_is_measured_from_here(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(PLAN) as server:
+        code = run("serve", server, concurrency="1,3", requests=3, output_tokens=12, prompt_tokens=64, name="mine")
+        generated = server.generated
+    assert code == 0
+    found = results("mine")
+    assert [cell["figures"]["output_tokens"] for cell in found["cells"]] == [36, 36]
+    assert generated == 72 + 2 * (1 + 1 + 8)
+    assert (found["measured_from"], found["arms"][0]["title"]) == ("laptop", f"m at {server.url}")
+    said = capsys.readouterr()
+    assert "serve c=3" in said.out
+    assert "measuring: 3 requests, 3 at a time" in said.err
+
+
+def test_a_finished_cell_is_not_measured_again_until_all_are(here: Path) -> None:
+    with serving(PLAN) as server:
+        given = {"concurrency": "1,2", "requests": 2, "output_tokens": 4, "prompt_tokens": 20, "name": "x"}
+        run("serve", server, **given)
+        first = results("x")
+        state = here / "results/x/experiment.json"
+        state.write_text(json.dumps({**json.loads(state.read_text()), "finished": False}))
+        (here / "results/x/results.json").write_text(json.dumps({**first, "cells": first["cells"][:1]}))
+        before = len(server.bodies)
+        run("serve", server, **given)
+        assert len(server.bodies) - before == 2 + 3
+        assert results("x")["cells"][0] == first["cells"][0]
+        run("serve", server, **given)
+        assert results("x")["series"] != first["series"] or results("x")["cells"] != first["cells"]
+    assert [path.name for path in (here / "results/x/before").glob("*.json")] == [f"{first['series']}.json"]
+
+
+def test_json_is_the_results_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(PLAN) as server:
+        run("smoke", server, prompt_tokens=100, output_tokens=10, repeat=2, json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [cell["repetition"] for cell in found["cells"]] == [1, 2]
+
+
+def test_a_measurement_that_proves_nothing_ends_with_four() -> None:
+    with serving(Schedule(first_s=0.01, gap_s=0.002, chunks=60, ghost=9)) as server:
+        code = run("serve", server, concurrency="1", requests=2, output_tokens=4, name="x")
+        assert code == 4
+        assert results("x")["cells"][0]["verdict"] == "inconclusive"
+
+
+def test_ours_and_vllms_are_laid_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(PLAN) as server:
+        run("serve", server, concurrency="2", requests=2, output_tokens=12, prompt_tokens=64, name="ours")
+    (here / "theirs.txt").write_text(
+        "Maximum request concurrency:  2\nMedian TTFT (ms):   20.00\nOutput token throughput (tok/s):  400.00\n"
+    )
+    assert exit_code(lambda: bench_results.take_in.body(None, file="theirs.txt")) == 0
+    capsys.readouterr()
+    assert exit_code(lambda: bench_results.compare.body(None, first="theirs", second="ours", json=True)) == 0
+    rows = {row["figure"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["output tok/s"]["first"] == 400.0
+    assert rows["TTFT p50 ms"]["second"] == results("ours")["cells"][0]["figures"]["ttft_p50_ms"]
+
+
+def test_a_server_that_wants_a_key_says_where_it_is_taken_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Schedule(first_s=0.01, gap_s=0.002, api_key="sesame")) as server:
+        with pytest.raises(Failed) as error:
+            run("smoke", server)
+        assert error.value.fix == "A key is taken from VLLM_API_KEY."
+        monkeypatch.setenv("VLLM_API_KEY", "sesame")
+        assert run("smoke", server, prompt_tokens=50, output_tokens=4) == 0
+
+
+@pytest.mark.parametrize(("file", "name"), [("...json", ""), ("theirs.txt", "../x"), ("theirs.txt", "/x")])
+def test_an_import_is_written_below_the_results(here: Path, file: str, name: str) -> None:
+    (here / file).write_text("Maximum request concurrency:  2\nMedian TTFT (ms):   20.00\n")
+    before = set(here.parent.rglob("*"))
+    assert exit_code(lambda: bench_results.take_in.body(None, file=file, name=name)) == 5
+    assert set(here.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_server_that_is_measured_sends_the_terminal_nothing(capsys: pytest.CaptureFixture[str], json: bool) -> None:
+    """Its answers go straight from it to this laptop; the name it gives itself stands in every table."""
+    plan = Schedule(first_s=0.01, gap_s=0.002, chunks=20, model="m\x1b]52;c;aGk=\x07\x9b")
+    with serving(plan) as server:
+        run("smoke", server, prompt_tokens=50, output_tokens=4, name="odd", json=json)
+    said = capsys.readouterr()
+    assert results("odd")["arms"][0]["title"].startswith("m\\x1b]52;c;aGk=\\x07\\x9b at ")
+    assert not set("\x1b\x07\x9b") & set(said.out + said.err)

@@ -1,0 +1,202 @@
+"""`model.inspect`, as a user calls it: folders, files, and a hub of its own on 127.0.0.1."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from invoke.program import Program
+
+from sparkwright.cli import namespace
+from tests.engines.configs import DATA
+from tests.remote.sshd import free_port
+
+ELSEWHERE = "a search for 'mamba' and the like would have said"
+
+
+@dataclass
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+class Inspect(Protocol):
+    def __call__(self, *words: str, hub: str = ..., token: str = ...) -> Said: ...
+
+
+@pytest.fixture
+def inspect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Inspect:
+    """The command, run in this process as the installed one runs it."""
+
+    def run(*words: str, hub: str = "http://127.0.0.1:9", token: str = "") -> Said:
+        for name, value in {"HF_ENDPOINT": hub, "HF_TOKEN": token, "no_proxy": "127.0.0.1"}.items():
+            monkeypatch.setenv(name, value)
+        program = Program(name="sparkwright", binary="sparkwright", namespace=namespace)
+        code = 0
+        try:
+            program.run(["sparkwright", "model.inspect", *words])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    return run
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Two models, one of them gated, one renamed; and one that sends its visitors to another server."""
+
+    asked: list[tuple[str, str]]
+    elsewhere: str
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers.get("Authorization", "")))
+        known = {
+            "/Qwen/Qwen3-Next/resolve/main/config.json": "qwen3-next-80b-a3b-instruct",
+            "/Qwen/Qwen3-Next/resolve/refs%2Fpr%2F1/config.json": "qwen3-8b",
+        }
+        if self.path in known:
+            return self.answer(200, (DATA / f"{known[self.path]}.json").read_bytes())
+        if self.path.startswith("/old/name/"):
+            return self.answer(307, b"", location="/Qwen/Qwen3-Next/resolve/main/config.json")
+        if self.path.startswith("/sent/away/"):
+            return self.answer(302, b"", location=f"{self.elsewhere}/Qwen/Qwen3-Next/resolve/main/config.json")
+        codes = {"/gated/model/": 403, "/private/model/": 401, "/busy/model/": 503}
+        code = next((code for path, code in codes.items() if self.path.startswith(path)), 404)
+        return self.answer(code, b"no", location="")
+
+    def answer(self, code: int, body: bytes, location: str = "") -> None:
+        self.send_response(code)
+        if location:
+            self.send_header("Location", location)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def serve() -> tuple[ThreadingHTTPServer, type[Hub], str]:
+    handler = type("OneHub", (Hub,), {"asked": [], "elsewhere": ""})
+    server = ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server, handler, f"http://127.0.0.1:{server.server_address[1]}"
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[type[Hub], str]]:
+    server, handler, url = serve()
+    yield handler, url
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_folder_is_inspected_for_a_person(inspect: Inspect, tmp_path: Path) -> None:
+    shutil.copy(DATA / "qwen3.5-35b-a3b.json", tmp_path / "config.json")
+    said = inspect(str(tmp_path))
+    assert said.code == 0, said.err
+    assert "recurrent: Gated DeltaNet beside full attention" in said.out
+    assert "30 of 40 are recurrent" in said.out
+    assert "text_config.layer_types: linear_attention in 30 of 40" in said.out
+    assert "1056 tokens, 2096 with an fp8 KV cache" in said.out
+    assert "0.17.0 and newer" in said.out
+    assert ELSEWHERE not in said.out
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [("kimi-linear-48b-a3b-instruct", "dense"), ("granite-4-8b-dense-hybrid", "recurrent")]
+)
+def test_where_the_rule_of_thumb_misleads_it_says_so(inspect: Inspect, name: str, rule: str) -> None:
+    assert f"{ELSEWHERE} {rule}" in inspect(str(DATA / f"{name}.json")).out
+
+
+def test_a_program_gets_one_object(inspect: Inspect) -> None:
+    said = json.loads(inspect(str(DATA / "qwen3.5-122b-a10b-nvfp4.json"), "--json").out)
+    assert (said["kind"], said["mechanism"]) == ("recurrent", "Gated DeltaNet")
+    assert (said["recurrent_layers"], said["layers"]) == (36, 48)
+    assert (said["name"], said["model_type"]) == ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")
+    assert said["evidence"][0] == {"path": "text_config.layer_types", "seen": "linear_attention in 36 of 48"}
+    assert said["substring_rule"] == "recurrent"
+    assert said["block_tokens"] == {"auto": 4176, "fp8": 4176}
+    assert said["vllm"] == {"since": "0.17.0", "until": None, "lacking": "0.16.0"}
+
+
+def test_a_hub_id_is_fetched_with_the_token_in_a_header(inspect: Inspect, hub: tuple[type[Hub], str]) -> None:
+    handler, url = hub
+    said = inspect("Qwen/Qwen3-Next", "--json", hub=url, token="hf_secret")
+    assert json.loads(said.out)["block_tokens"] == {"auto": 544, "fp8": 1072}
+    assert handler.asked == [("/Qwen/Qwen3-Next/resolve/main/config.json", "Bearer hf_secret")]
+    assert "hf_secret" not in said.out + said.err
+
+
+def test_a_revision_is_asked_for(inspect: Inspect, hub: tuple[type[Hub], str]) -> None:
+    said = inspect("Qwen/Qwen3-Next", "--revision", "refs/pr/1", "--json", hub=hub[1])
+    assert json.loads(said.out)["kind"] == "dense"
+
+
+def test_the_token_goes_along_to_a_renamed_model_and_to_no_other_server(
+    inspect: Inspect, hub: tuple[type[Hub], str]
+) -> None:
+    handler, url = hub
+    inspect("old/name", hub=url, token="hf_secret")
+    assert [token for _, token in handler.asked] == ["Bearer hf_secret"] * 2
+    other, away, handler.elsewhere = serve()
+    try:
+        assert inspect("sent/away", hub=url, token="hf_secret").code == 0
+    finally:
+        other.shutdown()
+        other.server_close()
+    assert away.asked == [("/Qwen/Qwen3-Next/resolve/main/config.json", "")]
+
+
+@pytest.mark.parametrize(
+    ("model", "token", "code", "sentence"),
+    [
+        ("gated/model", "", 5, "set HF_TOKEN"),
+        ("gated/model", "hf_x", 5, "Is HF_TOKEN's account allowed"),
+        ("private/model", "", 5, "gated, private, or does not exist"),
+        ("no/model", "", 5, "no config.json of no/model at 'main'"),
+        ("busy/model", "", 3, "answers 503"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_sentence(
+    inspect: Inspect, hub: tuple[type[Hub], str], model: str, token: str, code: int, sentence: str
+) -> None:
+    said = inspect(model, hub=hub[1], token=token)
+    assert said.code == code
+    assert sentence in said.err
+    assert "Traceback" not in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_no_hub_is_unreachable(inspect: Inspect) -> None:
+    said = inspect("org/name", hub=f"http://127.0.0.1:{free_port()}", token="")
+    assert said.code == 3
+    assert "does not answer: Connection refused." in said.err
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(None, "there is no"), ("{", "this is no JSON"), ("[]", "is a JSON object"), ("\x00", "this is no JSON")],
+)
+def test_what_is_no_config_is_refused(inspect: Inspect, tmp_path: Path, content: str | None, sentence: str) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    said = inspect(str(tmp_path))
+    assert said.code == 5
+    assert sentence in said.err
+
+
+def test_a_token_that_is_none_is_refused_and_not_repeated(inspect: Inspect) -> None:
+    said = inspect("org/name", token="hf_\nsecret")
+    assert said.code == 5
+    assert "secret" not in said.err

@@ -1,0 +1,130 @@
+"""A host's answer as a row of `status`, and the row as a line."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sparkwright.app.questions.fleet_status import Pinned, row_of
+from sparkwright.console import status_table
+from sparkwright.console.status_row import Row
+from sparkwright.health.record import Container, Record, Serves, Speed
+
+NOW_S = 1_000_000.0
+DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "f" * 64
+RECORD = Record(
+    *(NOW_S - 60, "ok", "ok", NOW_S - 9000),
+    why="fine",
+    every_s=300.0,
+    container=Container("qwen35", "c" * 64, "running", 0, "unless-stopped", None, NOW_S - 7200, verified=True),
+    serves=Serves(f"vllm/vllm-openai:v0.32.0@{DIGEST}", "0.32.0", "Qwen/Qwen3.5-35B-A3B", "b" * 40, "qwen", 1.0),
+    speed=Speed(51.2, 52.4, 0.1, "proved", NOW_S - 600),
+)
+PINNED = Pinned("qwen3.5-35b", "qwen35", DIGEST, "b" * 40)
+
+
+def answer(record: Record = RECORD, **more: Any) -> dict[str, Any]:
+    memory = {"memory_available_bytes": 18 * 2**30, "memory_total_bytes": 120 * 2**30}
+    return {"record": record.to_json(), "live": False, "late": False, "busy": "", "outdated": "", **memory, **more}
+
+
+def line(row: Row) -> str:
+    """The row's line in a wide terminal."""
+    out = io.StringIO()
+    Console(file=out, width=240).print(status_table.table([row]))
+    return out.getvalue().splitlines()[-1]
+
+
+def test_a_line_holds_what_was_asked_for() -> None:
+    said = line(row_of("spark1", answer(), PINNED, NOW_S))
+    for words in (
+        "spark1",
+        "ok",
+        "qwen3.5-35b",
+        "a" * 12,
+        "0.32.0",
+        "Qwen3.5-35B-A3B@bbbbbbbb",
+        "51.2 / 52.4",
+        "2h",
+        "none",
+    ):
+        assert words in said
+    assert "18.0 of 120 GiB free" in said
+    assert "1m ago" in said
+    assert "a" * 13 not in said
+
+
+@pytest.mark.parametrize(
+    ("record", "exit_code"),
+    [(RECORD, 0), *((replace(RECORD, state=state, why="because"), code) for state, code in (
+        ("starting", 0), ("degraded", 2), ("unknown", 4), ("stalled", 1), ("wedged", 1), ("crash-looping", 1), ("down", 1)))],
+)  # fmt: skip
+def test_the_state_decides_how_it_ends_and_is_explained(record: Record, exit_code: int) -> None:
+    row = row_of("spark1", answer(record), PINNED, NOW_S)
+    assert row.exit == exit_code
+    assert ("because" in line(row)) == (record.state != "ok")
+
+
+def test_an_overdue_check_says_nothing_of_the_present() -> None:
+    row = row_of("spark1", answer(late=True), PINNED, NOW_S)
+    assert row.state == "unknown"
+    assert "overdue" in row.why
+    assert row.drift is None
+    assert row.exit == 4
+
+
+def test_a_lock_that_moved_on_is_seen() -> None:
+    row = row_of("spark1", answer(), replace(PINNED, digest=OTHER, commit="d" * 40), NOW_S)
+    assert row.behind == ("image", "model")
+    assert "behind the lock: image, model" in line(row)
+
+
+def test_a_lock_that_knows_nothing_is_no_drift() -> None:
+    assert row_of("spark1", answer(), Pinned("qwen3.5-35b", "qwen35"), NOW_S).behind == ()
+
+
+def test_drift_is_named_and_what_was_not_looked_for_is_not_called_none() -> None:
+    drifted = replace(RECORD, drift=("env", "image"))
+    assert "env, image" in line(row_of("spark1", answer(drifted), PINNED, NOW_S))
+    live = row_of("spark1", answer(replace(RECORD, every_s=0.0), live=True), PINNED, NOW_S)
+    assert live.drift is None
+    assert "none" not in line(live)
+    assert "no schedule" in line(live)
+
+
+def test_who_works_there_is_told() -> None:
+    assert "ann@desk runs deploy" in line(row_of("spark1", answer(busy="ann@desk runs deploy"), PINNED, NOW_S))
+
+
+def test_a_stopped_server_has_no_uptime() -> None:
+    stopped = replace(RECORD, state="down", container=replace(RECORD.container, status="exited", exit_code=137))
+    assert row_of("spark1", answer(stopped), PINNED, NOW_S).up_s is None
+
+
+def test_what_was_never_measured_is_a_dash_and_not_a_zero() -> None:
+    said = line(row_of("spark1", answer(replace(RECORD, speed=Speed(None, 52.4))), PINNED, NOW_S))
+    assert "- / 52.4" in said
+    assert "0.0" not in said
+
+
+def test_a_check_that_no_longer_speaks_for_the_server_is_said_beside_what_is_seen() -> None:
+    said = line(
+        row_of(
+            "spark1",
+            answer(live=True, outdated="no check since the container was started (it said wedged)"),
+            PINNED,
+            NOW_S,
+        )
+    )
+    assert "now " in said and "no schedule" not in said
+    assert "no check since the container was started (it said wedged)" in said
+
+
+def test_a_deploy_in_progress_is_no_verdict() -> None:
+    record = {**RECORD.to_json(), "state": "in progress"}
+    row = row_of("spark1", {**answer(busy="ann@desk runs deploy"), "record": record, "live": True}, PINNED, NOW_S)
+    assert (row.state, row.exit) == ("in progress", 4)

@@ -1,0 +1,30 @@
+"""A recipe and a lock's entries, as a project has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.project import recipe
+from sparkwright.project.recipe import Recipe
+
+TOP = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def base() -> Recipe:
+    return recipe.load(TOP, "qwen3.5-35b")
+
+
+def pinned(version: str = "0.32.0", model: str = "hybrid") -> dict[str, Any]:
+    """What the lock says: the engine's version, the model's config."""
+    from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID
+
+    config = json.loads(json.dumps(HYBRID if model == "hybrid" else DENSE))
+    return {
+        "image": {"digest": f"sha256:{'1' * 64}", "engine_version": version},
+        "model": {"commit": "c" * 40, "config": config, "files": []},
+    }

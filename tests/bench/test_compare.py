@@ -1,0 +1,133 @@
+"""Two sides beside each other: what differs, and what is only noise."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from sparkwright.bench import compare, summary, vllm_results
+from sparkwright.bench.results_models import Results
+from sparkwright.errors import Refused
+from tests.bench import made
+
+SERVE = {"kind": "serve", "concurrency": 8, "requests": 16}
+
+
+def of(*rates: float) -> Results:
+    cells = [made.cell("server", SERVE, n + 1, output_tok_per_s=rate) for n, rate in enumerate(rates)]
+    return made.made("serve", [], cells)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ((100, 102), (120, 121), "better"),
+        ((100, 102), (80, 81), "worse"),
+        ((100, 110), (105, 120), "within noise"),
+        ((100, 101), (101.5, 102), "within noise"),
+        ((100,), (120,), "better?"),
+        ((100,), (100,), "equal"),
+    ],
+)
+def test_a_difference_counts_when_repetitions_do_not_overlap(
+    first: tuple[float, ...], second: tuple[float, ...], verdict: str
+) -> None:
+    found = compare.two_files(of(*first), of(*second))
+    row = next(one for one in found if one.figure == "output tok/s")
+    assert row.verdict == verdict
+
+
+def test_two_arms_are_compared_by_what_each_load_is_there_for() -> None:
+    found = compare.arms(made.ab())
+    rows = {(one.load.split(":")[0], one.figure): one for one in found}
+    gap = rows["H1", "largest gap ms"]
+    assert (gap.first, gap.second, gap.verdict) == (502, 3002, "worse")
+    shorts = rows["H2", "shorts behind it, mean TTFT ms"]
+    assert shorts.ratio == pytest.approx(1 / 6, rel=0.01)
+    assert shorts.verdict == "better"
+    assert compare.arms(made.sweep()) != []
+    assert compare.arms(of(1, 2)) == []
+
+
+def test_a_percentile_that_cannot_see_the_stalls_is_no_verdict() -> None:
+    load = {"kind": "hol1", "streams": 3, "long_tokens": 16384}
+    seen = {"itl_count": 765, "stalls": 14, "itl_p99_ms": 1023.8, "largest_gap_ms": 1048.0}
+    missed = {"itl_count": 765, "stalls": 3, "itl_p99_ms": 65.5, "largest_gap_ms": 4246.0}
+    cells = [
+        made.cell(arm, load, n, group="decoding", **told) for n in (1, 2) for arm, told in (("a", seen), ("b", missed))
+    ]
+    found = {one.figure: one.verdict for one in compare.arms(made.made("ab", [], cells))}
+    assert (found["ITL p99 ms"], found["largest gap ms"]) == ("misses stalls", "worse")
+
+
+def test_the_terminal_says_arms_figures_and_what_was_not_started() -> None:
+    out = io.StringIO()
+    summary.show(made.sweep(), out, width=200)
+    text = out.getvalue()
+    assert (
+        "arm 512 (max-num-batched-tokens 512): not started: a block of 2096 tokens is larger than a step of 512."
+        in text
+    )
+    assert "serve c=8" in text
+    assert "1,024.0" in text
+
+
+TEXT = """
+INFO 11-21 some log line
+============ Serving Benchmark Result ============
+Successful requests:                     32
+Failed requests:                         1
+Maximum request concurrency:             8
+Request rate configured (RPS):           inf
+Benchmark duration (s):                  15.00
+Total input tokens:                      6400
+Total generated tokens:                  3000
+Output token throughput (tok/s):         200.00
+---------------Time to First Token----------------
+Mean TTFT (ms):                          210.00
+Median TTFT (ms):                        200.50
+P99 TTFT (ms):                           900.00
+-----Time per Output Token (excl. 1st token)------
+Mean TPOT (ms):                          26.00
+Median TPOT (ms):                        25.00
+P99 TPOT (ms):                           72.63
+---------------Inter-token Latency----------------
+Mean ITL (ms):                           27.00
+Median ITL (ms):                         24.00
+P99 ITL (ms):                            90.00
+==================================================
+itls=[[0.02, 0.021, 1.0, 0.02], [0.02, 0.02,]]
+"""
+
+
+def test_the_printed_text_of_vllms_benchmark_is_taken_in(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text(TEXT)
+    (cell,) = vllm_results.load(path).cells
+    assert (cell.load["concurrency"], cell.load["rate"], cell.failed_requests) == (8, 0, 1)
+    one = cell.figures
+    assert (one.ttft_p50_ms, one.tpot_p99_ms, one.itl_p99_ms) == (200.5, 72.63, 90.0)
+    assert (one.output_tok_per_s, one.stream_tok_per_s) == (200.0, 40.0)
+    assert (one.largest_gap_ms, one.stalls, one.stall_ms) == (1000.0, 1, 1000.0)
+
+
+def test_its_json_is_taken_in_and_laid_beside_ours(tmp_path: Path) -> None:
+    path = tmp_path / "vllm.json"
+    path.write_text(
+        '{"date": "20261121", "model_id": "m", "num_prompts": 16, "request_rate": "inf", "max_concurrency": 8, "duration": 3.0,'
+        ' "completed": 16, "total_input_tokens": 100, "total_output_tokens": 300, "output_throughput": 100.0,'
+        ' "median_ttft_ms": 205.0, "p99_ttft_ms": 300.0, "median_itl_ms": 21.0, "ttfts": [0.2, 0.21], "itls": [[0.02, 0.03], []]}'
+    )
+    theirs = vllm_results.load(path)
+    found = {one.figure: one for one in compare.two_files(theirs, of(100))}
+    assert found["output tok/s"].verdict == "equal"
+    assert found["TTFT p50 ms"].ratio == pytest.approx(200 / 205)
+    assert theirs.cells[0].figures.largest_gap_ms == 30.0
+
+
+def test_what_is_neither_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("Median age: 31\n")
+    with pytest.raises(Refused, match="neither the JSON nor the text"):
+        vllm_results.load(tmp_path / "x.txt")

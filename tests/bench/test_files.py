@@ -1,0 +1,92 @@
+"""Results on the disk: what is written comes back, follows its schema, and what is none is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from sparkwright.app import schemas
+from sparkwright.bench import arena, results_files
+from sparkwright.bench.results_models import Results
+from sparkwright.errors import Refused
+from tests.bench import made
+
+
+def test_what_is_written_comes_back_and_follows_the_published_schema(tmp_path: Path) -> None:
+    results_files.write(tmp_path / "x", made.ab())
+    assert results_files.read(tmp_path / "x") == made.ab()
+    written = json.loads((tmp_path / "x/results.json").read_text())
+    jsonschema.validate(written, schemas.schema("results"))
+    assert (written["schema"], written["kind"]) == (1, "sparkwright bench")
+
+
+def test_every_number_of_the_schema_has_its_unit_in_its_name() -> None:
+    units = ("_ms", "_s", "seconds", "tok_per_s", "_tokens", "_count", "streams", "stalls", "share", "requests")
+    units += ("repetition", "schema", "preemptions")
+    known = schemas.schema("results")["$defs"]
+    for part in ("Figures", "Cell"):
+        for name, about in known[part]["properties"].items():
+            kinds = {about.get("type"), *(one.get("type") for one in about.get("anyOf", ()))}
+            assert not kinds & {"number", "integer"} or name.endswith(units), name
+
+
+def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
+    rows = list(csv.DictReader(io.StringIO(results_files.to_csv(made.sweep()))))
+    assert [(row["arm"], row["concurrency"], row["itl_p99_ms"]) for row in rows] == [
+        ("1024", "8", "256.0"),
+        ("4096", "8", "1024.0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no JSON"),
+        ('{"kind": "other"}', "no results file"),
+        ('{"kind": "sparkwright bench", "schema": 99}', "is of schema 99"),
+        ('{"kind": "sparkwright bench", "schema": 1, "name": "x", "experiment": "ab", "cells": [{}]}', "cells.0.key"),
+    ],
+)
+def test_what_is_no_results_file_is_refused_with_the_reason(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(Refused, match=said):
+        results_files.read(tmp_path / "r.json")
+
+
+def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
+    told = {"prefill_tok_per_s": 4833.2, "prefill_tok_per_s_deviation": 12.0, "decode_tok_per_s": 47.31}
+    smoke = made.cell("server", {"kind": "smoke", "prompt_tokens": 2048, "output_tokens": 128}, derived=told)
+    arm = {"name": "server", "model_id": "Qwen/Qwen3.5-35B-A3B-FP8"}
+    table = arena.table(made.made("smoke", [arm], [smoke])).splitlines()
+    assert table[0].split("|")[1:7] == [
+        " model ",
+        " test ",
+        " t/s ",
+        " ttfr (ms) ",
+        " est_ppt (ms) ",
+        " e2e_ttft (ms) ",
+    ]
+    assert table[2] == "| Qwen/Qwen3.5-35B-A3B-FP8 | pp2048 | 4833.20 ± 12.00 | 205.00 | 205.00 | 205.00 |"
+    assert table[3] == "| Qwen/Qwen3.5-35B-A3B-FP8 | tg128 | 47.31 ± 0.00 | | | |"
+    with pytest.raises(Refused, match="no measurement of one stream"):
+        arena.table(made.sweep())
+
+
+def test_an_experiment_without_cells_is_a_file_too(tmp_path: Path) -> None:
+    results_files.write(tmp_path, Results.model_validate({"name": "x", "experiment": "ab"}))
+    assert results_files.read(tmp_path).cells == []
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1+cmd", "@SUM(1)", "\t=1"])
+def test_no_text_of_the_csv_is_a_formula(name: str) -> None:
+    data = made.sweep().model_dump(by_alias=True)
+    data["host"] = data["cells"][0]["arm"] = data["cells"][0]["load"]["kind"] = name
+    text = results_files.to_csv(Results.model_validate(data))
+    row = next(csv.DictReader(io.StringIO(text, newline="")))
+    assert [row[column] for column in ("host", "arm", "kind")] == [f"'{name}"] * 3
+    assert float(row["itl_p99_ms"]) > 0

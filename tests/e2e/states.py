@@ -1,0 +1,294 @@
+"""What each command says of each fault, how it ends, and what a client gets meanwhile.
+
+    python -m tests.e2e.states --print [STATE ...]      the table as it is observed now, in the form of states.yml
+
+A row is a fault of the sandbox, or something that a person does to the container. Its cells are in the order of COLUMNS: the
+commands that only read, one after the other; then `deploy` and `restart`, each beside the fault anew; then the fix.
+A command that says that a server serves is held to it by a client: a streaming request to the published port.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import itertools
+import json
+import re
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sparkwright.sandbox import control
+from tests.cells import fits, flat
+from tests.e2e.commands import Commands
+from tests.e2e.conftest import Desk, Said, fresh_desk
+
+TABLE = Path(__file__).with_name("states.yml")
+#: a cell that nobody has filled in yet
+OPEN = "?"
+#: commands that only read; `checked` is status again, after the check that health makes
+READING = ("status", "health", "checked", "verify", "diagnose", "plan")
+CHANGING = ("deploy", "restart")
+#: `fixed` is deploy once the fault is gone; what follows is of the server that serves again
+AFTERWARDS = ("fixed-health", "fixed-status")
+COLUMNS = (*READING, *CHANGING, "fixed", *AFTERWARDS)
+#: columns whose exit code 0 promises that a client is served
+PROMISES = ("health", "checked", "verify", *CHANGING, "fixed", *AFTERWARDS)
+#: and these have measured how fast
+MEASURES = ("verify", "restart")
+CHECK = ("health", "--token-s", "2")
+WORDS = {
+    "checked": ("status",),
+    "health": CHECK,
+    "fixed": ("deploy",),
+    "fixed-health": CHECK,
+    "fixed-status": ("status",),
+}
+#: what a client gets
+TOKENS, SLOW, NOTHING = "tokens", "slow", "nothing"
+#: seconds between two tokens: the sandbox gives one in 0.021, when it is slow in 0.175
+BETWEEN_S = 0.06
+ASKED_TOKENS = 8
+PATIENCE_S = 2.0
+#: a server that starts is given so long before it is asked
+SETTLE_S = 3.0
+#: what a command says when this machine, and not the server, is what can't be judged
+BUSY = ("client is too slow", "requests are running or waiting")
+TRIES = 4
+
+#: what a person does to the container, beside the faults of the sandbox
+BY_HAND: dict[str, Callable[[Any], None]] = {
+    "stopped-by-hand": lambda api: api.stop("qwen35", timeout=1),
+    "removed-by-hand": lambda api: api.remove_container("qwen35", force=True),
+    "restarted-by-hand": lambda api: api.restart("qwen35", timeout=1),
+}
+STATES = ("healthy", *BY_HAND, *control.FAULTS)
+
+
+@dataclass
+class Seen:
+    """A cell: how the command ended, what it printed, what a client got right after it ("" not asked)."""
+
+    said: Said
+    client: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.said.out + self.said.err
+
+
+class Spark:
+    """A deployed and checked sandbox that is broken and fixed again, state by state."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self._commands = Commands(desk)
+        self._run = self._commands.run
+        self._seen("health")
+
+    def close(self) -> None:
+        """Run no more commands."""
+        self._commands.close()
+
+    @property
+    def docker(self) -> Any:
+        """A new connection: the sandbox drops those that nobody uses for a while."""
+        return self.desk.docker().api
+
+    def observe(self, state: str, columns: Collection[str] = COLUMNS) -> dict[str, Seen]:
+        """Some cells of a row. Afterwards the server is as its fix left it."""
+        found: dict[str, Seen] = {}
+        self._forget()
+        self._break(state)
+        for column in (one for one in READING if one in columns):
+            found[column] = self._seen(column)
+        for column in (one for one in CHANGING if one in columns):
+            found[column] = self._seen(column, lambda: self._anew(state))
+        control.fault(self.desk.sandbox, None)
+        if "fixed" in columns:
+            found["fixed"] = self._seen("fixed")
+        self._heal()
+        for column in (one for one in AFTERWARDS if one in columns):
+            found[column] = self._seen(column)
+        return {column: found[column] for column in COLUMNS if column in found}
+
+    def _seen(self, column: str, before: Callable[[], None] = lambda: None) -> Seen:
+        """One command, again while this machine is too busy for it; and a client, where the command promises one something.
+
+        `before` comes before each try: a command that changed the host and then could not measure has left nothing to change.
+        """
+        for _ in range(TRIES):
+            before()
+            self._settle()
+            said = self._run(*WORDS.get(column, (column,)), "--host", "sandbox")
+            if said.code != 4 or not any(one in said.out for one in BUSY):
+                break
+        return Seen(said, self.client() if column in PROMISES else "")
+
+    def _anew(self, state: str) -> None:
+        self._heal()
+        self._break(state)
+
+    def _break(self, state: str) -> None:
+        if state in BY_HAND:
+            BY_HAND[state](self.docker)
+        elif state in control.FAULTS:
+            control.fault(self.desk.sandbox, state)
+
+    def _forget(self) -> None:
+        """That the rows before made it come and go: flapping is no part of the table."""
+        path = self.desk.sandbox / "home/.local/state/sparkwright/health-remembered.json"
+        known = json.loads(path.read_text())
+        path.write_text(json.dumps({**known, "seen": known["seen"][-1:]}))
+
+    def _heal(self) -> None:
+        """No fault, and a server that serves, whatever it takes."""
+        control.fault(self.desk.sandbox, None)
+        for command in ("", "restart", "deploy"):
+            if command:
+                self._seen(command)
+            if self.client() == TOKENS:
+                return
+        raise AssertionError("the sandbox does not come back")
+
+    def _settle(self) -> None:
+        """Until a server that starts is up, or is seen not to come."""
+        deadline_s = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline_s:
+            rows = [row for row in self.docker.containers(all=True) if row["Names"] == ["/qwen35"]]
+            if not rows or rows[0]["State"] not in ("running", "restarting") or self._answers():
+                return
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=1)
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def client(self) -> str:
+        """What a streaming request gets: tokens, slow ones, or nothing."""
+        self._settle()
+        connection = http.client.HTTPConnection("127.0.0.1", self.desk.port, timeout=PATIENCE_S)
+        words = {"model": "qwen3.5-35b", "prompt": "Count.", "max_tokens": ASKED_TOKENS, "stream": True}
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(words), {"Content-Type": "application/json"})
+            came_s = [time.monotonic() for _ in _tokens(connection.getresponse())]
+        except (OSError, http.client.HTTPException):
+            return NOTHING
+        finally:
+            connection.close()
+        if len(came_s) < ASKED_TOKENS:
+            return NOTHING
+        between_s = statistics.median(after - before for before, after in itertools.pairwise(came_s))
+        return TOKENS if between_s < BETWEEN_S else SLOW
+
+
+def _tokens(answer: http.client.HTTPResponse) -> Iterator[str]:
+    """The pieces of text of a stream, as they come."""
+    for line in answer:
+        if line.startswith(b"data: {"):
+            piece = json.loads(line[6:])["choices"]
+            if piece and piece[0]["text"]:
+                yield piece[0]["text"]
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def table() -> dict[str, dict[str, str]]:
+    """The rows of states.yml: by state, by column, "CODE what the screen says"."""
+    return yaml.safe_load(TABLE.read_text())  # type: ignore[no-any-return]
+
+
+def filled(row: dict[str, str]) -> set[str]:
+    """The columns of a row that somebody has filled in."""
+    return {column for column in COLUMNS if row[column] != OPEN}
+
+
+def wrong(row: dict[str, str], found: dict[str, Seen]) -> list[str]:
+    """What is not as the row says, and each promise that was not kept."""
+    cells = [one for column, seen in found.items() for one in _differs(column, row[column], seen)]
+    return [*cells, *(one for column, seen in found.items() for one in broken(column, seen))]
+
+
+def _differs(column: str, cell: str, seen: Seen) -> Iterator[str]:
+    if not fits(cell, seen.said.code, seen.text):
+        yield f"{column}: expected {cell!r}, got {seen.said.code}: {flat(seen.text)[-600:]}"
+
+
+def broken(column: str, seen: Seen) -> Iterator[str]:
+    """A green answer that no client would agree with. What says `starting`, or `up` before any token, promises nothing."""
+    if column not in PROMISES or seen.said.code != 0 or re.search(r"(?m)\bstarting\b|^sandbox +up\b", seen.said.out):
+        return
+    if seen.client == NOTHING or (seen.client == SLOW and column in MEASURES):
+        yield f"{column} ended with 0, and a client gets {seen.client}: {flat(seen.text)[-600:]}"
+
+
+#: what of a screen a cell holds when it is printed: the first of these that is found
+TELLING = {
+    "status": [r"(?m)^sandbox +(?P<said>[a-z-]+(?: progress)?) .*?(?: ago|now, no schedule)(?P<more> *[^\n]*)$"],
+    "verify": [r"(?m)^\w+ +Sum up +(?P<said>[^\n]+)"],
+    "diagnose": [r"(?m)^\w+ +Look for what makes it slow +(?:\([^)]*\) +)?(?P<said>[^\n]+)"],
+    "health": [r"(?m)^\w+ +Check the server's health +(?:\([^)]*\) +)?(?P<said>[^\n]+)"],
+    "": [r"(?m)^failed +(?P<said>[^\n]+)", r"(?P<said>changed=\d+)"],
+}
+#: figures differ each time
+FIGURE = re.compile(
+    r"\S*\d\S*(?: (?:of|s|ms|tok/s|GiB|MB|GB|C|W|%)\b)*(?:,? \S*\d\S*(?: (?:s|ms|tok/s|GiB|MB|GB|C|W|%)\b)*)*"
+)
+
+
+def printed(state: str, found: dict[str, Seen]) -> str:
+    """A row as it is observed, in the form of states.yml, with what a client got beside it."""
+    lines = [f"{state}:"]
+    for column, seen in found.items():
+        client = f"   # client: {seen.client}" if seen.client else ""
+        cell = json.dumps(f"{seen.said.code} {telling(column, seen)}", ensure_ascii=False)
+        lines += [f"  {column}: {cell}{client}", *(f"  # {one}" for one in broken(column, seen))]
+    return "\n".join(lines)
+
+
+def telling(column: str, seen: Seen) -> str:
+    """The words of a screen that tell, without its figures: a state and why, a sum, the first failure, or what changed."""
+    kind = WORDS.get(column, (column,))[0]
+    for pattern in [*TELLING.get(kind, []), *TELLING[""]]:
+        if found := re.search(pattern, seen.text):
+            told = " ".join(found.groupdict(default="").values())
+            return (
+                told
+                if told.startswith("changed=")
+                else re.sub(r"( \.\.\.)+", " ...", flat(FIGURE.sub("...", told))).strip(" .")
+            )
+    return flat(seen.text)[-200:]
+
+
+def main() -> None:
+    """Print the rows of some states, or of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--print", action="store_true", required=True, help="observe and print")
+    parser.add_argument("--columns", default=",".join(COLUMNS), help="only these, separated by commas")
+    parser.add_argument("--whole", action="store_true", help="with all that each command prints")
+    parser.add_argument("states", nargs="*", metavar="STATE")
+    given = parser.parse_args()
+    if unknown := set(given.states) - set(STATES):
+        parser.error(f"no state {', '.join(sorted(unknown))}: there are {', '.join(STATES)}")
+    with fresh_desk() as desk:
+        desk.deployed()
+        spark = Spark(desk)
+        for state in given.states or STATES:
+            found = spark.observe(state, given.columns.split(","))
+            print(printed(state, found), flush=True)
+            for column, seen in found.items() if given.whole else ():
+                print(f"\n--- {state}: {column}\n{seen.text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

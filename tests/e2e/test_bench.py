@@ -1,0 +1,159 @@
+"""The lab on the sandbox: what runs is measured, arms are started fresh, and what served before serves again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.sandbox import control
+from tests.e2e.conftest import Desk, fresh_desk
+
+SMALL = ("--loads", "serve", "--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
+
+
+def results(desk: Desk, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((desk.root / "results" / name / "results.json").read_text())
+    return found
+
+
+def unfinished(desk: Desk, name: str) -> None:
+    """As if the laptop had gone away before it heard of the end."""
+    path = desk.root / "results" / name / "experiment.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "finished": False}))
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Desk, str]]:
+    """A desk whose sandbox serves, and the Id of what serves: each test leaves it as it was."""
+    with pytest.MonkeyPatch.context() as patch, fresh_desk() as one:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        # a release that refuses what the sweep's first arm asks for
+        one.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")
+        one.deployed()
+        yield one, one.serving()
+
+
+def test_what_runs_is_measured_as_it_is(served: tuple[Desk, str]) -> None:
+    desk, server = served
+    said = desk.run(
+        "bench.serve", "--host", "sandbox", "--requests", "2", "--concurrency", "1,2", "--output-tokens", "6"
+    )
+    assert said.code == 0, said.out + said.err
+    assert "a pretend Spark, these are figures of nothing real" in said.out
+    found = results(desk, "serve-sandbox")
+    assert [(cell["load"]["concurrency"], cell["figures"]["output_tokens"]) for cell in found["cells"]] == [
+        (1, 12),
+        (2, 12),
+    ]
+    assert found["arms"][0]["effective"]["chunked_prefill"] is True
+    assert (desk.root / "results/serve-sandbox/report.html").exists()
+    assert desk.serving() == server
+    arena = desk.run(
+        "bench.smoke", "--host", "sandbox", "--prompt-tokens", "100", "--output-tokens", "4", "--spark-arena"
+    )
+    assert "| pp100 |" in arena.out and "| tg4 |" in arena.out
+    listed = desk.run("bench.list").out
+    assert "serve-sandbox" in listed and "smoke-sandbox" in listed
+
+
+def test_a_flag_that_does_nothing_is_found_out_before_anything_is_measured(served: tuple[Desk, str]) -> None:
+    desk, server = served
+    said = desk.run("bench.ab", "--host", "sandbox", "--flag", "enable-chunked-prefill", "--name", "nothing", *SMALL)
+    assert said.code == 0, said.out + said.err
+    assert "the flag does nothing" in said.out
+    assert results(desk, "nothing")["cells"] == []
+    assert desk.serving() == server
+    assert desk.containers() == ["qwen35 running"]
+    assert desk.deploy().recap["changed"] == 0
+
+
+def test_two_arms_are_measured_there_and_back_and_the_server_is_put_back(served: tuple[Desk, str]) -> None:
+    desk, server = served
+    said = desk.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--json", *SMALL)
+    assert said.code == 0, said.out + said.err
+    measured = [
+        one["data"]["cell"]["arm"]
+        for one in said.events()
+        if one.get("module") == "bench" and one["event"] == "task_finished"
+    ]
+    assert measured == ["a", "b", "b", "a"]
+    found = results(desk, "ab-sandbox")
+    assert [arm["effective"]["chunked_prefill"] for arm in found["arms"]] == [True, False]
+    assert {arm["effective"]["prefix_caching"] for arm in found["arms"]} == {False}
+    assert len({arm["image"] for arm in found["arms"]}) == 1
+    assert any("enable_chunked_prefill" in note for note in found["notes"])
+    assert said.task("Prove that the old server generates")["status"] == "ok"
+    assert desk.serving() == server
+    assert desk.containers() == ["qwen35 running"]
+
+
+def test_a_sweep_leaves_out_what_the_engine_would_refuse_and_never_measures_a_cell_twice(
+    served: tuple[Desk, str],
+) -> None:
+    desk, server = served
+    words = ("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "512,4096", *SMALL)
+    first = desk.run(*words)
+    assert first.code == 0, first.out + first.err
+    found = results(desk, "sweep-sandbox")
+    assert found["arms"][0]["refused"]["rule"] == "block-over-budget"
+    assert "arm 512" in first.out and "not started" in first.out
+    assert [cell["arm"] for cell in found["cells"]] == ["4096"]
+    assert desk.serving() == server
+    unfinished(desk, "sweep-sandbox")
+    again = desk.run(*words)
+    assert again.code == 0
+    assert "Set the server aside" not in again.out
+    assert results(desk, "sweep-sandbox")["cells"] == found["cells"]
+
+
+def test_an_arm_that_dies_is_left_out_and_the_server_comes_back(served: tuple[Desk, str]) -> None:
+    desk, server = served
+    control.fault(desk.sandbox, "oom")
+    said = desk.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "8192", "--name", "dies", *SMALL)
+    assert said.code == 1, said.out + said.err
+    assert "41.30 of 119.70 GiB were free" in results(desk, "dies")["arms"][0]["failed"]
+    control.fault(desk.sandbox, None)
+    assert desk.containers() == ["qwen35 running"]
+    assert desk.serving() == server
+
+
+def test_a_lab_that_was_cut_off_is_finished_by_the_same_command(served: tuple[Desk, str]) -> None:
+    desk, server = served
+    words = ("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "4096,8192", "--name", "cut", *SMALL)
+    program = [sys.executable, "-c", "from sparkwright.cli import main; main()", *words, "--json"]
+    laptop = subprocess.Popen(program, cwd=desk.root, stdout=subprocess.PIPE, text=True)
+    assert laptop.stdout is not None
+    for line in laptop.stdout:
+        if '"event": "task_started"' in line and '"name": "Measure 8192' in line:
+            lock = desk.sandbox / "home/.local/state/sparkwright/lock"
+            os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
+            break
+    assert "was cut off" in laptop.communicate()[0]
+    said = desk.run(*words, "--json")
+    assert said.code == 0, said.out + said.err
+    started = [one["name"] for one in said.events() if one["event"] == "task_started"]
+    assert [name for name in started if name.startswith("Measure")] == ["Measure 8192: 2 requests, 2 at a time"]
+    assert [cell["arm"] for cell in results(desk, "cut")["cells"]] == ["4096", "8192"]
+    assert desk.serving() == server
+    assert desk.containers() == ["qwen35 running"]
+
+
+def test_an_experiment_is_for_one_host_and_bad_orders_touch_nothing(desk: Desk) -> None:
+    for words, text in (
+        (("bench.ab", "--host", "sandbox"), "say what to compare"),
+        (("bench.serve",), "say where"),
+        (("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "many"), "numbers, separated by commas"),
+        (("bench.serve", "--url", "127.0.0.1:8000"), "is no base_url"),
+        (("bench.compare", "nothing", "else"), "no file"),
+    ):
+        said = desk.run(*words)
+        assert (said.code, text in said.err) == (5, True), said.err
+    assert not Path(desk.root / "results" / "ab-sandbox").exists()

@@ -1,0 +1,32 @@
+"""A client's settings are of what runs, and are shown when they are news, or asked for."""
+
+from __future__ import annotations
+
+import json
+
+from tests.e2e.conftest import Desk
+
+SETTINGS = "# openclaw: merge"
+
+
+def test_a_new_server_tells_its_clients_and_others_only_when_asked(desk: Desk) -> None:
+    desk.edit("recipes/qwen3.5-35b.yml", "max-model-len: .*", "max-model-len: 4k")
+    first = desk.run("deploy", "--host", "sandbox")
+    if first.code == 4:  # too busy a machine to measure: nothing is called done, and nothing shown
+        first = desk.run("restart", "--host", "sandbox")
+    else:
+        assert "contextWindow: 4000, maxTokens: 2000," in first.out
+    for command in ("deploy", "plan", "verify"):
+        said = desk.run(command, "--host", "sandbox")
+        assert said.code in (0, 4) and SETTINGS not in said.out, said.out
+    desk.edit("recipes/qwen3.5-35b.yml", "max-model-len: .*", "max-model-len: 8k")  # not deployed
+    asked = desk.run("client", "--host", "sandbox")
+    assert (asked.code, asked.err) == (0, "")
+    assert SETTINGS in asked.out and "contextWindow: 4000, maxTokens: 2000," in asked.out
+    (row,) = [json.loads(line) for line in desk.run("client", "--host", "sandbox", "--json").out.splitlines()]
+    assert (row["base_url"], row["model"]) == (f"http://127.0.0.1:{desk.port}/v1", "qwen3.5-35b")
+    assert (row["context_length"], row["max_tokens"]) == (4000, 2000)
+    desk.docker().api.stop("qwen35")
+    gone = desk.run("client", "--host", "sandbox")
+    assert (gone.code, gone.out) == (1, "")
+    assert gone.err.startswith("sandbox: no server: qwen35 is exited")

@@ -1,0 +1,106 @@
+"""The product's story on the sandbox: from bare to verified, again without a change, and with a change."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from tests.e2e.conftest import Desk
+
+
+def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothing(desk: Desk) -> None:
+    first = desk.deploy()
+    assert first.code == 0, first.out + first.err
+    assert first.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
+    assert first.task("Prove what its log says")["data"]["state"]["chunked_prefill"] is True
+    assert 40 < first.task("Measure its throughput")["data"]["tok_per_s"] < 50
+    server = desk.serving()
+    assert server
+    second = desk.deploy()
+    assert (second.code, second.recap["changed"], second.recap["failed"]) == (0, 0, 0)
+    assert desk.serving() == server
+
+
+def test_plan_shows_a_change_field_by_field_and_deploy_does_just_that(desk: Desk) -> None:
+    desk.deploy()
+    before = desk.serving()
+    desk.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
+    plan = desk.run("plan", "--host", "sandbox")
+    assert plan.code == 2
+    assert "- --max-num-seqs: 8" in plan.out
+    assert "+ --max-num-seqs: 4" in plan.out
+    assert desk.serving() == before
+    done = desk.deploy()
+    assert done.code == 0, done.out
+    assert desk.serving() not in ("", before)
+    assert desk.containers() == ["qwen35 running"]
+    assert desk.run("plan", "--host", "sandbox").code == 0
+
+
+def test_a_restart_keeps_the_container_and_proves_it_again(desk: Desk) -> None:
+    desk.deploy()
+    before = desk.serving()
+    said = desk.run("restart", "--host", "sandbox", "--json")
+    assert said.code == 0, said.out + said.err
+    assert said.task("Measure its throughput")["status"] == "ok"
+    assert desk.serving() == before
+
+
+def test_verify_proves_and_changes_nothing(desk: Desk) -> None:
+    desk.deploy()
+    said = desk.run("verify", "--host", "sandbox", "--json")
+    assert (said.code, said.recap["changed"]) == (0, 0)
+
+
+def test_the_laptop_can_go_away_and_follow_again(desk: Desk) -> None:
+    words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy", "--host", "sandbox", "--json"]
+    laptop = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert laptop.stdout is not None
+    for line in laptop.stdout:
+        if '"name": "Start the server"' in line:
+            os.killpg(laptop.pid, signal.SIGKILL)
+            break
+    laptop.wait()
+    assert "running  Deploy" in desk.run("runs", "--host", "sandbox").out
+    said = desk.run("attach", "--host", "sandbox", "--json")
+    assert (said.code, said.recap["failed"]) == (0, 0), said.out
+    assert desk.serving()
+
+
+def test_json_is_json_lines_with_the_recap_last_on_failure_too(desk: Desk) -> None:
+    said = desk.run("deploy", "--host", "sandbx", "--json")
+    assert said.code == 5
+    assert said.recap["event"] == "recap"
+    assert "Did you mean `sandbox`?" in said.err
+    done = desk.deploy("--tags", "image")
+    assert done.recap["event"] == "recap"
+    assert {"ok", "changed", "failed", "skipped", "unreachable"} <= done.recap.keys()
+
+
+def test_what_the_sandbox_pins_never_reaches_the_projects_lock(desk: Desk) -> None:
+    desk.deploy("--tags", "image")
+    assert not (desk.root / "spark.lock").exists()
+    assert (desk.sandbox / "spark.lock").exists()
+
+
+def test_a_folder_laid_by_init_deploys(desk: Desk) -> None:
+    new = desk.root / "new"
+    assert desk.run("init", str(new)).code == 0
+    for file in ("hosts/spark1.yml", "playbooks/parts/swap.yml", "templates/docker-run.sh.j2", "tasks.py"):
+        assert (new / file).exists(), file
+    again = desk.run("init", str(new))
+    assert (again.code, "is there already" in again.err) == (5, True)
+
+
+def test_a_playbook_for_other_hosts_is_refused_not_green(desk: Desk) -> None:
+    (desk.root / "playbooks/other.yml").write_text("- hosts: spark1\n  tasks:\n    - facts:\n")
+    said = desk.run("play", "other", "--host", "sandbox")
+    assert (said.code, "no play of other is for sandbox" in said.err) == (5, True)
+
+
+def test_provision_is_idempotent(desk: Desk) -> None:
+    assert desk.run("provision", "--host", "sandbox", "--json").code == 0
+    again = desk.run("provision", "--host", "sandbox", "--json")
+    assert (again.code, again.recap["changed"]) == (0, 0)

@@ -1,0 +1,312 @@
+"""`diagnose` on the sandbox: for each thing that can be wrong its first sentence, exit code and the cause it ranks first."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sparkwright.app.questions.diagnosis import FIELDS
+from sparkwright.health import settings
+from sparkwright.host.runs import lock
+from sparkwright.host.state import StateFolder
+from sparkwright.sandbox import control
+from tests.e2e.conftest import Desk, fresh_desk
+
+FAST = r"not slow: 4\d(\.\d)? of 4\d(\.\d)? tok/s"
+DIED = r"no server answers: (crash loop: )?qwen35 exited \(1\) \d+ s ago.*its last line: \"RuntimeError: .*\""
+SETTLES_S = 60.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """do: what happens to the server, or the name of a fault. first: the whole first line. cause: what stands first of the
+    causes that count, as VERDICT: NAME; empty where none does. until: the state that it comes to."""
+
+    do: str
+    code: int
+    first: str
+    cause: str = ""
+    until: str = ""
+
+
+#: a fault that leaves the server as it was stands here too: what is green must be
+CASES = (
+    Case("none", 0, FAST),
+    Case("oom", 0, FAST),
+    Case("port-taken", 0, FAST),
+    Case("wrong-arch", 0, FAST),
+    Case("moved-tag", 0, FAST),
+    Case("moved-model", 0, FAST),
+    Case("stubborn", 0, FAST),
+    Case("ollama-loads", 0, FAST),
+    Case("ollama-returns", 0, FAST),
+    Case("slow", 1, r"slow: 5\.7 of 4\d.* tok/s; nothing that was measured explains it", "possible: an image without"),
+    Case("power", 1, r"slow: 5\.7 of 4\d.* tok/s; the GPU is held at a low clock.*712 MHz.*", "found: the GPU is held"),
+    Case("hot", 1, FAST + r"; but the GPU is too hot: .*96 .*", "found: the GPU is too hot"),
+    Case("no-space", 1, FAST + r"; but the disk is full: 0\.0 GiB free on the disk", "found: the disk is full"),
+    Case("wedge", 1, r"no token: the server is wedged: /health answers 200.* within 3 s", "found: the engine hangs"),
+    Case("crash-loop", 1, DIED, "found: a kernel used memory", until="crash-looping"),
+    Case(
+        "slow-start", 1, r"no server answers: slow start: qwen35 has been starting for \d+ s.*", "found:", "slow start"
+    ),
+    Case("engine-dies", 1, r"no server answers: .*qwen35 exited \(\d\) \d+ s ago.*", "found:"),
+    Case(
+        "stop",
+        1,
+        r"no server answers: qwen35 exited \(0\) \d+ s ago, its last line: \".*\"",
+        "possible: it was stopped",
+    ),
+    Case("kill", 1, r"no server answers: qwen35 exited \(137\) \d+ s ago, its last line: \".*\"", "possible: it was"),
+    Case("half-model", 1, FAST + r"; but it is not as it was verified: .*model-00007.*", "found: it is not as it was"),
+    Case("remove_container", 1, r"no server answers: there is no container qwen35"),
+)
+KEPT = ("stop", "kill", "remove_container")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Desk]:
+    """One deployed server for all of them."""
+    before = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED")
+    os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = "instant"
+    try:
+        with fresh_desk() as desk:
+            desk.deployed()
+            yield desk
+    finally:
+        os.environ.pop("SPARKWRIGHT_SANDBOX_SPEED")
+        if before is not None:
+            os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = before
+
+
+def diagnosed(desk: Desk, *words: str) -> dict[str, Any]:
+    """What programs get. A machine that is too busy to measure is asked again."""
+    for _ in range(5):
+        said = desk.run("diagnose", "--host", "sandbox", "--json", *(words or ("--token-s", "3")))
+        row: dict[str, Any] = json.loads(said.out)
+        assert row["exit"] == said.code
+        if "client is too slow" not in row["summary"]:
+            break
+    return row
+
+
+def healed(desk: Desk) -> None:
+    """A running server again, whatever was done to it."""
+    control.fault(desk.sandbox, None)
+    if desk.containers() == ["qwen35 running"]:
+        desk.docker().api.restart("qwen35")
+    else:
+        desk.docker().api.start("qwen35")
+    answers(desk)
+
+
+def answers(desk: Desk) -> None:
+    """Wait for /health."""
+    deadline_s = time.monotonic() + SETTLES_S
+    while time.monotonic() < deadline_s:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", desk.port, timeout=5)
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError("no server came up")
+
+
+def broken(desk: Desk, case: Case) -> dict[str, Any]:
+    """Do it, and the diagnosis of what it has come to."""
+    if case.do in KEPT:
+        getattr(desk.docker().api, case.do)("qwen35", **({"force": True} if case.do == "remove_container" else {}))
+    else:
+        control.fault(desk.sandbox, None if case.do == "none" else case.do)
+    row = diagnosed(desk)
+    deadline_s = time.monotonic() + SETTLES_S
+    while case.until and row["state"] != case.until and time.monotonic() < deadline_s:
+        assert row["exit"] in (1, 4), row["summary"]  # never green on its way there
+        row = diagnosed(desk)
+    return row
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.do for case in CASES])
+def test_the_first_sentence_is_the_truth_with_its_code_and_cause(served: Desk, case: Case) -> None:
+    row = broken(served, case)
+    try:
+        assert re.fullmatch(case.first, row["summary"]), json.dumps(row, indent=1)
+        assert row["exit"] == case.code
+        counted = [
+            f"{one['verdict']}: {one['cause']}" for one in row["causes"] if one["verdict"] in ("found", "possible")
+        ]
+        assert counted[0].startswith(case.cause) if case.cause else not counted, counted
+        assert all(one["evidence"] for one in row["causes"])
+        assert list(row) == ["host", *FIELDS]
+    finally:
+        if case.code and case.do != "remove_container":
+            healed(served)
+        else:
+            control.fault(served.sandbox, None)
+
+
+# -- without disturbing anybody ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def request(port: int, tokens: int) -> Iterator[http.client.HTTPResponse]:
+    """A client's stream that has begun."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "Count."}], "max_tokens": tokens}
+    words = json.dumps({**body, "ignore_eos": True, "stream": True})
+    connection.request("POST", "/v1/chat/completions", words, {"Content-Type": "application/json"})
+    try:
+        answer = connection.getresponse()
+        answer.readline()
+        yield answer
+    finally:
+        connection.close()
+
+
+def asked_of(desk: Desk) -> int:
+    """How many answers the server has begun, as its own log counts them."""
+    log = desk.docker().api.logs("qwen35")
+    return int(log.count(b"/v1/chat/completions HTTP/1.1"))
+
+
+def test_beside_the_load_of_another_nothing_is_asked_and_that_is_said(desk: Desk) -> None:
+    desk.deployed()
+    with request(desk.port, 4000) as answer:
+        before = asked_of(desk)
+        row = diagnosed(desk)
+        assert answer.readline() is not None
+        assert asked_of(desk) == before
+    assert re.fullmatch(r"not measured: 1 request runs at [\d.]+ tok/s together, and .*", row["summary"])
+    assert (row["state"], row["exit"], row["tok_per_s"]) == ("busy", 4, None)
+
+
+def test_beside_a_run_nothing_is_asked_and_the_run_is_named(desk: Desk) -> None:
+    desk.deployed()
+    before = asked_of(desk)
+    owner = lock.Owner("deploy", "ada@laptop", "20260101T000000-ab", os.getpid(), time.time())
+    with lock.held(StateFolder(desk.sandbox / "home/.local/state/sparkwright"), owner, host="sandbox"):
+        row = diagnosed(desk)
+        desk.docker().api.stop("qwen35")
+        stopped = diagnosed(desk)
+    assert re.match(
+        r"in progress: ada@laptop runs deploy since .*; /health answers; nothing was measured", row["summary"]
+    )
+    assert re.match(r"in progress: ada@laptop runs deploy .*; no server answers: qwen35 exited", stopped["summary"])
+    assert (row["exit"], stopped["exit"], asked_of(desk)) == (4, 4, before)
+
+
+def test_a_server_that_hangs_while_others_wait_is_watched_until_it_is_sure(desk: Desk) -> None:
+    desk.deployed()
+    control.fault(desk.sandbox, "wedge")
+
+    def hang() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", desk.port, timeout=60)
+        body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "Count."}], "max_tokens": 5}
+        try:
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+            connection.getresponse()
+        except OSError:
+            pass
+
+    threading.Thread(target=hang, daemon=True).start()
+    while not running(metrics(desk)):
+        time.sleep(0.05)
+    row = diagnosed(desk, "--token-s", "1")
+    assert re.match(r"not known whether it is wedged: 1 request runs, and no token came for \d+ s; .*", row["summary"])
+    assert (row["state"], row["exit"]) == ("unknown", 4)
+
+    folder = StateFolder(desk.sandbox / "home/.local/state/sparkwright")
+    folder.write(settings.NAME, {"limits": {"frozen_s": 1.0}})
+    row = diagnosed(desk)
+    assert re.match(r"no token: the server is wedged: 1 request runs, and no token came for \d+ s", row["summary"])
+    assert (row["state"], row["exit"]) == ("stalled", 1)
+
+
+def metrics(desk: Desk) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", desk.port, timeout=5)
+    connection.request("GET", "/metrics")
+    return connection.getresponse().read()
+
+
+def running(text: bytes) -> bool:
+    return any(
+        line.startswith(b"vllm:num_requests_running") and not line.endswith(b" 0.0") for line in text.splitlines()
+    )
+
+
+# -- with what is left -------------------------------------------------------------------------------------------------
+
+
+def test_neither_lock_nor_registry_nor_recipe_is_needed_and_what_is_not_known_is_said(desk: Desk) -> None:
+    desk.deployed()
+    pinned = [path.unlink() for path in desk.root.rglob("spark.lock")]
+    assert pinned
+    desk.edit("recipes/qwen3.5-35b.yml", "(?m)^image:.*", "image: no.such.registry.invalid/vllm:v1")
+    row = diagnosed(desk)
+    assert re.fullmatch(FAST, row["summary"])
+    assert not list(desk.root.rglob("spark.lock"))
+
+    desk.edit("recipes/qwen3.5-35b.yml", "(?m)^image:.*", "image: [")
+    row = diagnosed(desk)
+    assert (row["exit"], bool(re.fullmatch(FAST, row["summary"]))) == (0, True)
+    unknown = {one["cause"]: one["evidence"] for one in row["causes"] if one["verdict"] == "unknown"}
+    assert "recipes/qwen3.5-35b.yml" in unknown["the host's recipe can't be read"]
+
+
+def test_a_host_without_docker_and_one_whose_docker_is_down_are_told_apart_from_slow_ones(desk: Desk) -> None:
+    nowhere = 'connection: local\nuser: root\nserve_port: 9\nenv: {DOCKER_HOST: "unix:///nowhere.sock"}\n'
+    (desk.root / "hosts/bare.yml").write_text(nowhere)
+    (desk.root / "hosts/down.yml").write_text(f"recipe: qwen3.5-35b\n{nowhere}")
+    bare, down = (json.loads(desk.run("diagnose", "--host", one, "--json").out) for one in ("bare", "down"))
+    assert bare["summary"] == "no server is known here: nothing was deployed, and the host has no recipe"
+    assert bare["exit"] == 4
+    assert re.match(
+        r"no server answers at http://127.0.0.1:9: no Docker Engine answers at unix:///nowhere.sock", down["summary"]
+    )
+    assert (down["exit"], down["causes"][0]["cause"]) == (1, "the Docker Engine can't be asked")
+    assert "systemctl start docker" in down["causes"][0]["fix"]
+
+
+def test_a_server_goes_on_being_measured_when_its_docker_engine_does_not_answer(desk: Desk) -> None:
+    desk.deployed()
+    control.up(desk.sandbox)
+    (desk.root / "hosts/sandbox.yml").write_text(
+        (desk.root / "hosts/sandbox.yml").read_text() + 'env: {DOCKER_HOST: "unix:///nowhere.sock"}\n'
+    )
+    row = diagnosed(desk)
+    assert re.match(FAST + r"; but the Docker Engine can't be asked: .*", row["summary"]), row["summary"]
+    assert row["exit"] == 1
+
+
+# -- on the screen -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_cut_at_eighty_columns_and_the_sentence_comes_first(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = desk.run("diagnose", "--host", "sandbox")
+    assert said.code == 1
+    assert said.out.splitlines()[0].startswith("no server answers: there is no container qwen35")
+    desk.deployed()
+    control.fault(desk.sandbox, "power")
+    said = desk.run("diagnose", "--host", "sandbox")
+    first, *rest = said.out.splitlines()
+    assert first.startswith("slow: 5.7 of ")
+    assert max(map(len, rest)) <= 80
+    assert "…" not in said.out
+    verdicts = [line.split()[0] for line in rest if line and not line.startswith(" ")]
+    assert {"found", "possible", "noted", "unknown", "ruled"} <= set(verdicts)
+    several = desk.run("diagnose", "--host", "all")
+    assert {"sandbox:", "spark1:"} <= {line.split()[0] for line in several.out.splitlines() if line}

@@ -1,0 +1,39 @@
+"""`doctor` on the sandbox: what a newcomer sees, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.e2e.conftest import Desk
+
+
+def asked(desk: Desk, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    said = desk.run("doctor", "--host", "sandbox", "--json", *words)
+    (line,) = said.out.splitlines()
+    return said.code, {one["check"]: one for one in json.loads(line)["findings"]}
+
+
+def test_it_looks_and_changes_nothing(desk: Desk) -> None:
+    code, found = asked(desk, "--fix", "--yes")
+    assert code == 0
+    assert {name for name, one in found.items() if one["verdict"] == "bad"} == set()
+    assert found["logout"]["verdict"] == "warning"
+    assert "loginctl enable-linger" in found["logout"]["fix"]
+    assert found["Ollama"]["verdict"] == "warning"
+    assert found["Ollama"]["fix"] == "sparkwright ollama.unload --host sandbox"
+    assert found["docker"]["verdict"] == "ok"
+    assert found["image platform"]["verdict"] == "unknown"
+    assert not (desk.root / "spark.lock").exists()
+    assert desk.containers() == []
+
+
+def test_a_port_that_somebody_holds_is_bad_and_shown_with_its_holder(desk: Desk) -> None:
+    desk.run("doctor", "--host", "sandbox")
+    desk.run("sandbox.fault", "port-taken")
+    said = desk.run("doctor", "--host", "sandbox")
+    assert said.code == 1
+    (line,) = [line for line in said.out.splitlines() if line.startswith("port ")]
+    assert "bad" in line
+    assert f"port {desk.port} is taken by" in line
+    assert "→ sudo ss -tlnp" in said.out

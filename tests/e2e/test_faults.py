@@ -1,0 +1,152 @@
+"""Each thing that can be broken: a clear failure, never green, and the old server serving or put back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from sparkwright.sandbox import control
+from tests.e2e.conftest import Desk
+from tests.faults.bench import released, until
+
+CHANGE = ("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
+NEW_IMAGE = ("recipes/qwen3.5-35b.yml", r"(?m)v0\.32\.0$", "latest")
+
+#: fault, what the user changed, exit code, what the screen says
+FAULTS = [
+    ("slow", CHANGE, 1, "misconfigured"),
+    ("wedge", CHANGE, 1, "no token came within 3 s"),
+    ("oom", CHANGE, 1, "GiB were free, and the engine wanted"),
+    ("engine-dies", CHANGE, 1, "it died on its first request"),
+    ("crash-loop", CHANGE, 1, "the engine died (exit code 1)"),
+    ("half-model", CHANGE, 1, "broke off"),
+    ("no-space", ("recipes/qwen3.5-35b.yml", "latest\n", "latest\n"), 1, "full"),
+    (
+        "wrong-arch",
+        ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:latest"),
+        5,
+        "has no linux/arm64, only linux/amd64",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "change", "code", "said"), FAULTS, ids=[row[0] for row in FAULTS])
+def test_a_fault_is_a_clear_failure_with_the_old_server_back(
+    desk: Desk, fault: str, change: tuple[str, str, str], code: int, said: str
+) -> None:
+    desk.deployed()
+    before = desk.serving()
+    assert before
+    desk.run("sandbox.fault", fault)
+    if fault == "no-space":
+        change = ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:latest")
+    desk.edit(*change)
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == code, done.out + done.err
+    assert said in done.out + done.err
+    assert "failed=0" not in done.out
+    desk.run("sandbox.fault", "none")
+    assert desk.serving() == before
+    assert desk.containers() == ["qwen35 running"]
+
+
+def test_a_port_taken_by_something_else_is_refused_with_its_name(desk: Desk) -> None:
+    desk.deployed()
+    before = desk.serving()
+    desk.run("sandbox.fault", "port-taken")
+    desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port + 1}")
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 5, done.out
+    assert f"port {desk.port + 1} is taken by port-squatter (pid " in done.out
+    desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
+    assert desk.serving() == before
+
+
+def test_a_busy_ollama_stops_the_deploy_before_the_old_server(desk: Desk) -> None:
+    for flag in ("0.85", "0.60"):
+        desk.edit("recipes/qwen3.5-35b.yml", f"gpu-memory-utilization: {flag}", "gpu-memory-utilization: 0.60")
+    desk.deployed()
+    before = desk.serving()
+    desk.run("sandbox.fault", "ollama-busy")
+    desk.edit(*CHANGE)
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 1
+    assert "Ollama keeps qwen3:32b in memory: a request is using it" in done.out
+    assert desk.serving() == before
+
+
+def test_a_moved_tag_does_not_change_a_locked_host(desk: Desk) -> None:
+    desk.deployed()
+    before = (desk.sandbox / "spark.lock").read_text()
+    desk.run("sandbox.fault", "moved-tag")
+    done = desk.deploy()
+    assert (done.code, done.recap["changed"]) == (0, 0)
+    assert (desk.sandbox / "spark.lock").read_text() == before
+
+
+def test_a_moved_model_does_not_change_a_locked_host(desk: Desk) -> None:
+    desk.deployed()
+    before = (desk.sandbox / "spark.lock").read_text()
+    desk.run("sandbox.fault", "moved-model")
+    done = desk.deploy()
+    assert (done.code, done.recap["changed"]) == (0, 0)
+    assert (desk.sandbox / "spark.lock").read_text() == before
+
+
+def test_a_first_deploy_that_fails_leaves_no_crash_loop(desk: Desk) -> None:
+    desk.run("sandbox.fault", "crash-loop")
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 1
+    assert "There was no older server to put back" in done.out
+    assert desk.containers() == ["qwen35 exited"]
+
+
+def test_a_value_that_the_engine_would_refuse_never_takes_the_server_down(desk: Desk) -> None:
+    desk.deployed()
+    before = desk.serving()
+    desk.edit("recipes/qwen3.5-35b.yml", "  kv-cache-dtype: fp8", "  kv-cache-dtype: fp9")
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 5
+    assert "kv-cache-dtype must be one of auto, bfloat16" in done.out
+    assert desk.serving() == before
+
+
+def test_faults_are_listed_and_a_near_miss_is_named(desk: Desk) -> None:
+    listed = desk.run("sandbox.fault")
+    assert listed.out.count("\n") == len(control.FAULTS)
+    assert "Did you mean `wedge`?" in desk.run("sandbox.fault", "wege").err
+
+
+def test_a_fault_means_what_it_says_each_time_it_is_said(desk: Desk) -> None:
+    """Beside a server that holds the memory Ollama loads nothing; said twice it breaks twice; what a stop cured stays so."""
+    desk.deployed()
+    server = desk.docker().api.inspect_container("qwen35")
+    for order in ("ollama-busy", None, "ollama-loads", None):
+        control.fault(desk.sandbox, order)
+        assert control.status(desk.sandbox)["sandbox"] == "up"
+    assert desk.docker().api.inspect_container("qwen35")["State"] == server["State"], "it serves all the while"
+    assert desk.serving() == server["Id"]
+    for _ in range(2):
+        control.fault(desk.sandbox, "wedge")
+        assert not desk.serving()
+        desk.docker().api.restart("qwen35")
+        until(desk.serving, "its cure")
+    os.kill(json.loads((desk.sandbox / "state.json").read_text())["pid"], signal.SIGKILL)
+    until(lambda: released(desk.sandbox / "alive"), "the sandbox's end")
+    control.up(desk.sandbox)
+    until(desk.serving, "the cured server")
+
+
+def test_a_restart_meets_the_faults_of_a_start_and_a_deploy_starts_it_again(desk: Desk) -> None:
+    desk.deployed()
+    before = desk.serving()
+    control.fault(desk.sandbox, "oom")
+    said = desk.run("restart", "--host", "sandbox", "--json")
+    assert (said.code, "GiB were free, and the engine wanted" in said.recap["msg"]) == (1, True), said.recap
+    assert desk.serving() == ""
+    control.fault(desk.sandbox, None)
+    assert desk.deploy().proved
+    assert desk.serving() == before

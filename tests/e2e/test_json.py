@@ -1,0 +1,142 @@
+"""`--json` on every command that reads: standard output is JSON and nothing else, when all is well and when it is not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from invoke.collection import Collection
+
+from sparkwright.cli import namespace
+from tests.e2e.commands import Commands
+from tests.e2e.conftest import Desk, Said, fresh_desk
+
+#: one word that may be left out: whether there is one is settled when these are imported
+OPTIONAL_WORD = ("explain", "docs.module", "sandbox.fault")
+#: commands that change a host, a file or the sandbox, and answer no question
+CHANGING = {
+    *("deploy", "restart", "rollback", "provision", "play", "stop", "unlock", "init", "runtime.fetch", "sandbox.down"),
+    *("health.install", "health.uninstall", "images.copy", "models.copy", "ollama.unload", "bench.import"),
+    *(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed")),
+}
+#: questions to hosts: what is said beside `--host`
+OF_HOSTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("plan", "verify", "diagnose", "client", "attach", "runs", "history", "status", "doctor", "health.check"), ()
+    ),
+    **dict.fromkeys(("models.list", "models.verify", "models.prune", "ollama.ps", "incident"), ()),
+    "logs": ("--state",),
+    "report": ("--to", "page.html"),
+    "lock": ("--check",),
+    "images.prune": ("--check",),
+}
+#: questions to files: words with an answer, words without one ("" there is always one)
+OF_FILES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "render": (("--host", "sandbox"), ("--host", "nobody")),
+    "hosts": ((), ("--host", "nobody")),
+    "schema": (("host",), ("nothing",)),
+    "lint": (("--recipe", "qwen3.5-35b"), ("--recipe", "nothing")),
+    "explain": ((), ("nothing",)),
+    "docs.module": ((), ("nothing",)),
+    "model.inspect": (("config.json",), ("hosts",)),
+    "bench.list": ((), ()),
+    "bench.report": (("results/one",), ("nothing",)),
+    "bench.compare": (("results/one", "results/one"), ("nothing", "nothing")),
+    "sandbox.fault": ((), ("nothing",)),
+    "sandbox.status": ((), ()),
+}
+
+
+def commands(collection: Collection = namespace, before: str = "") -> Iterator[str]:
+    """Every command, by the name that a user types."""
+    for name in collection.tasks:
+        yield before + name
+    for name, part in collection.collections.items():
+        yield from commands(part, f"{before}{name}.")
+
+
+def test_every_command_that_reads_is_asked_below() -> None:
+    assert set(commands()) == CHANGING | set(OF_HOSTS) | set(OF_FILES)
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    with pytest.MonkeyPatch.context() as patch, fresh_desk() as one:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        (one.root / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\nrecipe: qwen3.5-35b\n")
+        (one.root / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+        one.deployed()
+        shutil.copy(one.sandbox / "spark.lock", one.root)
+        measured = {"date": "20261121-120000", "backend": "vllm", "model_id": "m", "num_prompts": 1, "duration": 1.0}
+        figures = {"completed": 1, "request_throughput": 1.0, "output_throughput": 9.0, "median_ttft_ms": 80.0}
+        (one.root / "theirs.json").write_text(json.dumps(measured | figures))
+        taken = one.run("bench.import", "theirs.json", "--name", "one", "--json")
+        assert taken.code == 0 and parsed(taken), taken.err
+        yield one
+
+
+@pytest.fixture(scope="module")
+def asked(desk: Desk) -> Iterator[Commands]:
+    one = Commands(desk)
+    yield one
+    one.close()
+
+
+def parsed(said: Said) -> list[Any]:
+    """What was printed: one document, or one a line."""
+    try:
+        return [json.loads(said.out)]
+    except ValueError:
+        return [json.loads(line) for line in said.out.splitlines()]
+
+
+def errors(found: list[Any]) -> list[dict[str, Any]]:
+    """The errors in it; in an array too."""
+    rows = [row for one in found for row in (one if isinstance(one, list) else [one])]
+    return [row for row in rows if isinstance(row, dict) and row.get("error") and row.get("exit")]
+
+
+@pytest.mark.parametrize("command", [*OF_HOSTS, *(name for name in OF_FILES)])
+def test_an_answer_is_json_and_nothing_else(asked: Commands, command: str) -> None:
+    words = ("--host", "sandbox", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][0]
+    said = asked.run(command, *words, "--json")
+    assert parsed(said), said.err
+    if command != "incident":  # none was kept of a server that never failed
+        assert said.code in (0, 4), said.out + said.err
+        assert not errors(parsed(said)) or said.code == 4
+
+
+@pytest.mark.parametrize("command", OF_HOSTS)
+def test_a_host_that_is_away_is_an_error_in_json(asked: Commands, command: str) -> None:
+    said = asked.run(command, "--host", "away", *OF_HOSTS[command], "--json")
+    found = errors(parsed(said))
+    assert said.code == 3, said.out + said.err
+    assert {row["exit"] for row in found} == {3}
+    assert {row["host"] for row in found} == {"away"}
+    assert all("refuses connections" in row["error"] for row in found)
+
+
+@pytest.mark.parametrize("command", [*OF_HOSTS, *(name for name, (_, wrong) in OF_FILES.items() if wrong)])
+def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(
+    desk: Desk, asked: Commands, command: str
+) -> None:
+    words = ("--host", "nobody", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][1]
+    said = (desk if command in OPTIONAL_WORD else asked).run(command, *words, "--json")
+    (error,) = errors(parsed(said))
+    assert error["exit"] == said.code and said.code in (1, 5)
+    assert error["error"] in said.err
+
+
+def test_the_model_of_the_container_is_used_and_never_one_to_remove(asked: Commands) -> None:
+    (model,) = json.loads(asked.run("models.list", "--host", "sandbox", "--json").out)
+    assert model["used_by"] == ["qwen35"]
+    assert "qwen35" in asked.run("models.list", "--host", "sandbox").out
+
+
+def test_a_command_line_that_is_none_is_a_sentence_alone(asked: Commands) -> None:
+    said = asked.run("status", "--json", "--hst", "sandbox")
+    assert (said.code, said.out) == (5, "")
+    assert "--hst" in said.err

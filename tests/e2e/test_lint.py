@@ -1,0 +1,80 @@
+"""A deploy is linted before the host is touched, and again beside the image, which says its version and its options."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+
+from tests.e2e.conftest import Desk
+
+RECIPE = "recipes/qwen3.5-35b.yml"
+
+
+def test_an_error_stops_a_deploy_with_the_recipes_line_and_nothing_is_pulled(desk: Desk) -> None:
+    desk.edit(RECIPE, "when_impossible: report", "when_impossible: refuse")
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 5
+    assert f"{RECIPE}:" in done.out and "prefix caching on a recurrent model needs it" in done.out
+    assert "Gather facts" not in done.out
+    assert desk.containers() == []
+    planned = desk.run("plan", "--host", "sandbox")
+    assert planned.code == 5 and "Give up prefix caching" in planned.out
+
+
+def test_an_option_the_image_does_not_list_is_refused_while_the_old_server_serves(desk: Desk) -> None:
+    """Of a build between two releases, whose options only the image knows."""
+    desk.edit(RECIPE, "image: .*", "image: vllm/vllm-openai:cu130-nightly")
+    desk.deployed()
+    before = desk.serving()
+    desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-sequences: 8")
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 5, done.out
+    assert "max-num-sequences: the engine does not list it" in done.out
+    assert desk.serving() == before
+
+
+def test_the_engines_version_is_written_into_the_lock_and_read_from_there(desk: Desk) -> None:
+    desk.deployed()
+    lock = yaml.safe_load((desk.root / ".sandbox/spark.lock").read_text())
+    (image,) = lock["images"].values()
+    assert image["engine_version"].startswith("0.32.0")
+    (model,) = lock["models"].values()
+    assert model["config"]["architectures"] == ["Qwen3_5MoeForConditionalGeneration"]
+    again = desk.run("deploy", "--host", "sandbox")
+    assert "changed=0" in again.out and "asking the image" not in again.out
+
+
+def test_lint_names_each_finding_with_its_line_and_its_rule_is_explained(desk: Desk) -> None:
+    desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 8\n  swap-space: 4")
+    done = desk.run("lint", "--recipe", "qwen3.5-35b", "--engine-version", "0.32.0", "--json")
+    assert done.code == 1
+    found = {one["rule"]: one for one in json.loads(done.out)["recipes"][0]["findings"]}
+    line = (desk.root / RECIPE).read_text().splitlines().index("  swap-space: 4") + 1
+    assert found["unknown-flag"]["where"] == f"{RECIPE}:{line}"
+    told = desk.run("explain", "unknown-flag")
+    assert told.code == 0 and "swap-space: 4" in told.out
+    assert "Did you mean `unknown-flag`?" in desk.run("explain", "unknown-flags").err
+
+
+def test_a_value_the_engine_refuses_stops_a_deploy_before_anything_is_touched(desk: Desk) -> None:
+    desk.edit(RECIPE, "  max-num-seqs: 8", "  max_num_seqs: -3")
+    line = (desk.root / RECIPE).read_text().splitlines().index("  max_num_seqs: -3") + 1
+    for verb in ("plan", "deploy"):
+        done = desk.run(verb, "--host", "sandbox")
+        assert done.code == 5 and f"{RECIPE}:{line}: max-num-seqs must be at least 1, got -3" in done.out
+    assert desk.containers() == []
+
+
+def test_the_lock_keeps_the_images_options_and_judges_choices_by_them(desk: Desk) -> None:
+    desk.edit(RECIPE, "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")
+    desk.edit(RECIPE, "  max-num-seqs: 8", "  max-num-seqs: 8\n  dtype: bfloat17")
+    doubted = desk.run("plan", "--host", "sandbox")
+    assert doubted.code == 2 and "dtype must be one of auto," in doubted.out and "may refuse to start" in doubted.out
+    refused = desk.run("deploy", "--host", "sandbox")
+    assert refused.code == 1 and "refuses to start" in refused.out, "the image says so itself, before the swap"
+    assert desk.containers() == []
+    (image,) = yaml.safe_load((desk.root / ".sandbox/spark.lock").read_text())["images"].values()
+    assert image["options"]["differ"]["prefix-match-unit"] is None
+    planned = desk.run("plan", "--host", "sandbox")
+    assert planned.code == 5 and "Write dtype: bfloat16." in planned.out

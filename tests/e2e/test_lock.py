@@ -1,0 +1,69 @@
+"""`invoke lock` as a user gives it: fill, look, move on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+
+from tests.e2e.conftest import Desk, Said
+
+IMAGE = "vllm/vllm-openai:v0.32.0"
+
+
+def entries(said: Said) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in (json.loads(line) for line in said.out.splitlines())}
+
+
+def digest(desk: Desk) -> str:
+    return str(yaml.safe_load((desk.sandbox / "spark.lock").read_text())["images"][IMAGE]["digest"])
+
+
+def test_lock_fills_what_is_missing_and_is_content_the_second_time(desk: Desk) -> None:
+    first = desk.run("lock", "--host", "sandbox")
+    assert (first.code, "new" in first.out) == (0, True), first.err
+    text = (desk.sandbox / "spark.lock").read_text()
+    assert "spark.lock: unchanged" in desk.run("lock", "--host", "sandbox").out
+    assert (desk.sandbox / "spark.lock").read_text() == text
+    assert not (desk.root / "spark.lock").exists()
+
+
+def test_a_moved_tag_is_seen_by_check_shown_by_update_and_written_only_with_a_yes(desk: Desk) -> None:
+    filled = desk.run("lock", "--host", "sandbox")
+    assert filled.code == 0, filled.err
+    assert desk.run("lock", "--host", "sandbox", "--check").code == 0
+    before = digest(desk)
+    desk.run("sandbox.fault", "moved-tag")
+    looked = desk.run("lock", "--host", "sandbox", "--check", "--json")
+    assert (looked.code, entries(looked)[IMAGE]["state"]) == (2, "moved")
+    unasked = desk.run("lock", "--host", "sandbox", "--update")
+    assert (unasked.code, digest(desk)) == (2, before)
+    assert "sha256:" in unasked.out and "->" in unasked.out and "--yes" in unasked.err
+    assert desk.run("lock", "--host", "sandbox", "--update", IMAGE, "--yes").code == 0
+    assert digest(desk) != before
+    assert desk.run("lock", "--host", "sandbox", "--check").code == 0
+
+
+def test_a_name_that_nothing_has_is_refused_with_the_nearest(desk: Desk) -> None:
+    said = desk.run("lock", "--host", "sandbox", "--update", "qwen3.5-35")
+    assert said.code == 5
+    assert "qwen3.5-35b" in said.err
+
+
+def test_update_and_check_together_are_refused(desk: Desk) -> None:
+    assert desk.run("lock", "--host", "sandbox", "--update", "--check").code == 5
+
+
+def test_a_lock_whose_files_lead_elsewhere_is_refused_with_its_line_before_anything_is_asked(desk: Desk) -> None:
+    assert desk.run("lock", "--host", "sandbox").code == 0
+    lock = desk.sandbox / "spark.lock"
+    lines = lock.read_text().splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if "path: README.md" in line)
+    lines[at] = lines[at].replace("README.md", "../../.ssh/authorized_keys")
+    lock.write_text("".join(lines))
+    for words in (("plan",), ("models.verify",), ("lock", "--check")):
+        said = desk.run(*words, "--host", "sandbox")
+        assert said.code == 5, said.err
+        assert f"spark.lock:{at + 1}: " in said.err + said.out
+        assert "'../../.ssh/authorized_keys' leaves its folder" in said.err + said.out

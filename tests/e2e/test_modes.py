@@ -1,0 +1,61 @@
+"""A whole deploy by somebody whose umask is 000: nobody else may enter, read or write what it keeps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Desk
+
+#: a socket is closed by the folder it stands in; what is linked is judged where it stands
+FOLDER, FILE = 0o700, 0o600
+
+
+def open_ones(top: Path) -> list[str]:
+    """What others may touch, by path."""
+    found = []
+    for path in (top, *top.rglob("*")):
+        status = path.lstat()
+        allowed = FOLDER if path.is_dir() else FILE
+        if not path.is_symlink() and status.st_mode & 0o777 & ~allowed:
+            found.append(f"{path} {status.st_mode & 0o777:04o}")
+    return found
+
+
+def test_state_and_caches_are_closed_at_umask_000(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, state = desk.root / "cache", desk.sandbox / "home/.local/state/sparkwright"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    (cache / "sparkwright").mkdir(parents=True)
+    (cache / "sparkwright").chmod(0o777)  # as an earlier version left it
+    before = os.umask(0)
+    try:
+        said = desk.deploy()
+        assert said.proved, said.out[-3000:] + said.err
+        desk.run("health.check", "--host", "sandbox")
+        desk.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
+        desk.before("Measure its throughput", "fail: {msg: enough}")
+        failed = desk.deploy()
+        assert failed.code == 1, failed.out[-3000:]
+        assert desk.run("incident", "--host", "sandbox").code == 0
+    finally:
+        os.umask(before)
+    kept = {path.relative_to(state).parts[0] for path in state.rglob("*")}
+    assert {"lock", "runs", "verified.json", "history.jsonl", "incidents", "baselines"} <= kept, kept
+    assert open_ones(state) == []
+    assert open_ones(cache / "sparkwright") == []
+    assert desk.sandbox.stat().st_mode & 0o777 == FOLDER
+    models = desk.sandbox / "home/models"
+    assert any(models.rglob("*.safetensors"))
+    writable = [str(path) for path in models.rglob("*") if path.lstat().st_mode & 0o022 and not path.is_symlink()]
+    assert writable == []
+
+
+def test_what_an_earlier_version_left_open_is_closed_by_the_next_run(desk: Desk) -> None:
+    desk.deploy("--tags", "image")
+    state = desk.sandbox / "home/.local/state/sparkwright"
+    for path in (state, *state.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    desk.deploy("--tags", "image")
+    assert open_ones(state) == []

@@ -1,0 +1,431 @@
+"""Restarts, roll backs and what is remembered of them, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.host.state import StateFolder
+from sparkwright.sandbox import control
+from tests.e2e.conftest import Desk, Said
+from tests.faults.bench import until
+from tests.remote.sshd import free_port
+
+RECIPE = "recipes/qwen3.5-35b.yml"
+
+
+def seqs(desk: Desk, count: int) -> None:
+    desk.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {count}")
+
+
+def command(desk: Desk) -> list[str]:
+    """What the server runs with."""
+    import docker
+
+    client = docker.DockerClient(base_url=control.up(desk.sandbox)["DOCKER_HOST"])
+    return list(client.api.inspect_container("qwen35")["Config"]["Cmd"])
+
+
+def models(desk: Desk) -> list[str]:
+    url = f"http://{control.up(desk.sandbox)['OLLAMA_HOST']}/api/ps"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return [one["name"] for one in json.loads(answer.read())["models"]]
+
+
+def state(desk: Desk) -> StateFolder:
+    return StateFolder.of(desk.sandbox / "home")
+
+
+def test_rollback_goes_to_the_last_verified_state_although_its_container_is_gone(desk: Desk) -> None:
+    desk.deployed()
+    alone = desk.run("rollback", "--host", "sandbox")
+    assert (alone.code, "no verified state before the one" in alone.out) == (5, True), alone.out
+    seqs(desk, 4)
+    assert desk.deploy().proved
+    assert desk.containers() == ["qwen35 running"]
+    done = desk.run("rollback", "--host", "sandbox", "--json")
+    assert done.code == 0, done.out[-2000:]
+    assert command(desk)[command(desk).index("--max-num-seqs") + 1] == "8"
+    assert desk.serving() and desk.containers() == ["qwen35 running"]
+    rows = desk.run("history", "--host", "sandbox", "--json").events()
+    assert [row["what"] for row in rows] == ["rolled back", "verified", "verified"]
+    assert rows[0]["measured"]["tok_per_s"] > 40 and rows[0]["commit"] and "@sha256:" in rows[0]["image"]
+    changed = [(one["field"], one["before"], one["after"]) for one in rows[1]["changed"]]
+    assert changed == [("--max-num-seqs", "8", "4")]
+    assert "by " in desk.run("history", "--host", "sandbox").out
+
+
+def test_no_rollback_keeps_the_failed_one_the_incident_tells_of_it_and_rollback_puts_back(desk: Desk) -> None:
+    desk.deployed()
+    before = desk.serving()
+    desk.run("sandbox.fault", "slow")
+    seqs(desk, 4)
+    done = desk.deploy("--no-rollback")
+    assert done.code == 1
+    assert "`sparkwright rollback --host sandbox` does it" in done.recap["msg"]
+    assert desk.containers() == ["qwen35 running", "qwen35-previous exited"]
+    fetched = desk.run("incident", "--host", "sandbox")
+    assert fetched.code == 0 and "misconfigured" in fetched.out
+    folder = next((desk.root / "incidents/sandbox").iterdir())
+    files = {path.name for path in folder.iterdir()}
+    assert files >= {
+        "container.log",
+        "inspect.json",
+        "meminfo",
+        "dmesg.txt",
+        "plan.json",
+        "events.jsonl",
+        "holders.txt",
+    }
+    assert "Application startup complete" in (folder / "container.log").read_text()
+    assert (folder / "events.jsonl").read_text().rstrip().endswith("}")
+    assert '"recap"' in (folder / "events.jsonl").read_text().splitlines()[-1], "the events are whole"
+    desk.run("sandbox.fault", "none")
+    back = desk.run("rollback", "--host", "sandbox")
+    assert back.code == 0, back.out
+    assert desk.serving() == before
+    assert desk.containers() == ["qwen35 running"]
+
+
+def test_what_will_not_fit_is_refused_with_a_table_before_the_old_server_stops(desk: Desk) -> None:
+    desk.deployed()
+    before = desk.serving()
+    desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.95")
+    done = desk.run("deploy", "--host", "sandbox")
+    assert done.code == 5, done.out
+    assert "117.7 GiB are needed (113.7 GiB for the engine and 4 to stay free)" in done.out
+    assert "101.7  container qwen35  `docker stop qwen35`" in done.out
+    assert desk.serving() == before
+
+
+def test_ollama_gets_its_models_back_once_the_engine_is_verified_and_they_fit(desk: Desk) -> None:
+    desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    reload_after: true")
+    desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
+    done = desk.deploy()
+    assert done.code == 0
+    assert done.task("Load again what Ollama had, if it fits")["data"]["loaded"] == ["qwen3:32b"]
+    assert models(desk) == ["qwen3:32b"]
+    desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.85")
+    done = desk.deploy()
+    assert done.code == 0
+    assert done.task("Load again what Ollama had, if it fits")["data"]["left_out"] == ["qwen3:32b"]
+    assert desk.serving()
+
+
+def test_ollama_gets_its_models_back_beside_the_old_server_too(desk: Desk) -> None:
+    desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    reload_after: true")
+    desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
+    desk.deployed()
+    assert models(desk) == ["qwen3:32b"]
+    before = desk.serving()
+    seqs(desk, 4)
+    desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
+    failed = desk.deploy()
+    assert failed.code == 1
+    assert failed.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
+    assert (desk.serving(), models(desk)) == (before, ["qwen3:32b"])
+
+
+def test_a_host_may_leave_ollama_alone_and_its_models_are_listed_and_unloaded_by_hand(desk: Desk) -> None:
+    desk.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
+    desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
+    desk.deployed()
+    assert models(desk) == ["qwen3:32b"]
+    assert "qwen3:32b, 20.0 GiB" in desk.run("ollama.ps", "--host", "sandbox").out
+    assert desk.run("ollama.unload", "--host", "sandbox").code == 0
+    assert models(desk) == []
+    assert "no model in memory" in desk.run("ollama.ps", "--host", "sandbox").out
+
+
+def stream(desk: Desk, tokens: int) -> Any:
+    """A request that is answered for a while."""
+    body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "go"}], "max_tokens": tokens}
+    data = json.dumps({**body, "stream": True, "ignore_eos": True}).encode()
+    url = f"http://127.0.0.1:{desk.port}/v1/chat/completions"
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    answer = urllib.request.urlopen(request, timeout=60)
+    answer.readline()
+    return answer
+
+
+def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(desk: Desk) -> None:
+    desk.deployed()
+    running = stream(desk, 100_000)
+    plan = desk.run("restart", "--host", "sandbox", "--json", "--check")
+    assert "1 request running now" in plan.task("Let its requests end")["msg"]
+    assert "as its last start" in plan.task("Let its requests end")["msg"]
+    running.close()
+    short = stream(desk, 60)
+    text: list[bytes] = []
+    reader = threading.Thread(target=lambda: text.append(short.read()))
+    reader.start()
+    done = desk.run("restart", "--host", "sandbox", "--json")
+    reader.join(timeout=30)
+    assert done.code == 0 and done.task("Let its requests end")["data"]["running"] == 0
+    assert text and b"[DONE]" in text[0], "it was answered to its end"
+    long = stream(desk, 100_000)
+    desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    drain_s: 0.5")
+    done = desk.run("restart", "--host", "sandbox", "--json")
+    long.close()
+    assert done.code == 0
+    assert done.task("Let its requests end")["msg"].startswith("1 request cut after")
+    before = desk.serving()
+    seqs(desk, 4)
+    refused = desk.run("restart", "--host", "sandbox", "--json")
+    assert (refused.code, desk.serving()) == (5, before)
+    assert "`deploy` changes it" in refused.recap["msg"]
+
+
+def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None:
+    """Beside them no throughput can be proved: that is said, and the server that generates is kept."""
+    desk.deployed()
+    seqs(desk, 4)
+    wait = f"touch {desk.root}/reached; until [ -e {desk.root}/open ]; do sleep 0.02; done"
+    desk.before("Measure its throughput", f'{{name: Gate, command: {{argv: [sh, -c, "{wait}"]}}}}')
+    said: list[Said] = []
+    laptop = threading.Thread(target=lambda: said.append(desk.deploy()))
+    laptop.start()
+    until((desk.root / "reached").exists, "the gate")
+    busy = stream(desk, 100_000)
+    (desk.root / "open").touch()
+    laptop.join(timeout=60)
+    busy.close()
+    done = said[0]
+    assert done.code == 4, done.out[-2000:]
+    assert "other traffic: 1 requests are running" in done.recap["msg"]
+    assert command(desk)[command(desk).index("--max-num-seqs") + 1] == "4"
+    assert desk.serving(), "with its restart policy"
+    assert desk.run("history", "--host", "sandbox", "--json").events()[0]["measured"]["tok_per_s"] is None
+
+
+def test_a_restart_that_does_not_come_up_is_tried_once_more(desk: Desk) -> None:
+    desk.deployed()
+    before = desk.serving()
+    desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
+    done = desk.run("restart", "--host", "sandbox", "--json")
+    assert (done.code, "Started once more, it serves." in done.recap["msg"]) == (1, True), done.recap
+    assert desk.serving() == before
+
+
+#: what a plan shows must be what a deploy does: one field at a time
+DRIFTS = [
+    ("a flag", RECIPE, r"max-num-seqs: \d+", "max-num-seqs: 3", "--max-num-seqs"),
+    ("shared memory", RECIPE, r"shm_size: .*", "shm_size: 32gb", "shm-size"),
+    ("a variable", RECIPE, r"  restart: unless-stopped", "  restart: unless-stopped\n  env: {TZ: UTC}", "env"),
+    ("ipc", RECIPE, r"  ipc: host", "  ipc: private", "ipc"),
+    ("the policy", RECIPE, r"  restart: unless-stopped", "  restart: always", "restart"),
+    ("a mount", RECIPE, r"  ipc: (\w+)", r"  ipc: \1\n  volumes: ['~/models:/all:ro']", "volumes"),
+    ("gpus", RECIPE, r"  gpus: all", r"  gpus: '1'", "gpus"),
+    ("a limit", RECIPE, r"  gpus: '1'", "  gpus: '1'\n  ulimits: {memlock: '-1'}", "ulimits"),
+    ("a label", RECIPE, r"  gpus: '1'", "  gpus: '1'\n  labels: {team: lab}", "labels"),
+    ("the port", "hosts/sandbox.yml", r"serve_port: \d+", "serve_port: ANOTHER", "ports"),
+    ("the image", RECIPE, r"image: .*", "image: vllm/vllm-openai:latest", "image"),
+]
+
+
+def test_what_plan_says_is_what_deploy_does(desk: Desk) -> None:
+    desk.deployed()
+    clean = desk.run("plan", "--host", "sandbox", "--json")
+    assert clean.code == 0
+    port = next(one for one in iter(free_port, 0) if one != desk.port)
+    for what, file, before, after, field in DRIFTS:
+        recipe = (desk.root / file).read_text()
+        desk.edit(file, before, after.replace("ANOTHER", str(port)))
+        assert (desk.root / file).read_text() != recipe, what
+        plan = desk.run("plan", "--host", "sandbox", "--json")
+        assert plan.code == 2, (what, plan.out[-1500:])
+        done = desk.deploy()
+        assert done.code in (0, 4), (what, done.out[-1500:])  # 4: too busy here to measure
+        for task in ("Compare what runs with the recipe", "Set the old server aside"):
+            assert plan.task(task)["diff"] == done.task(task)["diff"], (what, task)
+        said = plan.task("Compare what runs with the recipe")["diff"] + plan.task("Start the server")["diff"]
+        said += plan.task("Grant the restart policy, forget the old server")["diff"]
+        assert any(field in change["field"] for change in said), (what, said)
+        would = {one["name"] for one in plan.events() if one.get("status") == "changed"}
+        did = {one["name"] for one in done.events() if one.get("status") == "changed"}
+        late = {"Grant the restart policy, forget the old server"}  # known after the start
+        assert would - late == did - late, what
+        drift = [change["field"] for change in plan.task("Compare what runs with the recipe")["diff"]]
+        assert len(drift) <= 1 or what == "the image", (what, drift)  # the deploy before left nothing to do
+    assert desk.run("plan", "--host", "sandbox").code == 0
+
+
+def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_the_old_files_back(desk: Desk) -> None:
+    desk.deployed()
+    before = desk.serving()
+    shard = desk.sandbox / "home/models/qwen35-35b-hf/model-00001-of-00014.safetensors"
+    old = shard.read_bytes()
+    desk.run("sandbox.fault", "moved-model")
+    assert desk.run("lock", "--host", "sandbox", "--update", "--yes").code == 0
+    plan = desk.run("plan", "--host", "sandbox", "--json")
+    assert plan.code == 2
+    assert plan.task("Compare what runs with the recipe")["diff"][0]["field"] == "model revision"
+    assert plan.task("Set the old server aside")["status"] == "changed"
+    books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
+    for step in (
+        "Check the flags against this engine and this model",
+        "Measure its throughput",
+    ):  # before, in the swap
+        desk.before(step, "{name: Break, fail: {msg: broken}}")
+        failed = desk.deploy()
+        assert failed.code == 1
+        assert "broken" in failed.recap["msg"]
+        assert desk.serving() == before
+        assert shard.read_bytes() == old, "the old server has the files that it was verified with"
+        assert not (shard.parent / ".before").exists()
+        for path, text in books.items():
+            path.write_text(text)
+    done = desk.deploy()
+    assert done.code == 0
+    assert desk.serving() != before and shard.read_bytes() != old
+    assert not (shard.parent / ".before").exists()
+    assert desk.run("plan", "--host", "sandbox").code == 0
+    rows = desk.run("history", "--host", "sandbox", "--json").events()
+    assert [one["field"] for one in rows[0]["changed"]] == ["model revision"]
+
+
+def test_a_new_revision_whose_run_was_killed_keeps_its_files_when_the_next_one_fails_early(desk: Desk) -> None:
+    desk.deployed()
+    shard = desk.sandbox / "home/models/qwen35-35b-hf/model-00001-of-00014.safetensors"
+    old = shard.read_bytes()
+    desk.run("sandbox.fault", "moved-model")
+    assert desk.run("lock", "--host", "sandbox", "--update", "--yes").code == 0
+    books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
+    desk.before("Measure its throughput", "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
+    assert desk.deploy().code == 1
+    for path, text in books.items():
+        path.write_text(text)
+    desk.before("Check the flags against this engine and this model", "{name: Break, fail: {msg: broken}}")
+    assert "broken" in desk.deploy().recap["msg"]
+    assert shard.read_bytes() != old, "the server that runs was started with these"
+    for path, text in books.items():
+        path.write_text(text)
+    assert desk.deploy().proved
+    assert shard.read_bytes() != old
+    assert not (shard.parent / ".before").exists()
+
+
+def test_a_loop_of_restarts_is_broken_once_and_reported(desk: Desk) -> None:
+    desk.deployed()
+    (desk.root / "playbooks/look.yml").write_text(
+        "- hosts: all\n  tasks:\n    - crash_loop: {name: qwen35, most: 2, within_s: 600}\n"
+    )
+    assert desk.run("play", "look", "--host", "sandbox").code == 0
+    desk.run("sandbox.fault", "crash-loop")
+    import docker
+
+    client = docker.DockerClient(base_url=control.up(desk.sandbox)["DOCKER_HOST"])
+    until(lambda: client.api.inspect_container("qwen35")["RestartCount"] > 2, "a loop")
+    done = desk.run("play", "look", "--host", "sandbox")
+    assert (done.code, "qwen35 is not started again" in done.out) == (1, True), done.out
+    assert client.api.inspect_container("qwen35")["HostConfig"]["RestartPolicy"]["Name"] == "no"
+    assert desk.containers() == ["qwen35 exited"]
+    assert desk.run("play", "look", "--host", "sandbox").code == 0, "it is broken once"
+    assert desk.run("incident", "--host", "sandbox").code == 0
+    assert desk.run("history", "--host", "sandbox", "--json").events()[0]["what"] == "stopped for a crash loop"
+
+
+def holding(desk: Desk) -> subprocess.Popen[str]:
+    """A run that holds the lock until the file `open` is there."""
+    wait = f"touch {desk.root}/reached; until [ -e {desk.root}/open ]; do sleep 0.02; done"
+    (desk.root / "playbooks/hold.yml").write_text(
+        f"- hosts: all\n  tasks:\n    - name: Hold\n      command: {{argv: [sh, -c, '{wait}']}}\n    - name: Next\n      facts:\n"
+    )
+    words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "play", "hold", "--host", "sandbox"]
+    process = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    until((desk.root / "reached").exists, "the lock")
+    return process
+
+
+def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first(desk: Desk) -> None:
+    desk.deployed()
+    first = holding(desk)
+    refused = desk.deploy()
+    assert refused.code == 5
+    assert "sandbox is locked" in refused.recap["msg"] and "playbooks/hold.yml" in refused.recap["msg"]
+    nobody = desk.run("unlock", "--host", "sandbox")
+    assert (nobody.code, "Say `--stop` or `--kill`" in nobody.err) == (5, True)
+    assert "playbooks/hold.yml" in nobody.out
+    words = [
+        sys.executable,
+        "-c",
+        "from sparkwright.cli import main; main()",
+        "deploy",
+        "--host",
+        "sandbox",
+        "--json",
+        "--wait",
+    ]
+    second = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True)
+    assert second.stdout is not None
+    waiting = next(line for line in second.stdout if '"waiting: ' in line)
+    assert "playbooks/hold.yml" in waiting
+    assert desk.run("unlock", "--host", "sandbox", "--stop").code == 0
+    (desk.root / "open").touch()
+    out, _ = first.communicate(timeout=60)
+    assert "stopped on request, before: Next" in out
+    rest, _ = second.communicate(timeout=60)
+    assert second.returncode == 0, rest[-1500:]
+    (desk.root / "open").unlink()
+    (desk.root / "reached").unlink()
+    third = holding(desk)
+    assert desk.run("unlock", "--host", "sandbox", "--kill").code == 0
+    out, _ = third.communicate(timeout=60)
+    assert "was cut off" in out
+    row = json.loads(desk.run("status", "--host", "sandbox", "--json").out)
+    assert (row["busy"], row["state"]) == ("", "up"), "nothing is in progress"
+    assert "was interrupted, in: Hold; `sparkwright unlock --host sandbox` forgets it" in row["interrupted"]
+    told = desk.run("unlock", "--host", "sandbox")
+    assert "an earlier run was cut off" in told.out and "in: Hold" in told.out
+    assert desk.deploy().proved
+
+
+def test_the_runtime_tells_of_a_full_disk_before_anything_began(desk: Desk, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a disk to fill is a tmpfs, and mounting one needs root")
+    assert desk.run("sandbox.status").code == 0
+    control.up(desk.sandbox)
+    room = state(desk).path
+    room.mkdir(parents=True)
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(room)], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        (room / "filler").write_bytes(b"x" * 4096)
+        done = desk.run("provision", "--host", "sandbox")
+        assert done.code == 1
+        assert "nothing was begun" in done.out and "No space left on device" in done.out
+    finally:
+        subprocess.run(["umount", "-l", str(room)], check=False)
+
+
+def test_a_reboot_in_the_middle_of_a_swap_leaves_one_to_finish_it(desk: Desk) -> None:
+    desk.deployed()
+    seqs(desk, 4)
+    words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy", "--host", "sandbox", "--json"]
+    laptop = subprocess.Popen(words, cwd=desk.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert laptop.stdout is not None
+    next(line for line in laptop.stdout if '"name":"Start the server"' in line or '"name": "Start the server"' in line)
+    sandbox = json.loads((desk.sandbox / "state.json").read_text())["pid"]
+    runner = json.loads((state(desk).path / "lock").read_text())["pid"]
+    for pid in (runner, sandbox):
+        os.kill(pid, signal.SIGKILL)
+    laptop.communicate(timeout=60)
+    control.up(desk.sandbox)
+    assert all(row.endswith(("exited", "created")) for row in desk.containers()), (
+        "nothing that was not proved starts by itself"
+    )
+    done = desk.deploy()
+    assert done.code == 0, done.out[-2000:]
+    assert any("an earlier run was cut off" in one.get("text", "") for one in done.events())
+    assert desk.serving() and desk.containers() == ["qwen35 running"]

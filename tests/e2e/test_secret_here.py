@@ -1,0 +1,25 @@
+"""A token of the shell that deploys onto this very machine: nobody but that command inherits it."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from tests.e2e.conftest import Desk
+from tests.watching import Watch, files_with
+
+
+def test_the_runner_and_the_sandbox_do_not_inherit_the_token_of_the_shell(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "hf_" + secrets.token_hex(20)
+    monkeypatch.setenv("HF_TOKEN", token)
+    desk.edit("hosts/sandbox.yml", r"recipe: \S+", "recipe: llama-3.1-8b")
+    with Watch(token) as watch:
+        said = desk.deploy("--tags", "image,model")
+    assert said.code == 0, said.out[-2000:] + said.err
+    assert watch.met("sparkwright.host.models.fetching") and watch.met("sparkwright.sandbox serve")
+    assert [line for line, _ in watch.told if "sparkwright.cli" not in line] == []
+    assert token not in said.out + said.err
+    assert files_with(token, desk.root) == []

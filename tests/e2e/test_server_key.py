@@ -1,0 +1,207 @@
+"""A server that asks for a key: it is deployed, changed, put back and checked with it, and the key turns up nowhere else."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import stat
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sparkwright.health.check import Check
+from sparkwright.health.judge import Limits
+from sparkwright.health.record import Record
+from sparkwright.health.settings import Settings
+from sparkwright.host.machine import Machine
+from sparkwright.host.runs.context import RunContext
+from sparkwright.host.state import StateFolder
+from sparkwright.sandbox import control
+from tests.e2e.conftest import Desk, Said, fresh_desk
+from tests.watching import Watch, files_with
+
+RECIPE = "recipes/qwen3.5-35b.yml"
+
+
+@contextmanager
+def keyed_desk() -> Iterator[Desk]:
+    """A desk whose recipe asks for a key that the environment holds."""
+    with fresh_desk() as desk:
+        desk.edit(RECIPE, "(?m)^publish: loopback", "server_key: {env: SPARK_KEY}")
+        yield desk
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    monkeypatch.delenv("SPARK_KEY", raising=False)
+    with keyed_desk() as one:
+        yield one
+
+
+def new_key(monkeypatch: pytest.MonkeyPatch) -> str:
+    key = "spk-" + secrets.token_hex(20)
+    monkeypatch.setenv("SPARK_KEY", key)
+    return key
+
+
+def models(desk: Desk, key: str = "") -> int:
+    """How the server answers who comes from outside."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    request = urllib.request.Request(f"http://127.0.0.1:{desk.port}/v1/models", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def key_files(desk: Desk) -> list[Path]:
+    folder = desk.sandbox / "home/.local/state/sparkwright/server_keys"
+    return sorted(path for path in folder.glob("*.yaml") if not path.is_symlink())
+
+
+def inspects(desk: Desk) -> str:
+    import docker
+
+    client = docker.DockerClient(base_url=control.up(desk.sandbox)["DOCKER_HOST"])
+    return json.dumps([client.api.inspect_container(row["Id"]) for row in client.api.containers(all=True)])
+
+
+def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:cu130-nightly")  # it prints its key
+    said: list[Said] = []
+
+    def run(*words: str) -> Said:
+        said.append(desk.run(*words, "--host", "sandbox"))
+        return said[-1]
+
+    first = new_key(monkeypatch)
+    with Watch(first) as watch:
+        assert run("deploy", "--json").proved, said[-1].out[-3000:]
+    assert [line for line, _ in watch.told if "sparkwright.cli" not in line] == []
+    assert watch.met("sparkwright.sandbox serve") and watch.met("sparkwright.runner")
+    assert (models(desk), models(desk, "spk-wrong"), models(desk, first)) == (401, 401, 200)
+    again = run("deploy", "--json")
+    assert again.proved and again.recap["changed"] == 0, again.out[-3000:]
+
+    monkeypatch.delenv("SPARK_KEY")  # no check needs it from the laptop
+    assert run("health").code == 0, said[-1].out
+    assert run("verify").proved, said[-1].out + said[-1].err
+    assert run("diagnose").code == 0, said[-1].out
+    assert "'api_key': ['••••']" in run("logs").out  # this engine writes its key into its log
+
+    second = new_key(monkeypatch)
+    planned = run("plan", "--diff")
+    assert (planned.code, "+ server_key: changed" in planned.out) == (2, True), planned.out
+    assert run("deploy", "--diff").proved, said[-1].out
+    assert (models(desk, first), models(desk, second)) == (401, 200)
+    assert len(key_files(desk)) == 2
+    assert run("rollback").proved, said[-1].out
+    assert (models(desk, first), models(desk, second)) == (200, 401)
+    assert run("health").code == 0
+    assert run("history", "--json").code == 0
+
+    for key in (first, second):
+        assert key not in "".join(one.out + one.err for one in said)
+        assert key not in inspects(desk)
+        assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in key_files(desk)} == {0o600}
+    assert stat.S_IMODE(key_files(desk)[0].parent.stat().st_mode) == 0o700
+
+
+def test_a_deploy_that_fails_leaves_the_server_its_key_and_the_bundle_holds_none(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = new_key(monkeypatch)
+    desk.deployed()
+    new = new_key(monkeypatch)
+    desk.edit(RECIPE, "tok_per_s: 47", "tok_per_s: 4700")
+    failed = desk.deploy()
+    assert failed.code == 1, failed.out[-2000:]
+    assert (models(desk, old), models(desk, new)) == (200, 401)
+    assert desk.run("incident", "--host", "sandbox").code == 0
+    for key in (old, new):
+        assert key not in failed.out + failed.err
+        assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))
+
+
+def test_a_key_that_is_not_there_or_too_short_is_refused_with_its_line(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = (desk.root / RECIPE).read_text().splitlines().index("server_key: {env: SPARK_KEY}") + 1
+    missing = desk.run("deploy", "--host", "sandbox")
+    assert missing.code == 5
+    assert (
+        f"{RECIPE}:{line}: `server_key`: the environment variable SPARK_KEY holds no key." in missing.out + missing.err
+    )
+    monkeypatch.setenv("SPARK_KEY", "hunter2")
+    short = desk.run("deploy", "--host", "sandbox")
+    assert (short.code, "16 to 512" in short.out + short.err, "hunter2" in short.out + short.err) == (5, True, False)
+    assert desk.containers() == []
+
+
+def test_a_server_that_anyone_can_use_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    sentence = "anyone on the network can use this server; set `server_key` or `publish: loopback`"
+    with fresh_desk() as desk:
+        desk.edit(RECIPE, "(?m)^publish: loopback", "publish: lan")
+        assert sentence in desk.run("plan", "--host", "sandbox").out
+        assert "open-to-network" in desk.run("lint", "--recipe", "qwen3.5-35b").out
+        done = desk.run("deploy", "--host", "sandbox")
+        assert done.proved and sentence in done.out, done.out
+        assert 'apiKey: "none"' in done.out
+        desk.edit(RECIPE, "publish: lan", "publish: loopback")
+        planned = desk.run("plan", "--host", "sandbox")
+        assert sentence not in planned.out and "127.0.0.1" in planned.out
+        assert "open-to-network" not in desk.run("lint", "--recipe", "qwen3.5-35b").out
+        desk.edit(RECIPE, "(?m)^publish: loopback", "server_key: {env: SPARK_KEY}")
+        new_key(monkeypatch)
+        done = desk.run("deploy", "--host", "sandbox")
+        assert done.proved and sentence not in done.out
+        assert "$SPARK_KEY" in done.out and 'apiKey: "${SPARK_KEY}"' in done.out
+
+
+def test_a_host_heals_its_server_with_the_key_it_keeps(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = new_key(monkeypatch)
+    desk.deployed()
+    monkeypatch.delenv("SPARK_KEY")
+    machine = Machine.here(control.up(desk.sandbox))
+    state = StateFolder.of(machine.home)
+    settings = Settings(host="sandbox", heal="restart", smoke_every_s=0, limits=Limits(token_s=0.4))
+
+    def check(later_s: float) -> Record:
+        context = RunContext(machine, state, "run-1", lambda event: None)
+        return Check(context, settings, now=lambda: time.time() + later_s, scheduled=True).run()
+
+    assert (check(0).state, check(300).server.token) == ("ok", "made")
+    control.fault(desk.sandbox, "wedge")
+    healed = [check(600.0 + 300 * n).healed for n in range(3)]
+    assert any("restarted (run" in one for one in healed), healed
+    assert check(3600).state == "ok"
+    assert models(desk, key) == 200
+    assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))
+
+
+def test_the_lab_measures_a_server_with_a_key_and_starts_its_arms_with_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = new_key(monkeypatch)
+    desk.deployed()
+    small = ("--requests", "2", "--concurrency", "2", "--prompt-tokens", "64", "--output-tokens", "6")
+    said = [desk.run("bench.serve", "--host", "sandbox", *small)]
+    said.append(
+        desk.run("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "4096", "--loads", "serve", *small)
+    )
+    for one in said:
+        assert one.code == 0, one.out[-3000:] + one.err
+        assert key not in one.out + one.err
+    assert models(desk, key) == 200
+    assert set(files_with(key, desk.root)) <= set(map(str, key_files(desk)))

@@ -1,0 +1,196 @@
+"""A server that is as the recipe says and does not answer: what plan says, what deploy does, and a client's token afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sparkwright.host.records import history
+from sparkwright.host.state import StateFolder
+from sparkwright.sandbox import control
+from tests.e2e.conftest import Desk, fresh_desk
+from tests.faults.bench import until
+
+STOP = "Stop the server that does not answer"
+ASK = "Ask the server that is there for a token, or wait for it while it starts"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Desk]:
+    """One desk for the whole table; each row begins and ends with a server that serves."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+    with fresh_desk() as one:
+        one.deployed()
+        yield one
+    patch.undo()
+
+
+def token(desk: Desk) -> bool:
+    """Whether a client is served."""
+    body = {"model": "qwen3.5-35b", "messages": [{"role": "user", "content": "ok"}], "max_tokens": 1}
+    url = f"http://127.0.0.1:{desk.port}/v1/chat/completions"
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"})
+    with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=3) as answer:
+        return bool(json.loads(answer.read())["choices"])
+    return False
+
+
+def inspect(desk: Desk) -> dict[str, Any]:
+    found: dict[str, Any] = desk.docker().api.inspect_container("qwen35")
+    return found
+
+
+def told(desk: Desk) -> dict[str, Any]:
+    """The newest act of the history."""
+    return history.read(StateFolder.of(desk.sandbox / "home"))[0]
+
+
+def limits(desk: Desk, **given: float) -> None:
+    """How long a start may take, as `health.install` writes it down."""
+    StateFolder.of(desk.sandbox / "home").write("health-settings", {"limits": given})
+
+
+# -- what happens to a server ------------------------------------------------------------------------------------------
+
+
+def serves(desk: Desk) -> None:
+    pass
+
+
+def stopped_by_hand(desk: Desk) -> None:
+    desk.docker().api.stop("qwen35")
+
+
+def ended(desk: Desk) -> None:
+    """Its policy was taken, and it was killed."""
+    api = desk.docker().api
+    api.update_container("qwen35", restart_policy={"Name": "no"})
+    api.kill("qwen35")
+    until(lambda: inspect(desk)["State"]["Status"] == "exited", "its end")
+
+
+def removed(desk: Desk) -> None:
+    desk.docker().api.remove_container("qwen35", force=True)
+
+
+def wedged(desk: Desk) -> None:
+    control.fault(desk.sandbox, "wedge")
+
+
+def crash_looping(desk: Desk) -> None:
+    control.fault(desk.sandbox, "crash-loop")
+    until(lambda: inspect(desk)["RestartCount"] > 2, "a loop")
+
+
+def starting(desk: Desk) -> None:
+    """It died, was started again, and loads for as long as the fault is there."""
+    control.fault(desk.sandbox, "slow-start")
+    until(lambda: b"init engine" in desk.docker().api.logs("qwen35", tail=1), "its start")
+
+
+def start_without_an_end(desk: Desk) -> None:
+    limits(desk, ready_floor_s=0.01, ready_factor=0.01)
+    starting(desk)
+
+
+@dataclass(frozen=True)
+class Row:
+    """plan: its exit code. word: of the sentence that tells why. kept: the container is the same one, and its start too."""
+
+    happens: Callable[[Desk], None]
+    plan: int
+    word: str
+    kept: bool = True
+    started_anew: bool = True
+
+
+TABLE = [
+    Row(serves, 0, "generates: 1 token", started_anew=False),
+    Row(stopped_by_hand, 2, "qwen35 is exited"),
+    Row(ended, 2, "qwen35 is exited (exit code 137)"),
+    Row(removed, 2, "", kept=False),
+    Row(wedged, 2, "/health answers 200, but no token came"),
+    Row(crash_looping, 2, "qwen35"),
+    Row(start_without_an_end, 2, "nobody answers"),
+]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[row.happens.__name__ for row in TABLE])
+def test_plan_says_what_deploy_does_and_a_client_is_served_afterwards(spark: Desk, row: Row) -> None:
+    before = inspect(spark)
+    row.happens(spark)
+    try:
+        plan = spark.run("plan", "--host", "sandbox", "--json")
+        assert plan.code == row.plan, plan.out[-2000:]
+        done = spark.deploy()
+        assert done.proved, done.out[-3000:]
+        now = inspect(spark)
+        assert token(spark)
+        assert now["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
+        assert (now["Id"] == before["Id"]) == row.kept
+        assert (now["State"]["StartedAt"] != before["State"]["StartedAt"]) == row.started_anew
+        if row.kept:
+            assert row.word in plan.task(ASK)["msg"] and row.word in done.task(ASK)["msg"]
+            assert ("will be restarted" in plan.task(ASK)["msg"]) == row.started_anew
+            assert (plan.task(STOP)["status"] == "skipped") == (not row.started_anew)
+        assert (row.word in told(spark).get("why", "")) == (row.kept and row.started_anew) or not row.word
+    finally:
+        control.fault(spark.sandbox, None)
+        limits(spark)
+
+
+def test_a_server_that_is_starting_is_waited_for_and_not_started_anew(spark: Desk) -> None:
+    limits(spark, ready_floor_s=600)
+    starting(spark)
+    start = inspect(spark)["State"]["StartedAt"]
+    plan = spark.run("plan", "--host", "sandbox", "--json")
+    assert plan.code == 4, plan.out[-2000:]
+    assert "qwen35 is starting for" in plan.recap["msg"] and "a deploy waits for it" in plan.recap["msg"]
+    words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy", "--host", "sandbox", "--json"]
+    laptop = subprocess.Popen(words, cwd=spark.root, stdout=subprocess.PIPE, text=True)
+    assert laptop.stdout is not None
+    assert any("starting for" in line for line in laptop.stdout if '"progress"' in line)
+    control.fault(spark.sandbox, None)
+    out, _ = laptop.communicate(timeout=60)
+    assert laptop.returncode == 0, out[-2000:]
+    assert token(spark)
+    assert inspect(spark)["State"]["StartedAt"] == start
+    limits(spark)
+
+
+def test_a_restart_that_does_not_help_fails_and_the_next_deploy_makes_it_serve(spark: Desk) -> None:
+    stopped_by_hand(spark)
+    control.fault(spark.sandbox, "oom")
+    done = spark.deploy()
+    assert done.code == 1, done.out[-2000:]
+    assert "GiB were free, and the engine wanted" in done.recap["msg"]
+    assert inspect(spark)["HostConfig"]["RestartPolicy"]["Name"] == "no", "no loop is fed"
+    control.fault(spark.sandbox, None)
+    assert not token(spark)
+    assert spark.deploy().proved
+    assert token(spark)
+
+
+def test_one_that_generates_but_is_not_what_it_was_serves_on(spark: Desk) -> None:
+    """The restart of a dead server whose proof fails: it is started once more, generates, and keeps its policy."""
+    stopped_by_hand(spark)
+    books = {path: path.read_text() for path in (spark.root / "playbooks").rglob("*.yml")}
+    spark.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
+    done = spark.deploy()
+    for path, text in books.items():
+        path.write_text(text)
+    assert (done.code, "broken Started once more, it serves." in done.recap["msg"]) == (1, True), done.recap
+    assert token(spark)
+    assert inspect(spark)["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
+    row = told(spark)
+    assert (row["what"], row["why"]) == ("put back", "broken")
+    assert "@sha256:" in row["image"] and row["commit"]

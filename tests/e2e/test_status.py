@@ -1,0 +1,112 @@
+"""`status` on the sandbox: without a check, with one, and with one that is overdue."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from sparkwright.health import record
+from tests.e2e.conftest import Desk
+
+
+def asked(desk: Desk, *words: str) -> tuple[int, dict[str, Any]]:
+    said = desk.run("status", "--host", "sandbox", "--json", *words)
+    assert said.out, said.err
+    row = json.loads(said.out.splitlines()[-1])
+    assert row["exit"] == said.code
+    return said.code, row
+
+
+def scheduled(desk: Desk, *, age_s: float) -> None:
+    """As if the last check, made by hand, had been the timer's, of a server that was verified an hour ago."""
+    folder = desk.sandbox / "home/.local/state/sparkwright"
+    good = json.loads((folder / "verified.json").read_text())
+    (folder / "verified.json").write_text(json.dumps({**good, "since": time.time() - 3600}))
+    known = json.loads((folder / record.LATEST).read_text())
+    known |= {"every_s": 300.0, "time_s": time.time() - age_s}
+    (folder / record.LATEST).write_text(json.dumps(known))
+
+
+def test_from_nothing_to_a_checked_server(desk: Desk) -> None:
+    code, row = asked(desk)
+    assert (code, row["state"], row["live"]) == (1, "down", True)
+    assert "no container qwen35" in row["why"]
+
+    desk.deployed()
+    code, row = asked(desk)
+    assert (code, row["state"], row["live"]) == (0, "up", True)
+    assert "no token was asked for" in row["why"]
+    assert row["drift"] is None
+    assert row["digest"].startswith("sha256:")
+    assert len(row["commit"]) == 40
+    assert row["up_s"] >= 0
+    assert "no schedule" in desk.run("status", "--host", "sandbox").out
+
+    assert desk.run("health", "--host", "sandbox").code == 0
+    scheduled(desk, age_s=30)
+    code, row = asked(desk)
+    assert (code, row["state"], row["live"], row["drift"]) == (0, "ok", False, [])
+    assert 30 <= row["checked_s"] < 60
+
+    scheduled(desk, age_s=1200)
+    code, row = asked(desk)
+    assert (code, row["state"]) == (4, "unknown")
+    assert "overdue" in row["why"]
+
+
+def test_a_check_says_nothing_of_what_came_after_it(desk: Desk) -> None:
+    """A server that died, one that was started again by hand, one that hangs: each time what is there now is told."""
+    desk.deployed()
+    assert desk.run("health", "--host", "sandbox").code == 0
+    assert asked(desk)[1]["state"] == "ok"
+
+    desk.docker().api.stop("qwen35")
+    code, row = asked(desk)
+    assert (code, row["state"], row["tok_per_s"]) == (1, "down", None)
+    assert row["why"].startswith("qwen35 is exited (exit code ")
+
+    desk.docker().api.start("qwen35")
+    states = [asked(desk)[1]["state"] for _ in range(40)]
+    assert states[-1] == "up" and set(states) <= {"starting", "up"}
+    code, row = asked(desk)
+    assert (code, row["live"]) == (0, True)
+    assert row["outdated"] == "no check since the container was started (it said ok)"
+
+
+def test_an_unreachable_host_is_a_line(desk: Desk) -> None:
+    (desk.root / "hosts/spark1.yml").write_text("address: 127.0.0.1\nport: 1\n")
+    said = desk.run("status", "--host", "all")
+    assert said.code == 1  # the sandbox has no server; 3 alone would be an unreachable host
+    lines = {line.split()[0]: line for line in said.out.splitlines()}
+    assert "unreachable" in lines["spark1"]
+    assert "refuses connections" in lines["spark1"]
+    assert "down" in lines["sandbox"]
+    said = desk.run("status")  # nobody asked for a sandbox
+    assert said.code == 3
+    assert "sandbox" not in said.out
+
+
+def test_watching_looks_again_until_it_is_interrupted(desk: Desk) -> None:
+    program = "from sparkwright.cli import main; main()"
+    words = ["status", "--host", "sandbox", "--watch", "--every", "0.1", "--json"]
+    env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *words], cwd=desk.root, env=env, stdout=subprocess.PIPE
+    ) as watch:
+        assert watch.stdout is not None
+        rows = [json.loads(watch.stdout.readline()) for _ in range(3)]
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(timeout=20) == 0
+    assert {row["host"] for row in rows} == {"sandbox"}
+
+
+def test_a_report_of_a_host_that_was_never_checked_says_so(desk: Desk) -> None:
+    said = desk.run("report", "--since", "1d", "--host", "sandbox", "--to", "out/page.html")
+    assert said.code == 0, said.err
+    assert "sparkwright health.install --host sandbox" in (desk.root / "out/page.html").read_text()
+    assert desk.run("report", "--since", "soon").code == 5

@@ -1,0 +1,159 @@
+"""`verify` proves what runs: the running container, beside nobody, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.vllm import endpoints
+from sparkwright.host import measuring
+from sparkwright.host.runs import lock
+from sparkwright.host.state import StateFolder
+from tests.e2e.conftest import Desk, Said
+
+
+def verify(desk: Desk, *words: str) -> Said:
+    return desk.run("verify", "--host", "sandbox", "--json", *words)
+
+
+def rows(said: Said) -> list[dict[str, Any]]:
+    return list(said.task("Sum up")["data"]["rows"])
+
+
+def baselines(desk: Desk) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in desk.sandbox.rglob("baselines/*.json")}
+
+
+def served_tokens(desk: Desk) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/metrics") as answer:
+        return endpoints.counters(answer.read().decode())[endpoints.GENERATED_TOKENS]
+
+
+def state(desk: Desk) -> StateFolder:
+    return StateFolder.of(desk.sandbox / "home")
+
+
+def test_what_runs_is_proved_and_how_it_differs_comes_first(desk: Desk) -> None:
+    desk.deployed()
+    pinned, before = (desk.sandbox / "spark.lock").read_bytes(), baselines(desk)
+    desk.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
+    desk.edit("recipes/qwen3.5-35b.yml", r"tok_per_s: [\d.]+", "tok_per_s: 900")  # of what doesn't run
+    said = verify(desk)
+    assert said.code == 2 or said.held_up, said.out
+    assert said.task("Compare what runs with the recipe")["msg"].endswith("--max-num-seqs")
+    first, *others = rows(said)
+    assert (first["check"], first["verdict"]) == ("--max-num-seqs", "differs")
+    assert "runs 8" in first["evidence"] and "4" in first["evidence"]
+    assert {row["verdict"] for row in others if row["check"] != "throughput"} == {"proved"}
+    assert said.held_up or ("--max-num-seqs" in said.recap["msg"] and "deploy --host sandbox" in said.recap["msg"])
+    assert ((desk.sandbox / "spark.lock").read_bytes(), baselines(desk)) == (pinned, before)
+
+
+def test_a_missing_lock_is_not_written(desk: Desk) -> None:
+    desk.deployed()
+    (desk.sandbox / "spark.lock").unlink()
+    assert verify(desk).proved
+    assert not (desk.sandbox / "spark.lock").exists()
+
+
+def test_an_image_that_nobody_can_pin_is_named_and_the_rest_proved(desk: Desk) -> None:
+    desk.deployed()
+    desk.edit("recipes/qwen3.5-35b.yml", "vllm-openai:v0.32.0", "vllm-openai:v0.1.2")
+    said = verify(desk)
+    assert said.code == 2 or said.held_up, said.out
+    assert (rows(said)[0]["check"], "v0.1.2" in rows(said)[0]["evidence"]) == ("image", True)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_without_a_server_the_reason_comes_first_and_nothing_else_is_tried(desk: Desk, gone: bool) -> None:
+    desk.deployed()
+    api = desk.docker().api
+    api.stop("qwen35")
+    if gone:
+        api.remove_container("qwen35")
+    said = verify(desk)
+    assert said.code == 1
+    first, *others = rows(said)
+    assert first["verdict"] == "failed"
+    assert ("there is no container qwen35" if gone else "qwen35 is exited (exit code 0") in first["evidence"]
+    assert {row["verdict"] for row in others} == {"unknown"}
+    assert "no server" in said.recap["msg"]
+
+
+def test_a_crash_loop_is_named_with_the_end_of_its_log(desk: Desk) -> None:
+    desk.deployed()
+    assert desk.run("sandbox.fault", "crash-loop").code == 0
+    api = desk.docker().api
+    until_s = time.monotonic() + 30
+    while not api.inspect_container("qwen35")["RestartCount"] and time.monotonic() < until_s:
+        time.sleep(0.05)
+    said = verify(desk)
+    task = said.task("Compare what runs with the recipe")
+    assert (said.code, task["status"]) == (1, "ignored")
+    assert "no server: qwen35" in task["msg"]
+    assert task["data"]["evidence"]
+
+
+@pytest.mark.parametrize("by", ["a deploy", "a measurement"])
+def test_beside_another_run_nothing_is_asked_of_the_server(desk: Desk, by: str) -> None:
+    desk.deployed()
+    before = served_tokens(desk)
+    owner = lock.Owner("deploy.yml", "ann@laptop", "20991231T000000-1234abcd", 1, 4102444800.0)
+    busy = (
+        lock.held(state(desk), owner, host="sandbox")
+        if by == "a deploy"
+        else measuring.alone(state(desk), owner.run, "Bench")
+    )
+    with busy:
+        said = verify(desk)
+    assert said.code == 4
+    assert owner.run in said.recap["msg"]
+    assert served_tokens(desk) == before
+
+
+def test_with_wait_it_begins_when_the_other_run_has_ended(desk: Desk) -> None:
+    desk.deployed()
+    owner = lock.Owner("deploy.yml", "ann@laptop", "20991231T000000-1234abcd", 1, 4102444800.0)
+    with lock.held(state(desk), owner, host="sandbox"):
+        later = desk.start("verify", "--host", "sandbox", "--json", "--wait")
+        assert later.stdout is not None
+        said = next(line for line in later.stdout if '"waiting: ' in line)
+    rest, _ = later.communicate(timeout=120)
+    assert owner.who in said
+    assert Said(later.returncode, rest, "").proved, rest
+
+
+def measuring_when(desk: Desk, happens: Callable[[], object]) -> Said:
+    """What verify says when this happens while it measures."""
+    command = desk.start("verify", "--host", "sandbox", "--json")
+    assert command.stdout is not None
+    for line in command.stdout:
+        if '"task_started"' in line and "Measure its throughput" in line:
+            break
+    happens()
+    rest, _ = command.communicate(timeout=120)
+    return Said(command.returncode, rest, "")
+
+
+def test_a_server_that_somebody_restarts_meanwhile_is_no_failure(desk: Desk) -> None:
+    desk.deployed()
+    found = measuring_when(desk, lambda: desk.docker().api.restart("qwen35"))
+    assert (found.code, "qwen35 was restarted while" in found.recap["msg"]) == (4, True), found.out
+
+
+def test_nor_is_one_that_another_run_begins_to_work_on(desk: Desk) -> None:
+    desk.deployed()
+    owner = lock.Owner("deploy.yml", "ann@laptop", "20991231T000000-1234abcd", 1, 4102444800.0)
+    with ExitStack() as until_the_end:
+
+        def begins() -> None:
+            until_the_end.enter_context(lock.held(state(desk), owner, host="sandbox"))
+            desk.docker().api.stop("qwen35")
+
+        found = measuring_when(desk, begins)
+    assert (found.code, owner.run in found.recap["msg"]) == (4, True), found.out

@@ -1,0 +1,251 @@
+"""What published config.json files say of their models: recurrent or dense, how many layers, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sparkwright.engines.vllm.architecture import architecture_tables as tables
+from sparkwright.engines.vllm.architecture.architecture import READ, Architecture, classify, essence
+from sparkwright.engines.vllm.architecture.substring_rule import by_substrings
+from sparkwright.engines.vllm.block_size import block_size
+from tests.engines.configs import DATA, NAMES, WHAT_THEY_ARE, config
+
+RECURRENT_UNNAMED = (
+    "qwen3-next-80b-a3b-instruct",
+    "kimi-linear-48b-a3b-instruct",
+    "kimi-k3",
+    "glm-5.3-flash",
+    "lfm2-1.2b",
+    "lfm2-8b-a1b",
+    "lfm2.5-1.2b-thinking-codex-autoround",
+    "minimax-m1",
+    "minimax-vl-01",
+    "ling-3.0-tiny",
+    "ring-mini-linear-2.0-4bit-mlx",
+    "olmo-hybrid-7b-tf5",
+    "rwkv7-g1-2.9b",
+    "fla-gla_7b",
+    "fla-samba_1b",
+)
+DENSE_BUT_NAMED = ("granite-4-8b-dense-hybrid", "granite-4.0-micro-tf5", "made-dense-path-named-mamba")
+DRAFTS = ("draft-dflash-qwen3.5-35b-a3b", "draft-dspark-kimi-k3", "draft-eagle3-qwen3-next-80b-a3b")
+
+
+@pytest.mark.parametrize(("name", "kind", "mechanism", "recurrent", "layers"), WHAT_THEY_ARE, ids=NAMES)
+def test_a_config_is_what_it_is(
+    name: str, kind: str, mechanism: str, recurrent: int | None, layers: int | None
+) -> None:
+    found = classify(config(name))
+    assert (found.kind, found.mechanism, found.recurrent_layers, found.layers) == (kind, mechanism, recurrent, layers)
+    assert found.evidence
+
+
+def test_every_file_has_a_row_and_a_source() -> None:
+    files = {path.stem for path in DATA.glob("*.json")}
+    assert files == set(NAMES)
+    sources = (DATA / "SOURCES.md").read_text()
+    assert [name for name in NAMES if f"| {name}.json |" not in sources] == []
+
+
+@pytest.mark.parametrize("name", RECURRENT_UNNAMED)
+def test_the_substring_rule_takes_a_recurrent_model_for_dense(name: str) -> None:
+    assert by_substrings(config(name)) is False
+    assert classify(config(name)).kind in ("recurrent", "attention_free")
+
+
+@pytest.mark.parametrize("name", DENSE_BUT_NAMED)
+def test_the_substring_rule_takes_a_dense_model_for_recurrent(name: str) -> None:
+    assert by_substrings(config(name)) is True
+    assert classify(config(name)).kind == "dense"
+
+
+def test_the_substring_rule_is_right_about_the_rest() -> None:
+    misled = {
+        name
+        for name, kind, *_ in WHAT_THEY_ARE
+        if kind != "unknown" and by_substrings(config(name)) != (kind != "dense")
+    }
+    assert misled == {*RECURRENT_UNNAMED, *DENSE_BUT_NAMED}
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("qwen3.5-35b-a3b", "text_config.layer_types"),
+        ("kimi-k3", "text_config.linear_attn_config.kda_layers"),
+        ("nemotron-3-nano-omni-30b-a3b", "llm_config.hybrid_override_pattern"),
+        ("minimax-vl-01", "text_config.attn_type_list"),
+        ("nvidia-nemotron-3.5-lightning-30b-a3b-nvfp4", "layers_block_type"),
+        ("recurrentgemma-2b", "_block_types"),
+        ("qwen3-next-80b-a3b-instruct", "linear_conv_kernel_dim"),
+        ("jamba-1.5-mini", "mamba_d_state"),
+        ("rwkv7-g1-2.9b", "model_type"),
+        ("granite-4-8b-dense-hybrid", "layer_types"),
+        ("bart-base", "is_encoder_decoder"),
+        ("llama-3.1-8b-instruct", "architectures"),
+    ],
+)
+def test_the_evidence_that_decided_comes_first_with_its_path(name: str, path: str) -> None:
+    assert classify(config(name)).evidence[0].path == path
+
+
+def test_the_text_config_of_a_wrapper_is_its_language_model() -> None:
+    found = classify(config("qwen3.5-35b-a3b"))
+    assert found.text["model_type"] == "qwen3_5_moe_text"
+    assert found.max_position_embeddings == 262144
+    assert (found.name, found.model_type) == ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")
+
+
+def test_a_language_model_two_levels_down_is_found() -> None:
+    inner = {"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2}
+    found = classify({"architectures": ["NewOmni"], "thinker_config": {"text_config": inner, "audio_config": {}}})
+    assert (found.kind, found.recurrent_layers) == ("recurrent", 2)
+    assert found.evidence[0].path == "thinker_config.text_config.layer_types"
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_a_draft_is_unknown_and_says_that_it_is_a_draft(name: str) -> None:
+    found = classify(config(name))
+    assert found.kind == "unknown"
+    assert "a draft" in found.evidence[0].seen
+
+
+@pytest.mark.parametrize("name", ["Qwen3_5MoeMTP", "DeepSeekMTPModel", "EagleLlamaForCausalLM", "MedusaModel"])
+def test_a_draft_that_repeats_its_targets_keys_is_still_a_draft(name: str) -> None:
+    assert classify({**config("qwen3.5-35b-a3b"), "architectures": [name]}).kind == "unknown"
+
+
+def test_a_speculator_without_a_known_name_is_a_draft() -> None:
+    found = classify({"speculators_model_type": "dspark", "transformer_layer_config": {"num_hidden_layers": 5}})
+    assert (found.kind, found.evidence[0].path) == ("unknown", "speculators_model_type")
+
+
+def test_a_vision_model_named_eagle_is_no_draft() -> None:
+    assert tables.DRAFT_NAMES.search("Eagle2_5_VLForConditionalGeneration") is None
+
+
+def test_own_code_under_an_unknown_name_is_unknown_not_dense() -> None:
+    found = classify(config("made-unknown-auto-map"))
+    assert (found.kind, found.recurrent_layers, found.evidence[0].path) == ("unknown", None, "auto_map")
+
+
+def test_own_code_of_a_known_model_hides_nothing() -> None:
+    assert "auto_map" in config("kimi-linear-48b-a3b-instruct")
+    assert classify(config("kimi-linear-48b-a3b-instruct")).kind == "recurrent"
+
+
+def test_a_list_of_attention_beats_name_type_and_keys() -> None:
+    held = {**config("granite-4.0-h-1b"), "layer_types": ["attention"] * 40}
+    assert classify(held).kind == "dense"
+    assert classify({**held, "layer_types": ["attention"] * 39 + ["mamba"]}).recurrent_layers == 1
+
+
+def test_a_word_of_a_list_that_nobody_knows_decides_nothing() -> None:
+    held = {"architectures": ["LlamaForCausalLM"], "layer_types": ["full_attention", "hyper_attention"]}
+    assert classify(held).evidence[0].path == "architectures"
+
+
+def test_the_state_dtype_alone_is_a_hint_and_no_proof() -> None:
+    assert classify({"architectures": ["LlamaForCausalLM"], "mamba_ssm_dtype": "float32"}).kind == "dense"
+
+
+@pytest.mark.parametrize(
+    ("held", "length"),
+    [
+        ({"max_position_embeddings": 32768, "seq_length": 8192}, 8192),
+        ({"max_position_embeddings": 8192, "model_max_length": 131072}, 131072),
+        ({"n_positions": 1024}, 1024),
+        ({"max_position_embeddings": "long"}, None),
+        ({}, None),
+    ],
+)
+def test_the_longest_sequence_is_derived_as_the_engine_does_it(held: dict[str, Any], length: int | None) -> None:
+    assert classify(held).max_position_embeddings == length
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_essence_of_a_config_says_the_same_as_the_whole(name: str) -> None:
+    whole = config(name)
+    small = json.loads(json.dumps(essence(whole)))
+    assert _but_for_text(classify(small)) == _but_for_text(classify(whole))
+    for dtype in ("auto", "bfloat16", "fp8"):
+        assert block_size(small, dtype) == block_size(whole, dtype)
+    assert essence(small) == small
+
+
+def test_the_essence_leaves_out_what_does_not_matter() -> None:
+    small = essence(config("qwen3.6-27b-nvfp4"))
+    assert set(small) == {"architectures", "model_type", "quantization_config", "text_config"}
+    assert set(small["quantization_config"]) == {"quant_method", "kv_cache_scheme"}
+    assert "rope_parameters" not in small["text_config"]
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 50) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+READ_KEYS = st.sampled_from(tuple(READ))
+
+
+@settings(max_examples=200, deadline=None)
+@example({"auto_map": None})
+@given(st.dictionaries(READ_KEYS | st.just("text_config"), ANYTHING, max_size=8))
+def test_a_config_of_wrong_types_is_classified_all_the_same(held: dict[str, Any]) -> None:
+    assert classify(held).kind in ("recurrent", "attention_free", "dense", "unknown")
+    block_size(held, "auto")
+    assert _but_for_text(classify(essence(held))) == _but_for_text(classify(held))
+
+
+def _but_for_text(found: Architecture) -> Architecture:
+    return dataclasses.replace(found, text={})
+
+
+def layered(name: str, words: list[str], **more: Any) -> Architecture:
+    return classify({"architectures": [name], "num_hidden_layers": len(words), "layer_types": words, **more})
+
+
+def test_vllms_registry_outranks_layers_that_are_called_hybrid() -> None:
+    found = layered("InklingForCausalLM", ["hybrid", "hybrid_sliding"] * 4)
+    assert (found.kind, found.mechanism, found.recurrent_layers) == ("dense", "", 0)
+    wrapped = {
+        "architectures": ["InklingForConditionalGeneration"],
+        "text_config": {"layer_types": ["linear_attention"]},
+    }
+    assert classify(wrapped).kind == "dense"
+    said = classify(wrapped).evidence[0]
+    assert said.path == "architectures"
+    assert (
+        "attention alone in vLLM's registry" in said.seen
+        and "text_config.layer_types says linear_attention" in said.seen
+    )
+
+
+def test_a_hybrid_of_the_registry_is_one_though_its_list_holds_recurrent_layers_alone() -> None:
+    found = layered("GraniteMoeHybridForCausalLM", ["mamba"] * 8, mamba_n_heads=4)
+    assert (found.kind, found.recurrent_layers, found.layers) == ("recurrent", 8, 8)
+    assert "a hybrid in vLLM's registry" in found.evidence[0].seen
+    sliding = layered("Qwen3NextForCausalLM", ["sliding_attention"] * 8)
+    assert sliding.kind == "recurrent", "vLLM excepts attention and full_attention only"
+
+
+def test_layers_called_hybrid_prove_nothing_of_an_architecture_that_nobody_knows() -> None:
+    assert layered("NobodysModel", ["hybrid", "full_attention"] * 4).kind == "unknown"
+    assert layered("NobodysModel", ["hybrid", "full_attention"] * 4, mamba_d_state=16).kind == "recurrent"
+
+
+def test_every_architecture_is_what_vllms_own_registry_says() -> None:
+    kinds = {"hybrid": "recurrent", "attention_free": "attention_free", "attention": "dense"}
+    registry = json.loads((DATA.parent / "vllm-0.32.0/registry.json").read_text())
+    served = [
+        name for name in registry if not tables.DRAFT_NAMES.search(name) and name != "Terratorch"
+    ]  # no language model
+    told = {name: classify({"architectures": [name]}).kind for name in served}
+    assert len(told) > 300
+    assert {name: kind for name, kind in told.items() if kind != kinds[registry[name]]} == {}

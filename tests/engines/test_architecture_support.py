@@ -1,0 +1,60 @@
+"""Which releases load an architecture; between two registries that were read, nobody knows."""
+
+from __future__ import annotations
+
+import pytest
+from packaging.version import Version
+
+from sparkwright.engines.vllm.architecture import architecture_dense as dense
+from sparkwright.engines.vllm.architecture import architecture_tables as tables
+from sparkwright.engines.vllm.architecture.architecture_support import SUPPORT, in_words, loads
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "answer"),
+    [
+        ("Qwen3_5MoeForConditionalGeneration", "0.16.0", False),
+        ("Qwen3_5MoeForConditionalGeneration", "0.17.0", True),
+        ("Qwen3_5MoeForConditionalGeneration", "0.17.0rc1", None),
+        ("Qwen3_5MoeForConditionalGeneration", "0.33.0+cu130", True),
+        ("Qwen3_5MoeForConditionalGeneration", "0.40.0", None),
+        ("KimiLinearForCausalLM", "0.11.0", False),
+        ("KimiLinearForCausalLM", "0.13.0", None),
+        ("KimiLinearForCausalLM", "0.17.1", True),
+        ("BambaForCausalLM", "0.23.0.post1", True),
+        ("BambaForCausalLM", "0.26.0", False),
+        ("Plamo2ForCausalLM", "0.26.0", True),
+        ("Plamo2ForCausalLM", "0.27.0", False),
+        ("QWenLMHeadModel", "0.32.0", False),
+        ("QWenLMHeadModel", "0.20.0", None),
+        ("RecurrentGemmaForCausalLM", "0.32.0", False),
+        ("LlamaForCausalLM", "0.32.0", None),
+        ("NobodysModel", "0.32.0", None),
+        ("Qwen3NextForCausalLM", "of today", None),
+    ],
+)
+def test_a_release_loads_what_its_registry_holds(name: str, version: str, answer: bool | None) -> None:
+    assert loads(name, version) is answer
+
+
+def test_every_recurrent_architecture_has_its_releases() -> None:
+    assert set(tables.RECURRENT_ARCHITECTURES) - set(SUPPORT) == set()
+
+
+def test_releases_are_in_order() -> None:
+    for one in SUPPORT.values():
+        held = [Version(text) for text in (one.lacking, one.since, one.until) if text]
+        assert held == sorted(held)
+
+
+def test_no_name_is_both_dense_and_recurrent() -> None:
+    recurrent = set(tables.RECURRENT_ARCHITECTURES)
+    assert recurrent & {*dense.GENERATE, *dense.POOL, *dense.DROPPED} == set()
+    assert [name for name in (*dense.GENERATE, *dense.POOL) if tables.DRAFT_NAMES.search(name)] == []
+
+
+def test_releases_in_words() -> None:
+    assert in_words("Qwen3_5ForConditionalGeneration") == "0.17.0 and newer; none up to 0.16.0"
+    assert in_words("BambaForCausalLM") == "0.11.0 to 0.23.0, not since"
+    assert in_words("ZambaForCausalLM") == "none up to 0.33.0"
+    assert in_words("NobodysModel") == ""

@@ -1,0 +1,12 @@
+"""What a client may ask for never exceeds what the server takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwright.engines.vllm import endpoints
+
+
+@pytest.mark.parametrize(("context", "answer"), [(None, None), (2, 1), (4096, 2048), (131072, 8192)])
+def test_prompt_and_answer_share_the_context(context: int | None, answer: int | None) -> None:
+    assert endpoints.answer_tokens(context) == answer

@@ -1,0 +1,29 @@
+"""The words of a running server are the flags that it was given."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.flags.command_words import Command, parsed
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "found"),
+    [
+        (["--model", "/models/m", "--max-num-seqs", "8"], "/models/m", {"max-num-seqs": 8}),
+        (["vllm", "serve", "/models/m", "--enforce-eager"], "/models/m", {"enforce-eager": True}),
+        (["/usr/bin/vllm", "serve", "m", "--max_model_len=128k"], "m", {"max-model-len": "128k"}),
+        (["m", "--no-enable-prefix-caching", "--lora-modules", "a", "b"], "m", None),
+        (["m", "--speculative-config", '{"method": "mtp"}'], "m", {"speculative-config": {"method": "mtp"}}),
+        ([], "", {}),
+    ],
+)
+def test_words_are_flags_again(words: list[str], model: str, found: dict[str, object] | None) -> None:
+    expected = {"enable-prefix-caching": False, "lora-modules": ["a", "b"]} if found is None else found
+    assert parsed(words) == Command(model, expected)
+
+
+def test_it_is_the_other_direction_of_what_a_recipe_becomes() -> None:
+    given = {"max-num-seqs": 8, "enable-chunked-prefill": False, "enforce-eager": True, "middleware": ["a", "b"]}
+    assert parsed(flags.command("/models/m", given, model_by_flag=True)) == Command("/models/m", given)

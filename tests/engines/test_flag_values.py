@@ -1,0 +1,195 @@
+"""A value is refused exactly when the real parser of 0.32.0, or the range of its field, refuses it (tests/data)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.vllm import rules, versions
+from sparkwright.engines.vllm.architecture.architecture import classify
+from sparkwright.engines.vllm.flags import flag_shapes, flag_types, flag_values, flags
+from sparkwright.engines.vllm.rules.rule import DENSE
+
+DATA = Path(__file__).parent.parent / "data/vllm-0.32.0"
+ASKED: dict[str, Any] = json.loads((DATA / "flag-values.json").read_text())
+PARSER: dict[str, dict[str, Any]] = json.loads((DATA / "parser.json").read_text())
+HELP = flag_shapes.listed((DATA / "serve-help-all.txt").read_text())
+#: the parser takes it for the beginning of --no-long-prefill-token-threshold-adaptive
+ANOTHER = ("long-prefill-token-threshold", False)
+
+
+def refused(name: str, value: Any) -> bool:
+    """By what the parser and the fields refuse; a parser's name is looked at later."""
+    if "switch" in flag_values.known()[name].kind:
+        return not isinstance(value, bool) and value != []
+    wrong = flag_values.misfit(name, value)
+    return wrong is not None and wrong.sort != "name"
+
+
+@pytest.mark.parametrize("name", sorted(ASKED["letters"]))
+def test_a_value_is_refused_when_the_real_parser_refuses_it(name: str) -> None:
+    option = flag_values.known()[name]
+    told = {repr(value): letter for value, letter in zip(ASKED["values"], ASKED["letters"][name], strict=True)}
+    ours = {repr(value): refused(name, value) for value in ASKED["values"] if (name, value) != ANOTHER}
+    differ = {value: told[value] for value, no in ours.items() if no != (told[value] != "y")}
+    if option.kind.startswith("object"):  # the names of an object's keys are not known here
+        differ = {value: letter for value, letter in differ.items() if ours[value]}
+    assert differ == {}
+
+
+def test_every_choice_is_taken_and_its_other_spellings_as_the_parser_takes_them() -> None:
+    rows = [(name, word, letter) for name, words in ASKED["choices"].items() for word, letter in words.items()]
+    assert len(rows) > 300
+    assert [(name, word) for name, word, letter in rows if refused(name, word) != (letter != "y")] == []
+
+
+def test_the_tables_are_the_real_parsers() -> None:
+    known = flag_values.known()
+    assert set(PARSER) - set(known) == {"help"}
+    listed = {name: row["choices"] for name, row in PARSER.items() if row["choices"]}
+    assert {name: set(option.choices) for name, option in known.items() if option.choices} == {
+        name: set(choices) for name, choices in listed.items()
+    }
+    assert list(known["reasoning-parser"].names) == PARSER["reasoning-parser"]["registered"]
+    short = {one[1:]: name for name, row in PARSER.items() for one in row["names"] if not one.startswith("--")}
+    assert {**short, "O": "optimization-level"} == {**flag_types.SHORT, "h": "help"}
+    fields = set(flag_values.ranges()) - {"port", "sse-keep-alive-interval"}
+    assert fields == set(ASKED["ranges"])
+
+
+def test_an_image_like_the_known_release_differs_in_nothing() -> None:
+    assert flag_shapes.difference(HELP) == {"like": "0.32.0", "differ": {}}
+    assert flag_shapes.applied(flag_shapes.difference(HELP)) == HELP
+
+
+def test_the_options_of_another_image_come_back_from_what_differs() -> None:
+    shapes = {name: shape for name, shape in HELP.items() if name != "kda-decode-backend"}
+    shapes |= {"brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
+    kept = flag_shapes.difference(shapes)
+    assert kept["differ"] == {"kda-decode-backend": None, "brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
+    assert flag_shapes.applied(kept) == shapes
+    assert flag_shapes.applied({**kept, "like": "0.1.0"}) == {}
+
+
+def found(given: dict[str, Any], version: str | None, listed: Any = ()) -> list[tuple[str, str]]:
+    told = rules.check(rules.Asked(given), classify(DENSE), versions.parse(version), listed)
+    return [(one.severity, one.sentence) for one in told if one.rule == "flag-value"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max-num-seqs": -3}, "max-num-seqs must be at least 1, got -3: vLLM 0.32.0 refuses to start."),
+        (
+            {"max-model-len": "lots"},
+            "max-model-len must be a whole number, one with a unit such as 32k, or auto, got 'lots'",
+        ),
+        ({"kv-cache-dtype": "fp7"}, "kv-cache-dtype must be one of auto,"),
+        ({"reasoning-parser": "qwen33"}, "reasoning-parser must be one of"),
+        ({"tool-call-parser": "hermess", "enable-auto-tool-choice": True}, "tool-call-parser must be one of"),
+        ({"gpu_memory_utilization": 1.5}, "gpu-memory-utilization must be above 0 and at most 1, got 1.5"),
+        ({"port": [1, 2]}, "port takes one value, got 2"),
+        ({"max-num-seqs": True}, "max-num-seqs needs a value, got true"),
+        ({"tp": 0}, "tensor-parallel-size must be at least 1, got 0"),
+        ({"served-model-name": "-x"}, "served-model-name can't begin with a dash"),
+    ],
+)
+def test_a_value_that_the_engine_refuses_is_an_error(given: dict[str, Any], said: str) -> None:
+    ((severity, sentence),) = found(given, "0.32.0")
+    assert severity == "error" and sentence.startswith(said)
+
+
+def test_the_nearest_choice_is_offered() -> None:
+    told = rules.check(rules.Asked({"kv-cache-dtype": "fp7"}), classify(DENSE), versions.parse("0.32.0"))
+    (one,) = (one for one in told if one.rule == "flag-value")
+    assert one.ways_out[0].text == "write kv-cache-dtype: fp8"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max-model-len": "32k", "max-num-batched-tokens": "1.5K", "kv-cache-memory-bytes": "2G"}
+        | {"max-num-batched-tokens": "8K"},
+        {"max-model-len": "auto", "seed": -3, "max-logprobs": -1, "max-num-queued-reqs": "None"},
+        {"compilation-config": {"level": 3}, "compilation-config.mode": -0.5, "limit-mm-per-prompt": '{"image": 2}'},
+        {"served-model-name": ["a", "b"], "served_model_name": "a", "allowed-origins": ["*"], "middleware": ["a", "b"]},
+        {"tool-call-parser": "mine"},
+        {"tool-call-parser": "mine", "enable-auto-tool-choice": True, "tool-parser-plugin": "/mine.py"},
+        {"reasoning-parser": "mine", "reasoning-parser-plugin": "/mine.py"},
+        {"moe-backend": "Flashinfer-CUTLASS", "max-lora-rank": 64},
+    ],
+)
+def test_what_the_engine_takes_is_not_refused(given: dict[str, Any]) -> None:
+    assert found(given, "0.32.0") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "version", "severity"),
+    [
+        ({"max-num-seqs": -3}, None, "error"),  # the same in every release looked at
+        ({"max-num-seqs": -3}, "0.19.2rc1.dev134", "error"),
+        ({"max-model-len": "lots"}, None, "error"),
+        ({"tensor-parallel-size": 0}, "0.19.1", "warning"),  # its field has a range since a later one
+        ({"kv-cache-dtype": "fp7"}, None, "warning"),
+        ({"kv-cache-dtype": "fp7"}, "0.29.0", "warning"),
+        ({"reasoning-parser": "qwen33"}, "0.29.0", "warning"),
+        ({"reasoning-parser": "somebodys"}, "0.29.0", None),
+        ({"max-num-queued-reqs": "lots"}, "0.20.0", "warning"),
+    ],
+)
+def test_what_may_be_otherwise_in_another_release_is_no_refusal(
+    given: dict[str, Any], version: str | None, severity: str | None
+) -> None:
+    assert [one for one, _ in found(given, version)] == ([severity] if severity else [])
+
+
+def test_the_images_own_choices_decide() -> None:
+    shapes = {**HELP, "kv-cache-dtype": "{auto,fp7}", "tool-call-parser": "{mine}*"}
+    assert found({"kv-cache-dtype": "fp7"}, "0.29.0", shapes) == []
+    ((severity, _),) = found({"kv-cache-dtype": "fp8"}, "0.29.0", shapes)
+    assert severity == "error"
+    auto = {"enable-auto-tool-choice": True}
+    assert found({"tool-call-parser": "mine", **auto}, "0.29.0", shapes) == []
+    assert found({"tool-call-parser": "hermes", **auto}, "0.29.0", shapes)[0][0] == "error"
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "said"),
+    [
+        ({"gpu_memory_utilization": 0.8}, "gpu-memory-utilization", 0.8),
+        ({"device-memory-utilization": 0.8}, "gpu-memory-utilization", 0.8),
+        ({"--max_num_seqs": 8}, "max-num-seqs", 8),
+        ({"max-num-seq": 8}, "max-num-seqs", 8),
+        ({"tp": 2}, "tensor-parallel-size", 2),
+        ({"-dp": 2}, "data-parallel-size", 2),
+        ({"no-enable-prefix-caching": True}, "enable-prefix-caching", False),
+        ({"no_enable_prefix_caching": False}, "enable-prefix-caching", True),
+        ({"disable-prefix-caching": True}, "enable-prefix-caching", False),
+        ({"disable-log-stats": True}, "disable-log-stats", True),
+        ({"-cc.pass_config.fuse_x": True}, "compilation-config.pass_config.fuse_x", True),
+        ({"max-num": 8}, "max-num", 8),
+    ],
+)
+def test_a_flag_is_found_under_any_spelling(written: dict[str, Any], name: str, said: Any) -> None:
+    assert flags.value(flags.named(written), name) == said
+    assert flags.named(flags.named(written)) == flags.named(written)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"headless": False, "disable-log-stats": False}, ()),
+        ({"headless": True}, ("--headless",)),
+        ({"allowed-origins": ["*", "a"]}, ("--allowed-origins", '["*","a"]')),
+        ({"middleware": ["a", "b"]}, ("--middleware", "a", "--middleware", "b")),
+        ({"lora-modules": [{"name": "a", "path": "/b"}]}, ("--lora-modules", '{"name":"a","path":"/b"}')),
+        ({"compilation_config.pass_config.fuse_x": True}, ("--compilation-config.pass_config.fuse_x", "true")),
+        ({"no-enable-prefix-caching": True}, ("--no-enable-prefix-caching",)),
+        ({"tp": 2}, ("--tensor-parallel-size", "2")),
+    ],
+)
+def test_values_become_words_that_the_real_parser_takes(given: dict[str, Any], words: tuple[str, ...]) -> None:
+    assert flags.argv(given) == words

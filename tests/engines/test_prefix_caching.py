@@ -1,0 +1,71 @@
+"""What three sightings of a prefix tell, and why it may never hit."""
+
+from __future__ import annotations
+
+import pytest
+from packaging.version import Version
+
+from sparkwright.engines.vllm import endpoints, prefix_caching
+from sparkwright.engines.vllm.prefix_caching import Sighting, judge
+
+ALIGN = {"block_size": "2096", "enable_prefix_caching": "True", "mamba_cache_mode": "align"}
+
+
+def sightings(*hits: float | None) -> list[Sighting]:
+    return [Sighting(0.5 if n == 0 else 0.05, 4800, None if hit is None else 4800, hit) for n, hit in enumerate(hits)]
+
+
+def test_hits_are_counted_in_whole_blocks() -> None:
+    found = judge(sightings(0, 4192, 4192), 4800, 2096, ALIGN, Version("0.32.0"))
+    assert (found.verdict, found.share) == ("hits", 1.0)
+    assert "500 ms cold, 50 ms warm" in found.sentence
+
+
+def test_a_cache_that_needs_two_sightings_hits_at_the_third() -> None:
+    assert judge(sightings(0, 0, 4192), 4800, 2096, ALIGN, Version("0.32.0")).verdict == "hits"
+
+
+@pytest.mark.parametrize(
+    ("version", "says", "fix"),
+    [
+        ("0.11.0", "turns it off for recurrent models", "from 0.26"),
+        ("0.14.0", "only Mamba's family", "from 0.15.0"),
+        ("0.17.1", "issue 36493", "from 0.26.0 prefix-match-unit"),
+        ("0.32.0", "issue 36493", "prefix-match-unit lets"),
+    ],
+)
+def test_no_hits_on_a_recurrent_hybrid_are_known_for_what_they_are(version: str, says: str, fix: str) -> None:
+    found = judge(sightings(0, 0, 0), 4800, 2096, ALIGN, Version(version))
+    assert found.verdict == "no hits"
+    assert says in found.sentence
+    assert fix in found.fix
+
+
+def test_no_hits_on_a_dense_model_are_not_put_down_to_recurrence() -> None:
+    cache = {"block_size": "16", "enable_prefix_caching": "True", "mamba_cache_mode": "none"}
+    assert "36493" not in judge(sightings(0, 0, 0), 100, 16, cache, Version("0.32.0")).sentence
+
+
+def test_without_counters_nothing_is_known() -> None:
+    assert judge(sightings(None, None, None), 100, 16, {}, None).verdict == "unknown"
+
+
+def test_turned_off_is_what_the_engine_says_itself() -> None:
+    assert judge([], 0, 16, {"enable_prefix_caching": "False"}, None).verdict == "off"
+
+
+def test_the_prefix_is_longer_than_two_blocks() -> None:
+    for block in (16, 256, 1056, 2096):
+        assert prefix_caching.wanted_tokens(block) > 2 * block
+
+
+def test_the_log_knows_the_block_better_than_old_metrics() -> None:
+    assert prefix_caching.block_tokens({"block_size": "16"}, 2096) == 2096
+    assert prefix_caching.block_tokens({"block_size": "256", "effective_attention_block_size": "None"}, None) == 256
+    assert prefix_caching.block_tokens({}, None) == 16
+
+
+def test_the_cache_config_of_metrics() -> None:
+    line = 'vllm:cache_config_info{block_size="256",enable_prefix_caching="True",engine="0"} 1.0\n'
+    assert endpoints.cache_config("# HELP x\n" + line)["block_size"] == "256"
+    assert endpoints.cache_config("") == {}

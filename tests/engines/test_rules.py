@@ -1,0 +1,203 @@
+"""Rules: each one's example makes it speak, each way out silences it, and the versions decide as vLLM's releases did."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.vllm import rules, versions
+from sparkwright.engines.vllm.architecture.architecture import classify
+from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case
+
+UNCHUNKED = {"enable-chunked-prefill": False}
+
+
+def found(flags: dict[str, Any], model: dict[str, Any], version: str | None, **more: Any) -> dict[str, str]:
+    """Rule names with the severity of their findings."""
+    asked = rules.Asked(flags, **more)
+    return {one.rule: one.severity for one in rules.check(asked, classify(model), versions.parse(version))}
+
+
+def changed(case: Case, way: rules.Way) -> Case:
+    flags = {name: said for name, said in case.asked.flags.items() if name not in way.changes}
+    flags |= {name: said for name, said in way.changes.items() if said is not None}
+    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags))
+
+
+@pytest.mark.parametrize("name", rules.RULES)
+def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str) -> None:
+    rule = rules.RULES[name]
+    case = rule.example.case()
+    findings = list(rule.look(case))
+    assert [one.rule for one in findings] == [name] * len(findings) != []
+    assert rule.title and rule.reason and rule.sources
+    for finding in findings:
+        for way in finding.ways_out:
+            if way.changes:
+                assert not list(rule.look(changed(case, way))), way.text
+
+
+@pytest.mark.parametrize(
+    ("flags", "version", "severity"),
+    [
+        ({**UNCHUNKED, "enable-prefix-caching": True}, "0.17.1", "error"),
+        ({**UNCHUNKED, "enable-prefix-caching": True}, "0.33.0", "error"),
+        ({**UNCHUNKED, "enable-prefix-caching": True}, None, "warning"),
+        (UNCHUNKED, "0.27.1", None),
+        (UNCHUNKED, "0.28.0", "error"),
+        (UNCHUNKED, None, "warning"),
+        ({**UNCHUNKED, "enable-prefix-caching": False}, "0.32.0", None),
+        ({"disable-chunked-prefill": True}, "0.33.0", "error"),
+        ({"no-enable-chunked-prefill": True}, "0.33.0", "error"),
+        ({"enable_chunked_prefill": False}, "0.33.0", "error"),
+        ({}, "0.32.0", None),
+    ],
+)
+def test_prefix_caching_on_a_hybrid_needs_chunked_prefill(
+    flags: dict[str, Any], version: str | None, severity: str | None
+) -> None:
+    assert found(flags, HYBRID, version).get("prefix-caching-needs-chunked-prefill") == severity
+    assert "prefix-caching-needs-chunked-prefill" not in found(flags, DENSE, version)
+
+
+def test_a_cache_mode_all_family_may_have_both_until_027() -> None:
+    bamba = {
+        "architectures": ["BambaForCausalLM"],
+        "model_type": "bamba",
+        "mamba_d_state": 128,
+        "attn_layer_indices": [9],
+    }
+    flags = {**UNCHUNKED, "enable-prefix-caching": True}
+    assert "prefix-caching-needs-chunked-prefill" not in found(flags, bamba, "0.17.1")
+    assert (
+        found({**flags, "mamba-cache-mode": "align"}, bamba, "0.17.1")["prefix-caching-needs-chunked-prefill"]
+        == "error"
+    )
+    assert found(flags, bamba, "0.28.0")["prefix-caching-needs-chunked-prefill"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "budget", "version", "severity"),
+    [
+        ("fp8", None, "0.17.1", "error"),
+        ("fp8", None, "0.26.2", "error"),
+        ("fp8", None, "0.27.0", None),
+        ("fp8", 4096, "0.17.1", None),
+        ("auto", None, "0.17.1", None),
+        ("fp8", None, None, "warning"),
+    ],
+)
+def test_a_block_of_2096_tokens_and_a_budget_of_2048(
+    dtype: str, budget: int | None, version: str | None, severity: str | None
+) -> None:
+    flags = {"enable-prefix-caching": True, "kv-cache-dtype": dtype}
+    flags |= {"max-num-batched-tokens": budget} if budget else {}
+    one = found(flags, HYBRID, version).get("block-over-budget")
+    assert (None if one == "info" else one) == severity
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "version", "severity"),
+    [
+        ("disable-chunked-prefill", True, "0.27.0", "error"),
+        ("disable-chunked-prefill", True, "0.33.0", None),
+        ("calculate-kv-scales", True, "0.27.1", None),
+        ("calculate-kv-scales", True, "0.28.0", "error"),
+        ("calculate-kv-scales", True, "0.29.0+nv26.09", "error"),
+        ("disable-log-requests", True, "0.16.0", None),
+        ("disable-log-requests", True, "0.17.1", "error"),
+        ("disable-log-requests", True, None, "warning"),
+        ("swap-space", 4, "0.32.0", "error"),
+        ("no-such-flag", 1, "0.32.0", "error"),
+        ("no-such-flag", 1, None, "warning"),
+        ("enable-log-requests", True, "0.32.0", None),
+        ("max-num-seqs", 8, "0.11.0", None),
+        ("structured-outputs-config.backend", "auto", "0.32.0", None),
+    ],
+)
+def test_flags_come_and_go(flag: str, value: Any, version: str | None, severity: str | None) -> None:
+    assert found({flag: value}, DENSE, version).get("unknown-flag") == severity
+
+
+@pytest.mark.parametrize("listed", [(), ("max-num-seqs", "max-model-len")], ids=["by-table", "by-its-own-list"])
+def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(listed: tuple[str, ...]) -> None:
+    asked = rules.Asked({"max-num-seqss": 8})
+    said = rules.check(asked, classify(DENSE), versions.parse("0.32.0"), listed)
+    (one,) = (finding for finding in said if finding.rule == "unknown-flag")
+    assert [(way.text, way.changes) for way in one.ways_out] == [
+        ("write max-num-seqs", {"max-num-seqss": None, "max-num-seqs": 8})
+    ]
+
+
+def test_the_engines_own_list_decides_and_the_table_explains() -> None:
+    asked = rules.Asked({"calculate-kv-scales": True, "brand-new": 1})
+    listed = {"brand-new", "max-num-seqs"}
+    (told,) = [
+        one
+        for one in rules.check(asked, classify(DENSE), versions.parse("0.20.0"), listed)
+        if one.rule == "unknown-flag"
+    ]
+    assert told.severity == "error"
+    assert "0.28.0" in told.sentence
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "refused"),
+    [
+        (HYBRID, "0.16.0", True),
+        (HYBRID, "0.17.0", False),
+        (HYBRID, "0.16.1rc1.dev42+g1234", False),
+        (DENSE, "0.11.0", False),
+    ],
+)
+def test_an_engine_older_than_its_model(model: dict[str, Any], version: str, refused: bool) -> None:
+    assert (found({}, model, version).get("architecture-support") == "error") is refused
+
+
+@pytest.mark.parametrize(
+    ("tag", "rule"),
+    [
+        ("v0.17.1", "cuda13-image"),
+        ("v0.17.1-cu130", None),
+        ("v0.20.0", None),
+        ("v0.20.0-cu129", "cuda13-image"),
+        ("cu129-nightly", "cuda13-image"),
+        ("cu130-nightly", "frozen-nightly"),
+        ("nightly", "moving-tag"),
+    ],
+)
+def test_images_for_a_gb10(tag: str, rule: str | None) -> None:
+    names = {"cuda13-image", "frozen-nightly", "moving-tag"}
+    assert names & found({}, DENSE, None, image=f"vllm/vllm-openai:{tag}").keys() == ({rule} if rule else set())
+
+
+def test_a_thinking_model_gets_the_server_side_switch_from_014_on() -> None:
+    asked, kind = rules.Asked({"reasoning-parser": "qwen3"}), classify(HYBRID)
+    ways = {
+        version: [
+            way
+            for one in rules.check(asked, kind, versions.parse(version))
+            if one.rule == "thinking-eats-answers"
+            for way in one.ways_out
+        ]
+        for version in ("0.13.0", "0.14.0")
+    }
+    assert not ways["0.13.0"]
+    assert ways["0.14.0"][0].changes == {"default-chat-template-kwargs": {"enable_thinking": False}}
+
+
+def test_human_readable_lengths_are_numbers() -> None:
+    assert "unchunked-budget" in found(
+        {**UNCHUNKED, "max-model-len": "32k", "max-num-batched-tokens": 4096}, DENSE, "0.32.0"
+    )
+    assert "model-length" in found({"max-model-len": "256K"}, DENSE, "0.32.0")
+
+
+def test_chunked_prefill_off_is_ignored_before_0111() -> None:
+    flags = {**UNCHUNKED, "max-num-batched-tokens": 1024}
+    told = found(flags, DENSE, "0.11.0")
+    assert told["ignored-flag"] == "warning"
+    assert "unchunked-budget" not in told
+    assert found(flags, DENSE, "0.12.0")["unchunked-budget"] == "error"

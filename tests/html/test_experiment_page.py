@@ -1,0 +1,120 @@
+"""The page of an experiment, looked at in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.bench.results_models import Results
+from sparkwright.html import charts, drawing, experiment_page
+from tests.bench import made
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+#: asked of the page when it is laid out; the answer stands in the document's title
+PROBE = """<script>
+const box = one => one.getBoundingClientRect();
+const pictures = [...document.querySelectorAll('figure > svg')];
+const ids = [...document.querySelectorAll('[id]')].map(one => one.id);
+document.title = JSON.stringify({
+  pictures: pictures.map(one => ({
+    name: document.getElementById(one.getAttribute('aria-labelledby'))?.textContent, role: one.getAttribute('role'),
+    wide: Math.round(box(one).width), high: Math.round(box(one).height), marks: one.querySelectorAll('path, use, rect').length,
+    words: one.textContent.trim().split(/\\s+/).length,
+    table: one.closest('section').querySelectorAll('table tbody tr').length,
+  })),
+  headings: [...document.querySelectorAll('h1, h2')].map(one => one.textContent),
+  twice: ids.filter((one, n) => ids.indexOf(one) !== n),
+  loaded: performance.getEntriesByType('resource').length,
+  spills: document.documentElement.scrollWidth > document.documentElement.clientWidth,
+  heads: [...document.querySelectorAll('th')].every(one => one.hasAttribute('scope')),
+  bold: document.querySelectorAll('td b').length,
+});
+</script></body>"""
+
+
+def browser() -> str:
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("no chromium here: apt install chromium")
+    return found
+
+
+def seen(results: Results, folder: Path, width: int = 1200) -> dict[str, Any]:
+    """What a browser makes of the page, whose policy lets the probe run in a copy of it."""
+    program = browser()
+    path = folder / "report.html"
+    allowed = experiment_page.html(results).replace(
+        "default-src 'none';", "default-src 'none'; script-src 'unsafe-inline';"
+    )
+    path.write_text(allowed.replace("</body>", PROBE))
+    words = [
+        program,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={folder}/profile",
+    ]
+    words += [f"--window-size={width},1400", "--dump-dom", path.as_uri()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
+    assert title, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(title[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    return found
+
+
+def test_a_browser_shows_every_plot_with_its_table(tmp_path: Path) -> None:
+    results = made.ab()
+    found = seen(results, tmp_path)
+    assert [one["name"] for one in found["pictures"]] == [chart.title for chart in charts.of(results)]
+    assert {one["role"] for one in found["pictures"]} == {"img"}
+    for one in found["pictures"]:
+        assert one["wide"] > 400 and one["high"] > 200, one
+        assert one["marks"] > 10 and one["words"] > 5, one
+        assert one["table"] >= 2, one
+    assert any(name.startswith("Gaps over time") for name in found["headings"])
+    assert any(name.startswith("H2:") for name in found["headings"])
+    assert (found["twice"], found["loaded"], found["heads"], found["bold"]) == ([], 0, True, 0)
+
+
+def test_a_narrow_window_does_not_spill(tmp_path: Path) -> None:
+    assert seen(made.ab(), tmp_path, width=500)["spills"] is False
+
+
+def test_a_sweep_shows_latencies_against_chunk_size() -> None:
+    found = {chart.key: chart for chart in charts.of(made.sweep())}
+    assert found["sweep-ttft_p50_ms"].lines[0].points == ((1024, 390.625), (4096, 97.65625))
+    assert found["sweep-itl_p99_ms"].table == (
+        ("max_num_batched_tokens", "serve c=8, ms"),
+        ("1024", "256.0"),
+        ("4096", "1,024.0"),
+    )
+    assert "not started: a block of 2096 tokens" in experiment_page.html(made.sweep())
+
+
+def test_without_matplotlib_the_tables_are_there_and_the_page_says_how_to_get_plots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drawing, "available", lambda: False)
+    text = experiment_page.html(made.ab())
+    assert "<svg" not in text
+    assert "sparkwright[report]" in text
+    assert text.count("The same as figures") == len(charts.of(made.ab()))
+
+
+def test_what_a_recipe_says_is_text_in_the_page_not_markup() -> None:
+    text = experiment_page.html(made.ab())
+    assert "<b>chunked prefill</b>" not in text
+    assert "&lt;b&gt;chunked prefill&lt;/b&gt; off" in text
+
+
+def test_a_page_asks_nothing_of_the_network() -> None:
+    text = re.sub(r'xmlns(:\w+)?="[^"]*"', "", experiment_page.html(made.ab()))
+    assert not re.findall(r'(?:src|href|url)\s*[=(]\s*["\']?(?:https?:)?//', text)

@@ -1,0 +1,43 @@
+"""A host's week, made of checks as the host tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sparkwright import html
+from sparkwright.health.record import Gpu, Machine, Record, Speed, State
+from sparkwright.runner.status import FIELDS, row_of
+
+GIB = 2**30
+HOUR_S, DAY_S = 3600.0, 86400.0
+SINCE_S = 1_795_000_000.0 // DAY_S * DAY_S
+UNTIL_S = SINCE_S + 7 * DAY_S
+
+
+def check(
+    time_s: float, state: State = "ok", *, why: str = "fine", tok_per_s: float | None = None, memory_gib: float = 20.0
+) -> Record:
+    """One check of a schedule of five minutes; with tok_per_s it measured."""
+    speed = Speed(tok_per_s or 50.0, 52.0, 0.1, "proved", time_s if tok_per_s else time_s - HOUR_S)
+    machine = Machine(mem_total_bytes=120 * GIB, mem_available_bytes=int(memory_gib * GIB))
+    return Record(
+        time_s, state, state, time_s, why=why, every_s=300.0, speed=speed, machine=machine, gpu=Gpu(temperature_c=55.0)
+    )
+
+
+def every_5_minutes(change: Callable[[float], dict[str, Any] | None] = lambda hours: {}) -> list[Record]:
+    """A week of checks. change: what differs at an hour; None: no check was made."""
+    records = []
+    for n in range(7 * 288):
+        hours = n / 12
+        more = change(hours)
+        if more is not None:
+            records.append(check(SINCE_S + n * 300.0, **more))
+    return records
+
+
+def host(records: list[Record], name: str = "spark1") -> html.Host:
+    """As the laptop reads it."""
+    event = {"fields": list(FIELDS), "rows": [row_of(one) for one in records]}
+    return html.of(name, event, SINCE_S, UNTIL_S)

@@ -1,0 +1,181 @@
+"""Playbooks: what is rendered where, which tasks run, and what is said about mistakes before a host is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Exit, Refused
+from sparkwright.project import playbook
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.playbook import Options
+from sparkwright.protocol.plan import Block, Plan, Task, tasks_of
+
+HOST = Host("spark1", "spark1", vars={"folder": "/srv/models"})
+HEAD = "- hosts: all\n  vars: {name: motd, size: 3}\n  tasks:\n"
+
+
+def compiled(tmp_path: Path, text: str, **options: Any) -> Plan:
+    path = tmp_path / "playbooks" / "book.yml"
+    path.parent.mkdir(exist_ok=True)
+    (tmp_path / "templates").mkdir(exist_ok=True)
+    (tmp_path / "templates/motd.j2").write_text("hello {{ name }}\n")
+    path.write_text(text if text.startswith("-") else HEAD + text)
+    play = playbook.load(path).plays[0]
+    names = {**HOST.vars, "home": "/home/ops"}
+    return playbook.compile(play, HOST, names, Options(**options), run_id="r", project=tmp_path)
+
+
+def task(plan: Plan, n: int = 0) -> Task:
+    return tasks_of(plan.steps)[n]
+
+
+def test_what_files_decide_is_rendered_and_the_rest_stays_open(tmp_path: Path) -> None:
+    plan = compiled(
+        tmp_path,
+        "    - file: {path: '{{ folder }}/{{ name }}', content: '{{ facts.hostname }} {{ size }}'}\n",
+    )
+    assert task(plan).args == {"path": "/srv/models/motd", "content": "{{ facts.hostname }} {{ size }}"}
+    assert task(plan).open == ("content",)
+    assert plan.vars == {"size": 3}
+
+
+def test_a_template_is_read_and_rendered_on_the_laptop(tmp_path: Path) -> None:
+    plan = compiled(tmp_path, "    - template: {src: motd.j2, dest: /etc/motd}\n")
+    assert task(plan).args == {"dest": "/etc/motd", "content": "hello motd\n"}
+
+
+def test_a_number_of_the_users_files_is_a_number_for_a_module(tmp_path: Path) -> None:
+    """A float keeps its spelling for command lines (0.90), which must not make it something else for a module."""
+    plan = compiled(
+        tmp_path,
+        "- hosts: all\n  vars: {spare: 0.50}\n  tasks:\n    - memory: {utilization: 0.3, reserve_gib: '{{ spare }}'}\n",
+    )
+    assert task(plan).args == {"utilization": 0.3, "reserve_gib": 0.5}
+
+
+def test_a_condition_that_files_decide_is_decided(tmp_path: Path) -> None:
+    text = "    - {facts: , when: size > 2}\n    - {facts: , when: [size > 5, facts.sandbox]}\n    - {facts: , when: facts.sandbox}\n"
+    plan = compiled(tmp_path, text)
+    assert [task(plan, n).when for n in range(3)] == [(), ("False",), ("facts.sandbox",)]
+
+
+def test_a_block_gives_its_tags_and_become_to_its_tasks(tmp_path: Path) -> None:
+    plan = compiled(
+        tmp_path,
+        "    - block:\n        - {facts: , tags: b}\n      rescue:\n        - fail: {msg: sorry}\n      tags: [a]\n      become: true\n",
+    )
+    assert isinstance(plan.steps[0], Block)
+    assert (task(plan).tags, task(plan).become, task(plan, 1).module) == (("a", "b"), True, "fail")
+
+
+TAGGED = (
+    "    - {name: one, facts: , tags: [a]}\n    - {name: two, facts: , tags: [b, never]}\n"
+    "    - {name: three, facts: , tags: [always]}\n    - {name: four, facts: }\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["one", "three", "four"]),
+        ({"tags": ("a",)}, ["one", "three"]),
+        ({"tags": ("b",)}, ["two", "three"]),
+        ({"skip_tags": ("a",)}, ["three", "four"]),
+        ({"tags": ("untagged",)}, ["three", "four"]),
+        ({"tags": ("a",), "skip_tags": ("always",)}, ["one"]),
+        ({"start_at_task": "three"}, ["three", "four"]),
+    ],
+)
+def test_tags_and_start_mean_what_they_mean_in_ansible(
+    tmp_path: Path, options: dict[str, Any], names: list[str]
+) -> None:
+    assert [one.name for one in tasks_of(compiled(tmp_path, TAGGED, **options).steps)] == names
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("    - dokcer_image: {ref: x}\n", "book.yml:4: unknown module `dokcer_image`. Did you mean `docker_image`?"),
+        ("    - file: {pth: x}\n", "book.yml:4: file has no argument `pth`. Did you mean `path`?"),
+        ("    - file: {mode: '0644'}\n", "book.yml:4: file needs the argument `path`"),
+        ("    - file:\n        path: x\n        state: gone\n", "book.yml:6: file.state is one of present, absent"),
+        ("    - facts:\n      registr: x\n", "book.yml:5: unknown key `registr`. Did you mean `register`?"),
+        ("    - file: {path: '{{ foldr }}'}\n", "book.yml:4: unknown variable `foldr`. Did you mean `folder`?"),
+        ("    - facts:\n      when: sise > 2\n", "book.yml:5: unknown variable `sise`. Did you mean `size`?"),
+        ("    - facts:\n      when: size >\n", "book.yml:5: bad expression"),
+        ("    - facts:\n      notify: reload\n", "book.yml:5: no handler is called 'reload'."),
+        ("    - template: {src: mtd.j2, dest: x}\n", "book.yml:4: no template 'mtd.j2'. Did you mean `motd.j2`?"),
+        ("    - name: nothing\n", "book.yml:4: this task names no module."),
+        ("    - {facts: , fail: {msg: x}}\n", "book.yml:4: this task names two modules"),
+        ("- hosts: all\n  serial: fast\n", "book.yml:2: `0.serial`: 'fast' is no batch size"),
+        ("- hosts: all\n  task: []\n", "book.yml:2: unknown key `task`. Did you mean `tasks`?"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line_before_a_host_is_asked(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(Refused) as caught:
+        compiled(tmp_path, text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tags": ("c",)}, "no task has the tag 'c'. Tags: a, always, b, never."),
+        ({"start_at_task": "thre"}, "no task is called 'thre'. Did you mean `three`?"),
+    ],
+)
+def test_an_option_that_matches_nothing_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refused) as caught:
+        compiled(tmp_path, TAGGED, **options)
+    assert said in str(caught.value)
+
+
+def test_a_variable_over_facts_is_rendered_on_the_host(tmp_path: Path) -> None:
+    plan = compiled(
+        tmp_path, "- hosts: all\n  vars: {note: '{{ facts.home }}/x'}\n  tasks:\n    - file: {path: '{{ note }}'}\n"
+    )
+    assert (plan.open_vars, task(plan).open) == ({"note": "{{ facts.home }}/x"}, ("path",))
+
+
+@pytest.mark.parametrize(
+    ("given", "cycle"),
+    [
+        ("{a: '{{ b }}', b: '{{ c }}', c: 'x{{ a }}'}", "a -> b -> c -> a"),
+        ("{a: '{{ a }}'}", "a -> a"),
+        ("{first: '{{ a }}', a: {deep: ['{{ facts.home }}{{ b }}']}, b: '{{ a }}'}", "a -> b -> a"),
+    ],
+)
+def test_variables_that_ask_for_each_other_are_refused_with_their_line(tmp_path: Path, given: str, cycle: str) -> None:
+    with pytest.raises(Refused, match=f"variables refer to each other: {cycle}") as refused:
+        compiled(
+            tmp_path,
+            f"- hosts: all\n  vars:\n    {given[1:-1].replace(', ', chr(10) + '    ')}\n  tasks:\n    - facts:\n",
+        )
+    assert refused.value.exit is Exit.REFUSED
+    assert refused.value.where.endswith(f"book.yml:{3 + (cycle[0] == 'a' and given.startswith('{first'))}")
+
+
+def test_a_variable_may_be_named_like_the_result_it_is_made_of(tmp_path: Path) -> None:
+    book = "- hosts: all\n  vars: {found: '{{ found.word }}'}\n  tasks:\n    - facts:\n      register: found\n"
+    assert compiled(tmp_path, book).open_vars == {"found": "{{ found.word }}"}
+
+
+def test_a_cycle_among_a_hosts_variables_names_the_hosts_file(tmp_path: Path) -> None:
+    path = tmp_path / "book.yml"
+    path.write_text(HEAD + "    - facts:\n")
+    names = {"a": "{{ b }}", "b": "{{ a }}"}
+    host = Host("spark1", "spark1", vars=names, where="hosts/spark1.yml")
+    with pytest.raises(Refused, match="a -> b -> a") as refused:
+        playbook.compile(playbook.load(path).plays[0], host, names, Options(), run_id="r", project=tmp_path)
+    assert refused.value.where == "hosts/spark1.yml"
+
+
+@pytest.mark.parametrize("src", ["../hosts/spark1.yml", "/etc/hostname", "a/../../x", "..\\\\x"])
+def test_a_template_is_a_file_of_templates_and_no_other_of_the_laptop(tmp_path: Path, src: str) -> None:
+    (tmp_path / "hosts").mkdir()
+    (tmp_path / "hosts/spark1.yml").write_text("address: 10.0.0.1\n")
+    with pytest.raises(Refused, match=r"book.yml:4: the template .* (leaves its folder|has a backslash)"):
+        compiled(tmp_path, f'    - template: {{src: "{src}", dest: ~/x}}\n')

@@ -1,0 +1,87 @@
+"""A glance tells where hosts are before anything is checked: the same as the check, or nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkwright.project.inventory import glance
+from sparkwright.project.inventory.inventory import Inventory
+
+HOSTS = {
+    "spark1": "groups: [lab]\n",
+    "spark2": "address: 10.0.0.2\nuser: me\nport: 2222\ngroups: [lab, rack]\n",
+    "spark3": "groups: [rack, lab]\nport: 0x10\n",
+    "spark4": "",
+    "desk": "connection: local\n",
+    "play": "connection: sandbox\n",
+}
+GROUPS = (
+    "all: {user: ops}\nlab: {port: 2200, hosts: [spark2]}\nrack: {port: 2300, user: racker, hosts: [spark1]}\nnone:\n"
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts").mkdir()
+    (tmp_path / "playbooks").mkdir()
+    for name, text in HOSTS.items():
+        (tmp_path / f"hosts/{name}.yml").write_text(text)
+    (tmp_path / "hosts/groups.yml").write_text(GROUPS)
+    return tmp_path
+
+
+def test_it_sees_what_the_check_finds(project: Path) -> None:
+    checked = Inventory.load(project).hosts
+    seen = {host.name: host.way for host in glance.hosts(project, ",".join(HOSTS))}
+    assert seen == {name: checked[name].way for name in ("spark1", "spark2", "spark3", "spark4")}
+
+
+@pytest.mark.parametrize("pattern", ["lab", "all", "spark*", "rack:!spark1", "lab:&rack", "spark4,spark1", "!lab"])
+def test_it_understands_every_pattern(project: Path, pattern: str) -> None:
+    wanted = [host.name for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
+    assert [host.name for host in glance.hosts(project, pattern)] == wanted
+
+
+@pytest.mark.parametrize("pattern", ["", "groups", "nobody", "spark1:!spark1", "../hosts/spark1", "desk,play"])
+def test_who_is_not_reached_over_ssh_or_not_there_waits_for_the_check(project: Path, pattern: str) -> None:
+    assert glance.hosts(project, pattern) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- a list\n",
+        "just text\n",
+        "address: [a, b]\n",
+        "user: {a: b}\n",
+        "groups: 5\n",
+        "groups: [[a]]\n",
+        "port: : x\n",
+        "a: 1\na: 2\n",
+    ],
+)
+def test_a_file_that_is_wrong_waits_for_the_check(project: Path, text: str) -> None:
+    (project / "hosts/spark1.yml").write_text(text)
+    assert glance.hosts(project, "spark1") == []
+
+
+def test_groups_that_are_wrong_wait_for_the_check(project: Path) -> None:
+    (project / "hosts/groups.yml").write_text("lab: [spark1]\n")
+    assert glance.hosts(project, "spark1") == []
+
+
+def test_connecting_begins_before_what_checks_is_imported(project: Path) -> None:
+    program = (
+        "import sys; from sparkwright.cli import hosts\n"
+        "hosts.open_link = lambda host, need: print(host.name, host.port, 'pydantic' in sys.modules) or sys.exit(0)\n"
+        "hosts.reach('spark1', 'plan')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, cwd=project, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "spark1 2300 False\n", done.stderr

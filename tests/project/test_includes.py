@@ -1,0 +1,79 @@
+"""`include:`: tasks that several playbooks share stand in one file, and mistakes in it are found there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.errors import Refused
+from sparkwright.project import playbook
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.playbook import Options
+from sparkwright.protocol.plan import Plan, tasks_of
+
+PLAY = "- hosts: all\n  vars: {name: motd}\n  tasks:\n"
+
+
+def compiled(folder: Path, tasks: str, parts: dict[str, str], **options: Any) -> Plan:
+    (folder / "parts").mkdir()
+    for name, text in parts.items():
+        (folder / "parts" / name).write_text(text)
+    (folder / "book.yml").write_text(PLAY + tasks)
+    play = playbook.load(folder / "book.yml").plays[0]
+    return playbook.compile(
+        play, Host("spark1", "spark1"), {"home": "/h"}, Options(**options), run_id="r", project=folder
+    )
+
+
+def test_the_tasks_stand_where_the_include_stood(tmp_path: Path) -> None:
+    parts = {"inner.yml": "- name: inner\n  fail: {msg: '{{ name }} {{ what }}'}\n"}
+    tasks = "    - {name: before, facts: }\n    - {include: parts/inner.yml, vars: {what: twice}}\n    - {name: after, facts: }\n"
+    plan = compiled(tmp_path, tasks, parts)
+    assert [task.name for task in tasks_of(plan.steps)] == ["before", "inner", "after"]
+    assert tasks_of(plan.steps)[1].args == {"msg": "motd twice"}
+    assert tasks_of(plan.steps)[1].where.endswith("parts/inner.yml:1")
+
+
+def test_its_tags_condition_and_variables_hold_for_what_it_includes_too(tmp_path: Path) -> None:
+    parts = {"outer.yml": "- include: inner.yml\n", "inner.yml": "- fail: {msg: '{{ what }}'}\n- facts:\n"}
+    tasks = (
+        "    - {name: other, facts: }\n    - {include: parts/outer.yml, tags: [a], when: 1 > 2, vars: {what: deep}}\n"
+    )
+    plan = compiled(tmp_path, tasks, parts, tags=("a",))
+    (block,) = plan.steps
+    assert [task.module for task in tasks_of(plan.steps)] == ["fail", "facts"]
+    assert (block.when, tasks_of(plan.steps)[0].args) == (("False",), {"msg": "deep"})
+
+
+@pytest.mark.parametrize(
+    ("tasks", "part", "said", "where"),
+    [
+        ("    - include: parts/inner.yml\n", "- facts:\n- fial: {msg: x}\n", "unknown module `fial`", "inner.yml:2"),
+        ("    - include: parts/iner.yml\n", "- facts:\n", "no file 'parts/iner.yml'", "book.yml:4"),
+        ("    - {include: parts/inner.yml, register: x}\n", "- facts:\n", "unknown key `register`", "book.yml:4"),
+        ("    - include: parts/inner.yml\n", "- include: inner.yml\n", "includes itself", "inner.yml:1"),
+        ("    - include: parts/inner.yml\n", "facts:\n", "a list of tasks", "inner.yml"),
+    ],
+    ids=["mistake-inside", "no-such-file", "a-key-it-can't-have", "circle", "no-list"],
+)
+def test_a_mistake_is_named_in_the_file_that_holds_it(
+    tmp_path: Path, tasks: str, part: str, said: str, where: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        compiled(tmp_path, tasks, {"inner.yml": part})
+    assert said in refused.value.message
+    assert where in str(refused.value.where)
+
+
+def test_what_it_registers_is_known_after_it(tmp_path: Path) -> None:
+    parts = {"inner.yml": "- facts:\n  register: seen\n"}
+    plan = compiled(tmp_path, "    - include: parts/inner.yml\n    - {facts: , when: seen.changed}\n", parts)
+    assert tasks_of(plan.steps)[1].when == ("seen.changed",)
+
+
+def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no file 'xxx") as refused:
+        compiled(tmp_path, f"    - include: {'x' * 5000}.yml\n", {})
+    assert refused.value.where.endswith("book.yml:4") and len(str(refused.value)) < 500

@@ -1,0 +1,108 @@
+"""Hosts, groups and patterns, and what is said about mistakes in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Refused
+from sparkwright.project.inventory.inventory import Inventory
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts").mkdir()
+    for n in (1, 2, 3):
+        (tmp_path / f"hosts/spark{n}.yml").write_text("groups: [lab]\n")
+    (tmp_path / "hosts/desk.yml").write_text("connection: local\nvars: {ollama: leave}\n")
+    (tmp_path / "hosts/groups.yml").write_text(
+        "all:\n  vars: {ollama: unload, reserve_gib: 4}\n  user: ops\n"
+        "lab:\n  vars: {reserve_gib: 8}\ngpu:\n  hosts: [spark1, desk]\n"
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("spark1,spark2", ["spark1", "spark2"]),
+        ("lab", ["spark1", "spark2", "spark3"]),
+        ("all", ["desk", "spark1", "spark2", "spark3"]),
+        ("lab:!spark3", ["spark1", "spark2"]),
+        ("!lab", ["desk"]),
+        ("lab:&gpu", ["spark1"]),
+        ("spark*", ["spark1", "spark2", "spark3"]),
+        ("spark[12]:desk", ["desk", "spark1", "spark2"]),
+    ],
+)
+def test_patterns_are_ansibles(project: Path, pattern: str, names: list[str]) -> None:
+    assert [host.name for host in Inventory.load(project).match(pattern)] == names
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("sparc1", "no host or group is called 'sparc1'. Did you mean `spark1`?"),
+        ("lab:!lab", "no host is left of the pattern"),
+    ],
+)
+def test_a_pattern_without_hosts_is_refused(project: Path, pattern: str, said: str) -> None:
+    with pytest.raises(Refused) as caught:
+        Inventory.load(project).match(pattern)
+    assert said in str(caught.value)
+
+
+def test_a_host_wins_over_its_groups_and_they_over_all(project: Path) -> None:
+    hosts = Inventory.load(project).hosts
+    assert hosts["spark1"].vars == {"ollama": "unload", "reserve_gib": 8}
+    assert hosts["desk"].vars == {"ollama": "leave", "reserve_gib": 4}
+    assert hosts["spark1"].user == "ops"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("adress: x\n", "hosts/spark1.yml:1: unknown key `adress`. Did you mean `address`?"),
+        ("address: x\nport: ssh\n", "hosts/spark1.yml:2: `port`: a valid integer"),
+        ("connection: telnet\n", "hosts/spark1.yml:1: `connection`: 'ssh', 'local' or 'sandbox', not 'telnet'"),
+        ("address: x\naddress: y\n", "hosts/spark1.yml:2: `address` is given twice."),
+        ("address: [\n", "hosts/spark1.yml:2: not YAML"),
+        ("- address\n", "hosts/spark1.yml:1: a mapping is expected here, not a list."),
+        ("secrets: {T: {env: A, file: b}}\n", "hosts/spark1.yml:1: `secrets.T`: give one of"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(project: Path, text: str, said: str) -> None:
+    (project / "hosts/spark1.yml").write_text(text)
+    with pytest.raises(Refused) as caught:
+        Inventory.load(project)
+    assert said in str(caught.value)
+
+
+def test_secrets_come_from_the_environment_a_file_or_a_command(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "one-secret")
+    (project / "key").write_text("two-secrets\n")
+    (project / "hosts/spark1.yml").write_text(
+        f"secrets:\n  A: {{env: TOKEN}}\n  B: {{file: {project}/key}}\n  C: {{command: [echo, three-secrets]}}\n  D: {{env: NOT_SET}}\n"
+    )
+    inventory = Inventory.load(project)
+    found = inventory.secrets(inventory.hosts["spark1"])
+    assert {name: secret.reveal() for name, secret in found.items()} == {
+        "A": "one-secret",
+        "B": "two-secrets",
+        "C": "three-secrets",
+    }
+    assert "one" not in str(found)
+
+
+def test_a_secret_too_short_to_hide_is_refused_before_anything_is_asked(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "1234567")
+    (project / "hosts/spark1.yml").write_text("secrets: {A: {env: TOKEN}}\n")
+    inventory = Inventory.load(project)
+    with pytest.raises(Refused, match="the secret A has fewer than 8 characters") as refused:
+        inventory.secrets(inventory.hosts["spark1"])
+    assert refused.value.where == "hosts/spark1.yml"
+    assert "1234567" not in str(refused.value)

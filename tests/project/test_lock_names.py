@@ -1,0 +1,127 @@
+"""spark.lock with names that strangers chose: what leads elsewhere is refused with its line, what is odd survives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.app.plans import peers
+from sparkwright.errors import Exit, Failed, Refused
+from sparkwright.project.documents import document
+from sparkwright.project.lock import lockfile
+
+KEY = "Qwen/Qwen3.5-35B-A3B-FP8@main"
+ODD = (
+    "a, b.json", "x[1].safetensors", "ü #1.txt", "yes", "'q': x", "null", "1e3", "0x10", "2026-01-01", "a: b", "- x", "{x}",
+    "? y", "&a", "*a", "!t", "%x", "@x", "`x", '"q"', "~", "=", "<<", " lead", "trail ", "[", "]", "}", ",", "#", "|", ">",
+    "a" * 246, "a" * 200 + " " + "b" * 40, "sub dir/モデル 💥.gguf", "\ue000", "\U0010ffff", "a\u00a0b", "A", "a",
+)  # fmt: skip
+
+
+def entry(*names: str, **fields: Any) -> dict[str, Any]:
+    rows = [{"path": name, "size_bytes": 1, "sha256": None, "blob_id": "b" * 40, **fields} for name in names]
+    return {"commit": "a" * 40, "config": {"layer_types": ["full_attention"] * 40, "text_config": {}}, "files": rows}
+
+
+def test_odd_names_survive_writing_and_reading_one_a_line(tmp_path: Path) -> None:
+    first = lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", entry(*ODD))
+    first.save(tmp_path)
+    text = (tmp_path / "spark.lock").read_text()
+    assert sum(line.startswith("    - {path: ") and line.endswith("}") for line in text.splitlines()) == len(ODD)
+    assert lockfile.load(tmp_path) == first
+    lockfile.load(tmp_path).save(tmp_path)
+    assert (tmp_path / "spark.lock").read_text() == text
+
+
+def test_a_revision_with_an_at_sign_is_its_own_entry(tmp_path: Path) -> None:
+    lockfile.Lock().with_model("a/b", "v1@2", entry("x")).save(tmp_path)
+    assert lockfile.load(tmp_path).model("a/b", "v1@2")
+
+
+def test_an_ordinary_lock_is_written_as_it_always_was(tmp_path: Path) -> None:
+    digest = "sha256:" + "d" * 64
+    manifest = {"platform": "linux/arm64", "digest": digest, "config": digest, "size_bytes": 1}
+    image = {"digest": digest, "platforms": ["linux/arm64"], "manifests": [manifest]}
+    lockfile.Lock().with_image("a/b:v1", image).with_model("a/b", "main", entry("config.json")).save(tmp_path)
+    text = (tmp_path / "spark.lock").read_text()
+    assert f"    - {{platform: linux/arm64, digest: {digest}, config: {digest}, size_bytes: 1}}\n" in text
+    assert f"    - {{path: config.json, size_bytes: 1, sha256: null, blob_id: {'b' * 40}}}\n" in text
+    assert max(map(len, text.splitlines())) < 250
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("path: two", 'path: "../../.ssh/authorized_keys"', "'../../.ssh/authorized_keys' leaves its folder"),
+        ("path: two", "path: /etc/cron.d/x", "leaves its folder"),
+        ("path: two", 'path: "a\\\\b"', "has a backslash"),
+        ("path: two", 'path: "a\\e]52;c;aGk="', r"'a\x1b]52;c;aGk=' has a control character"),
+        ("path: two", 'path: "\\ud800"', ""),
+        ("path: two", "path: .before/x", "keep their own"),
+        ("path: two", "path: 7", "valid string"),
+        ("path: two", "path: one", "the file 'one' twice"),
+        ("path: two", "path: one/x", "'one' as a file and as a folder"),
+        ("size_bytes: 1", "size_bytes: -1", "not -1"),
+        ("size_bytes: 1", "size_bytes: 100000000000000000000", "out of range"),
+        ("size_bytes: 1", "size_bytes: 1.0", "integer"),
+        ("sha256: null", "sha256: ../x", "sha256"),
+        (f"blob_id: {'b' * 40}", "blob_id: null", "neither sha256 nor blob_id"),
+        (KEY, "../../x@main", "is not a model's name on the hub"),
+        (KEY, "a/b/c@main", "is not a model's name on the hub"),
+        (KEY, "a/b@-x", "is not a branch, tag or commit"),
+        (KEY, "a/b", "has no revision"),
+        (KEY, '"a/b@x\\e[2J"', r"x\x1b[2J"),
+    ],
+)
+def test_what_leads_elsewhere_is_refused_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", entry("one", "two")).save(tmp_path)
+    text = (tmp_path / "spark.lock").read_text()
+    (tmp_path / "spark.lock").write_text(text.replace(old, new, 1))
+    with pytest.raises(Refused) as caught:
+        lockfile.load(tmp_path)
+    assert caught.value.exit is Exit.REFUSED
+    assert said in str(caught.value) and str(caught.value).isprintable()
+    assert "spark.lock:" in caught.value.where
+
+
+def test_more_files_than_any_model_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="20000"):
+        lockfile.Lock().with_model("a/b", "main", entry(*(f"f{n}" for n in range(20_001))))
+
+
+@pytest.mark.parametrize("answer", [{}, {"commit": "x", "files": []}, entry("../x"), entry("a", size_bytes="1")])
+def test_an_answer_of_a_host_that_is_no_entry_is_a_sentence_with_its_name(answer: dict[str, Any]) -> None:
+    with pytest.raises(Refused) as caught:
+        lockfile.Lock().with_model("a/b", "main", answer)
+    assert caught.value.where.startswith("a/b@main")
+
+
+@pytest.mark.parametrize("model_id", ["../x/y", "a/b/c", '"a/b\\e[2J"'])
+def test_a_recipe_names_a_model_of_a_hub(tmp_path: Path, model_id: str) -> None:
+    from sparkwright.project.documents.checked import check
+    from sparkwright.project.recipe.models import RecipeFile
+
+    text = f"image: a:1\nmodel:\n  id: {model_id}\n  dir: ~/m\n  mount: /m\ncontainer:\n  name: ab\n"
+    with pytest.raises(Refused, match=r"r.yml:3: .*is not a model's name on the hub") as caught:
+        check(RecipeFile, document.parse(text, Path("r.yml")))
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        None,
+        "http://127.0.0.1:1",
+        ["http://127.0.0.1:1"] * 65,
+        ["file:///etc/passwd"],
+        ["http://169.254.169.254:80/latest"],
+        ["http://127.0.0.1:80@evil:1"],
+        [7],
+    ],
+)
+def test_where_a_peer_hands_out_is_an_address_and_nothing_else(urls: object) -> None:
+    assert peers.addresses({"urls": ["http://10.0.0.2:4711"]}, "spark1") == ["http://10.0.0.2:4711"]
+    with pytest.raises(Failed):
+        peers.addresses({"urls": urls}, "spark1")

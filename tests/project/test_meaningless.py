@@ -1,0 +1,185 @@
+"""What in an inventory means nothing, or two things, is refused with its line and the nearest right name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.app.templates import rendered
+from sparkwright.errors import Exit, Refused
+from sparkwright.project import playbook, recipe, starter
+from sparkwright.project.inventory import glance
+from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.protocol.plan import Plan
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    starter.lay(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(project: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (project / name).write_text(text)
+
+
+GROUPS = "all: {}\nlab: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (
+            {"hosts/spark1.yml": "groups: [labb]\n"},
+            "hosts/spark1.yml:1: no other file knows the group `labb`. Did you mean `lab`? "
+            "A new one has an entry in hosts/groups.yml: `labb: {}`.",
+        ),
+        (
+            {"hosts/groups.yml": "lab:\n  hosts:\n    - spark1\n    - sparc2\n"},
+            "hosts/groups.yml:4: `lab.hosts`: no host is called 'sparc2'. Did you mean `spark1`?",
+        ),
+        (
+            {"hosts/lab.yml": "address: x\n"},
+            "hosts/lab.yml:1: the host has the name of a group (hosts/groups.yml:",
+        ),
+        ({"hosts/all.yml": "address: x\n"}, "hosts/all.yml:1: a host can't be called `all`: that means every host."),
+        ({"hosts/a,b.yml": "address: x\n"}, "hosts/a,b.yml:1: no pattern can name this host"),
+        ({"hosts/groups.yml": GROUPS + "'!gpu': {}\n"}, "hosts/groups.yml:3: no pattern can name the group `!gpu`"),
+        ({"hosts/groups.yml": "lab: {}\nall: {hosts: [spark1]}\n"}, "hosts/groups.yml:2: `all` is every host"),
+        ({"hosts/spark2.yaml": "address: x\n"}, "hosts/spark2.yaml: this file is not read: its name must end in .yml."),
+        ({"hosts/groups.yaml": GROUPS}, "hosts/groups.yaml: this file is not read"),
+        (
+            {"hosts/groups.yml": "- lab\n"},
+            "hosts/groups.yml:1: groups.yml must be a mapping of groups by name, got a list. Write `lab: {hosts: [spark1]}`.",
+        ),
+        (
+            {"hosts/groups.yml": "all: {}\nlab: [spark1]\n"},
+            "hosts/groups.yml:2: the group `lab` must be a mapping, got a list. Write its members as `hosts: [spark1]`",
+        ),
+        (
+            {"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    reserve_gb: 4\n"},
+            "hosts/groups.yml:4: `vars.reserve_gb`: no playbook and no template reads it. Did you mean `reserve_gib`?",
+        ),
+        ({"hosts/spark1.yml": "vars:\n  Drain_S: 1\n"}, "hosts/spark1.yml:2: `vars.Drain_S`: no playbook"),
+        (
+            {"hosts/spark1.yml": "vars:\n  rollback: flase\n"},
+            "hosts/spark1.yml:2: `vars.rollback` must be true or false.",
+        ),
+        (
+            {"hosts/groups.yml": "all: {}\nlab:\n  model_from: sparc1\n"},
+            "hosts/groups.yml:3: `model_from`: no host is called 'sparc1'. Did you mean `spark1`?",
+        ),
+    ],
+)
+def test_what_means_nothing_is_refused(project: Path, files: dict[str, str], said: str) -> None:
+    write(project, files)
+    with pytest.raises(Refused) as caught:
+        Inventory.load(project)
+    assert said in str(caught.value)
+    assert caught.value.exit is Exit.REFUSED
+    assert isinstance(glance.hosts(project, "spark1"), list)  # whoever only glances leaves the sentence to the check
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"hosts/spark2.yml": "groups: [rack]\n", "hosts/spark1.yml": "groups: [rack]\n"},  # a group of several hosts
+        {"hosts/groups.yml": GROUPS + "rack: {}\n", "hosts/spark1.yml": "groups: [rack]\n"},
+        {"hosts/spark1.yml": "groups: [all]\n"},
+        {"hosts/.#spark1.yml": "an editor's lock", "hosts/.spark2.yaml": ""},
+        {"hosts/spark1.yml": "vars: {drain: 1}\n", "templates/own.j2": "wait {{ drain }}"},
+        {"hosts/spark1.yml": "vars: {drain: 1, drain_s: '{{ drain }}'}\n"},
+        {"hosts/spark1.yml": "vars: {rollback: '{{ host.name != \"spark1\" }}', mine: [1]}\n"},
+    ],
+)
+def test_what_means_something_is_taken(project: Path, files: dict[str, str]) -> None:
+    write(project, files)
+    assert "spark1" in Inventory.load(project).names()
+    assert not any(name.startswith(".") for name in Inventory.load(project).names())
+
+
+def test_a_group_called_all_does_not_win_over_the_others(project: Path) -> None:
+    write(project, {"hosts/groups.yml": "all: {vars: {ollama: leave}}\nlab: {vars: {ollama: stop}}\n"})
+    write(project, {"hosts/spark1.yml": "groups: [lab, all]\n"})
+    assert Inventory.load(project).hosts["spark1"].vars["ollama"] == "stop"
+
+
+def compiled(project: Path, name: str = "spark1") -> Plan:
+    """The plan of a deploy, as far as files decide it."""
+    host = Inventory.load(project).hosts[name]
+    wanted = recipe.load(project, host.recipe or "")
+    image = {"digest": f"sha256:{'0' * 64}", "manifests": []}
+    model: dict[str, object] = {"commit": "0" * 40, "files": []}
+    names = recipe.scope(host, "ops", wanted, {"image": image, "model": model})
+    play = playbook.load(project / "playbooks/deploy.yml").plays[0]
+    given = playbook.Options(check=True, diff=False)
+    return playbook.compile(play, host, names, given, run_id="x", project=project)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (
+            {"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    reserve_gib: lots\n"},
+            "hosts/groups.yml:4: `vars.reserve_gib`, read at playbooks/deploy.yml:",
+        ),
+        (
+            {"hosts/groups.yml": "all: {}\nlab:\n  vars:\n    ollama: unlod\n"},
+            "hosts/groups.yml:4: `vars.ollama`, read at playbooks/deploy.yml:",
+        ),
+        (
+            {"hosts/spark1.yml": "groups: [lab]\nrecipe: qwen3.5-35b\nvars:\n  drain_s: '{{ drian_s }}'\n"},
+            "hosts/spark1.yml:4: unknown variable `drian_s`.",
+        ),
+        (
+            {"hosts/spark1.yml": "recipe: qwen3.5-35b\nvars:\n  drain_s: '{{ 1 / 0 }}'\n"},
+            "hosts/spark1.yml:3: division by zero",
+        ),
+        (
+            {"hosts/spark1.yml": "recipe: qwen3.5-35b\nvars:\n  drain_s: '{{ 1 +'\n"},
+            "hosts/spark1.yml:3: vars.drain_s: bad expression",
+        ),
+        (
+            {"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    a: '{{ b }}'\n    b: '{{ a }}'\n"},
+            "hosts/groups.yml:4: variables refer to each other",
+        ),
+        (
+            {"templates/docker-run.sh.j2": "#!/bin/sh\n\n{{ container.name }} {{ contaner }}\n"},
+            "templates/docker-run.sh.j2:3: unknown variable `contaner`. Did you mean `container`?",
+        ),
+        (
+            {"templates/docker-run.sh.j2": "#!/bin/sh\n{{ container.nam.x }}\n"},
+            "templates/docker-run.sh.j2:2: 'dict object' has no attribute 'nam' in '{{ container.nam.x }}'.",
+        ),
+        (
+            {"templates/docker-run.sh.j2": "#!/bin/sh\n{% if container %}\n{{ host.name | nofilter }}\n{% endif %}\n"},
+            "templates/docker-run.sh.j2:3: No filter named 'nofilter' found in '{{ host.name | nofilter }}'.",
+        ),
+    ],
+)
+def test_a_mistake_is_blamed_on_the_line_where_it_was_written(project: Path, files: dict[str, str], said: str) -> None:
+    compiled(project)
+    write(project, files)
+    with pytest.raises(Refused) as caught:
+        compiled(project)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["docker-run.sh.j2", "client.j2"])
+def test_a_template_that_a_command_renders_is_blamed_by_its_line_too(project: Path, name: str) -> None:
+    write(project, {f"templates/{name}": "one\ntwo\n{{ three }}\n"})
+    with pytest.raises(Refused, match=f"templates/{name}:3: 'three' is undefined"):
+        rendered(project, name, {})
+
+
+def test_other_files_that_are_not_read_and_a_recipe_that_is_not_there(project: Path) -> None:
+    write(project, {"recipes/mine.yaml": "", "hosts/spark1.yml": "groups: [lab]\nrecipe: qwen3.5-35\n"})
+    host = Inventory.load(project).hosts["spark1"]
+    assert host.set_at["recipe"] == "hosts/spark1.yml:2"
+    with pytest.raises(Refused, match=r"recipes/mine.yaml: this file is not read"):
+        recipe.load(project, "mine")
+    with pytest.raises(Refused, match=r"recipes/mine.yaml: this file is not read"):
+        recipe.names(project)

@@ -1,0 +1,124 @@
+"""What a host sends becomes events of known kinds, bounded and visible; nothing it sends is an exception."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from sparkwright.protocol.events import LINE_BYTES, PART_CHARACTERS, Event, event, lines
+from sparkwright.protocol.received import WHOLE_CHARACTERS, Received, read
+
+
+def received(*pieces: bytes) -> list[Event]:
+    one = Received()
+    return [*(found for piece in pieces for found in one.feed(piece)), *one.end()]
+
+
+def note(**fields: Any) -> bytes:
+    return json.dumps({"event": "note", "time": 5.0, "text": "x", **fields}).encode() + b"\n"
+
+
+def test_an_event_longer_than_a_line_arrives_whole() -> None:
+    text = 'quotes ", backslashes \\, ünïcode 💡 \x9b and \x1b\n' * 100_000
+    wire = list(lines(event("note", task="", text=text)))
+    assert len(wire) > 1
+    assert max(map(len, wire)) <= LINE_BYTES
+    (one,) = received(*wire)
+    assert one["text"].startswith('quotes ", backslashes \\, ünïcode 💡 \\x9b and \\x1b\nquotes')
+
+
+def test_an_event_that_fits_is_one_line() -> None:
+    assert len(list(lines(event("note", task="", text="x" * 900_000)))) == 1
+
+
+def test_half_a_surrogate_pair_of_a_file_name_travels() -> None:
+    (one,) = received(*lines(event("note", task="", text="a\udcffb")))
+    assert one["text"] == "a\\udcffb"
+
+
+@pytest.mark.parametrize(
+    "parts", [[(1, 3), (3, 3)], [(2, 2)], [(1, 2), (1, 2), (3, 3)], [(0, 0)], [(1, 1), (1, 1)]], ids=str
+)
+def test_parts_out_of_turn_are_no_event(parts: list[tuple[int, int]]) -> None:
+    piece = note().decode()[:20]
+    wire = [json.dumps({"event": "part", "n": n, "of": of, "text": piece}).encode() + b"\n" for n, of in parts]
+    assert {one["event"] for one in received(*wire)} <= {"raw"}
+
+
+def test_parts_without_an_end_are_not_kept() -> None:
+    one = Received()
+    piece = "x" * PART_CHARACTERS
+    tracemalloc.start()
+    for n in range(1, 600):
+        list(one.feed(json.dumps({"event": "part", "n": n, "of": 10**6, "text": piece}).encode() + b"\n"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * WHOLE_CHARACTERS
+
+
+def test_a_line_is_cut_wherever_the_pieces_end() -> None:
+    long = b"A" * (3 * LINE_BYTES)
+    for size in (1000, 65536, len(long) + 7):
+        wire = long + b"\n" + note()
+        first, last = received(*(wire[at : at + size] for at in range(0, len(wire), size)))
+        assert f"and {2 * LINE_BYTES} bytes more" in first["text"]
+        assert last["text"] == "x"
+
+
+def test_texts_and_keys_are_visible_however_deep() -> None:
+    found = read(
+        json.dumps(
+            {"event": "task_finished", "task": "t", "name": "a\nb", "module": "m", "status": "ok",
+             "data": {"\x1b]0;": ["\x9b2J", {"\u202e": "\x00"}]}}
+        ).encode()
+    )  # fmt: skip
+    assert found["data"] == {"\\x1b]0;": ["\\x9b2J", {"\\u202e": "\\x00"}]}
+    assert found["name"] == "a\\nb"
+
+
+@pytest.mark.parametrize("moment", [1e300, -1, "now", None, [], True, 10**30])
+def test_a_time_that_no_calendar_shows_is_this_machines(moment: object) -> None:
+    before = time.time()
+    found = read(note(time=moment))
+    assert before - 1 <= found["time"] <= time.time() + 1
+    assert time.localtime(found["time"])
+
+
+def test_a_time_that_a_calendar_shows_is_the_hosts() -> None:
+    assert read(note())["time"] == 5.0
+
+
+@pytest.mark.parametrize("figure", ["1e999", "-1e999", "NaN", "1e300", "9" * 400])
+def test_a_number_out_of_range_is_not_known(figure: str) -> None:
+    line = b'{"event": "serving", "serving": true, "tok_per_s": %s}' % figure.encode()
+    assert read(line)["tok_per_s"] is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"event": "serving", "serving": true, "x": ' + b"9" * 5000 + b"}",
+        b'{"event": "serving", "serving": true, "x": ' + b"[" * 40 + b"]" * 40 + b"}",
+        b'{"event": "serving", "serving": true, "x": ' + b"[" * 200_000,
+        b'{"event": "serving", "serving": "yes"}',
+        b'{"event": "serving"}',
+        b'{"event": "nothing we know"}',
+        b'{"event": ["serving"]}',
+        b'["event"]',
+        b"\xff\xfe{",
+    ],
+    ids=lambda line: line[:60],
+)
+def test_a_malformed_event_is_raw(line: bytes) -> None:
+    found = read(line)
+    assert found["event"] == "raw"
+    assert found["text"]
+
+
+def test_a_malformed_event_says_what_is_wrong_with_it() -> None:
+    assert read(b'{"event": "serving", "serving": "yes"}')["text"].endswith("(serving.serving is not true or false)")
+    assert read(b'{"event": "serving"}')["text"].endswith("(serving has no serving)")
