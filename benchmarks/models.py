@@ -96,11 +96,11 @@ with ThreadPoolExecutor(1 if os.environ.get("HF_HUB_ENABLE_HF_TRANSFER") == "1" 
 OURS = """
 import json, resource, sys, time
 from pathlib import Path
-from sparkwright.modules.hf_model import HfModel
+from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.host.models.transfer import Transfer
-from sparkwright.runner.context import RunContext
+from sparkwright.host.runs.context import RunContext
 came, prove = [], Transfer._prove
 Transfer._prove = lambda self, file: (came.append(time.perf_counter()), prove(self, file))[1]
 home, url, mode, files = Path(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(Path(sys.argv[4]).read_text())

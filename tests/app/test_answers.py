@@ -63,7 +63,7 @@ def test_what_look_image_says_is_taken_as_it_is(answer: dict[str, Any]) -> None:
     ],
 )
 def test_what_is_no_answer_is_a_sentence_with_the_host(answer: dict[str, Any], field: str, value: Any) -> None:
-    with pytest.raises(Failed, match=f"its answer can't be used: look_image.{field}") as error:
+    with pytest.raises(Failed, match=f"its answer can't be used: inspect_image.{field}") as error:
         answers.checked("inspect_image", {**answer, field: value}, host="spark1")
     assert error.value.where == "spark1"
 

@@ -93,7 +93,7 @@ def killed_midway(context: RecordingContext, hub: LoopbackHub, mode: str) -> Non
 import json, sys
 from pathlib import Path
 from tests.modules.context import RecordingContext
-from sparkwright.modules.hf_model import HfModel
+from sparkwright.modules.model.hf_model import HfModel
 HfModel().run(HfModel.Args(**json.loads(sys.stdin.read())), RecordingContext(Path({str(context.machine.home)!r}), hub_url={hub.url!r}))
 """
     given = {"id": MODEL, "commit": COMMIT, "files": hub.locked(), "dir": "~/m", "transfer": mode}

@@ -77,9 +77,9 @@ def test_groups_that_are_wrong_wait_for_the_check(project: Path) -> None:
 
 def test_connecting_begins_before_what_checks_is_imported(project: Path) -> None:
     program = (
-        "import sys; from sparkwright.cli import hosts\n"
-        "hosts.open_link = lambda host, need: print(host.name, host.port, 'pydantic' in sys.modules) or sys.exit(0)\n"
-        "hosts.reach('spark1', 'plan')"
+        "import sys; from sparkwright.app import connect\n"
+        "connect.open_link = lambda host, need: print(host.name, host.port, 'pydantic' in sys.modules) or sys.exit(0)\n"
+        "connect.reach('spark1', 'plan')"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, cwd=project, text=True, timeout=60, check=False

@@ -28,7 +28,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from sparkwright.host.state import StateFolder
-from sparkwright.runner import lock
+from sparkwright.host.runs import lock
 with lock.held(StateFolder(Path(sys.argv[1])), lock.Owner("deploy", "carol@x", "run-c", 7, 1.0), host="spark1"):
     print("held", flush=True)
     sys.stdin.read()
