@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.modules.server.crash_loop import Sample, verdict
+from sparkwright.host.containers.crash_loop import Sample, verdict
 
 NOW_S = 100_000.0
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.engine import Engine
 from tests.remote.sshd import free_port
 from tests.sandbox.serve_help import HELP
@@ -32,6 +33,7 @@ class Server:
         ready = threading.Event()
         self.engine = Engine(
             [NAME, "--enforce-eager", "--max-model-len", "4096", *words],
+            api=VllmApi,
             version="0.32.0",
             log=lambda line: ready.set() if "startup complete" in line else None,
             folder_of=lambda _: folder,

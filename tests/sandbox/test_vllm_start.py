@@ -14,6 +14,7 @@ import pytest
 from sparkwright.engines.vllm.logs import logs
 from sparkwright.sandbox import hub
 from sparkwright.sandbox.vllm import startup
+from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.engine import Engine
 from tests.remote.sshd import free_port
 from tests.sandbox.serve_help import HELP
@@ -51,7 +52,7 @@ def start(
             engine.stop()
 
     listen = ("127.0.0.1", free_port())
-    engine = Engine(words, version=version, log=log, folder_of=lambda _: folder, listen=listen)
+    engine = Engine(words, api=VllmApi, version=version, log=log, folder_of=lambda _: folder, listen=listen)
     code = engine.run()
     return "\n".join(lines), code
 
@@ -114,7 +115,9 @@ def test_a_taken_port_is_a_death_before_the_model_is_looked_at(tmp_path: Path, m
         other.listen()
         lines: list[str] = []
         port = other.getsockname()[1]
-        engine = Engine(["/m"], version=NOW, log=lines.append, folder_of=lambda _: tmp_path, listen=("127.0.0.1", port))
+        engine = Engine(
+            ["/m"], api=VllmApi, version=NOW, log=lines.append, folder_of=lambda _: tmp_path, listen=("127.0.0.1", port)
+        )
         assert engine.run() == 1
     assert lines[-1] == "OSError: [Errno 98] Address already in use"
     real = (DATA / "err-port-in-use/server.log").read_text()

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans.planning import Planner, new_run_id
+from sparkwright.app.plans.planning import Planner
 from sparkwright.app.presenters import Shown
 from sparkwright.app.rollout import Asked, Trip
 from sparkwright.console.out import say
-from sparkwright.errors import Exit, Failed, Inconclusive, Refused
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.errors import Inconclusive, Refused
+from sparkwright.fleet.fleet import Member
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
-from sparkwright.protocol.plan import Plan, Task
+from sparkwright.protocol.plan import Plan, Task, new_run_id
 
 #: how long --wait waits: longer than any deploy takes
 WAIT_S = 4 * 3600.0
@@ -104,36 +104,6 @@ def tasks(
     return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
 
 
-def look(
-    fleet: Fleet,
-    member: Member,
-    module: str,
-    args: dict[str, Any],
-    *,
-    check: bool = False,
-    exclusive: bool = False,
-    become: bool = False,
-) -> dict[str, Any]:
-    """Run one module and return what it found. Raises Failed with the host's words and exit code.
-
-    check: it only looks. exclusive: it holds the host's lock, as a deploy does. become: as root.
-    """
-    task = Task(id=module, name=module.replace("_", " "), module=module, args=args, become=become)
-    plan = Plan(
-        run_id=new_run_id(), host=member.host.name, play="Look", steps=(task,), check=check, exclusive=exclusive
-    )
-    events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
-    done = next((one for one in events if one["event"] == "task_finished" and one["status"] in ("ok", "changed")), None)
-    if done is None:
-        recap = next((one for one in events if one["event"] == "recap"), None)
-        error = Failed(recap["msg"] if recap else "the host gave no answer.")
-        error.exit = Exit(recap["exit"]) if recap else Exit.FAILED
-        raise error
-    from sparkwright.app.questions import answers  # a deploy with nothing to do asks no module
-
-    return answers.checked(module, done["data"], host=member.host.name)
-
-
 def list_tasks(book: str, given: playbook.Options) -> int:
     """Print the tasks of a playbook, with their tags, after --tags and --skip-tags. Touches no host."""
     for line in playbook.list_tasks(playbook.load(Project.here().playbook(book)), given):
@@ -144,7 +114,7 @@ def list_tasks(book: str, given: playbook.Options) -> int:
 def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll) -> None:
     here = {host.name for host in chosen.inventory.match(play.hosts)}
     hosts = [member.host for member in chosen.fleet.members if member.host.name in here]
-    planner = Planner(chosen, play, given, shown)
+    planner = Planner(chosen, play, given, shown.serves)
     try:
         chosen.fleet.play(play, hosts, planner.plan, roll, planner.look)
     finally:

@@ -36,8 +36,9 @@ def prune(
     debug: bool = False,
 ) -> int:
     """Show which images of a host nothing needs and what removing them frees, ask, and remove them."""
-    from sparkwright.app import session
+
     from sparkwright.app.connect import reach
+    from sparkwright.app.questions.one_module import ask_module
 
     chosen = reach(host)
     codes: list[int] = []
@@ -45,14 +46,14 @@ def prune(
         for member in chosen.fleet.members:
             try:
                 args = _prune_args(chosen, member, everything=all)
-                found = session.look(chosen.fleet, member, "prune_images", args, check=True)
+                found = ask_module(chosen.fleet, member, "prune_images", args, check=True)
                 going = [row for row in found["images"] if not row["kept"]]
                 if not json:
                     _show(member.host.name, found)
                 freed = None
                 if going and not check and agreed(f"Remove these from {member.host.name}?", yes=yes):
                     only = {**args, "only": [row["id"] for row in going]}
-                    freed = session.look(chosen.fleet, member, "prune_images", only, exclusive=True)["freed_bytes"]
+                    freed = ask_module(chosen.fleet, member, "prune_images", only, exclusive=True)["freed_bytes"]
                 codes.append(int(Exit.CHANGES if going and freed is None else Exit.OK))
                 if json:
                     say_json({"host": member.host.name, "images": found["images"], "freed_bytes": freed})

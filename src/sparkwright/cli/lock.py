@@ -11,9 +11,11 @@ from typing import Any
 from invoke.tasks import task
 
 from sparkwright.app.outcome import reporting, worst
+from sparkwright.app.plans import recipes
 from sparkwright.app.prompts import agreed
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.protocol.plan import new_run_id
 
 HELP = {
     "host": "for the recipes of these hosts; they ask the registry and the hub",
@@ -101,7 +103,6 @@ def lock(
 
 def _entries(chosen: Any) -> Iterator[Pinned]:
     """What the recipes of the chosen hosts pin, each once, asked through the first host that serves it."""
-    from sparkwright.app.plans import planning
     from sparkwright.app.plans.pinning import lock_folder
     from sparkwright.project.lock import lockfile
 
@@ -110,7 +111,7 @@ def _entries(chosen: Any) -> Iterator[Pinned]:
     for member in chosen.fleet.members:
         if not member.host.recipe:
             continue
-        wanted = planning.recipe_of(chosen.project, member.host)
+        wanted = recipes.recipe_of(chosen.project, member.host)
         member.secrets = chosen.inventory.secrets(member.host)
         folder = lock_folder(chosen.project, member.host)
         known = locks.setdefault(folder, lockfile.load(folder))
@@ -139,7 +140,6 @@ def _named(entries: list[Pinned], name: str) -> list[Pinned]:
 
 def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
     """Fill in what upstream says, host by host in parallel; an entry that can't be asked keeps its error."""
-    from sparkwright.app.plans import planning
     from sparkwright.app.plans.pinning import ask, image_task, model_task
     from sparkwright.app.stores import lock_diff
     from sparkwright.fleet.fleet import broke
@@ -154,7 +154,7 @@ def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
                 else model_task(one.wanted)
             )
             try:
-                said = ask(chosen.fleet, member, [about], planning.new_run_id() + f"-{entries.index(one)}")[one.kind]
+                said = ask(chosen.fleet, member, [about], new_run_id() + f"-{entries.index(one)}")[one.kind]
                 entry = lockfile.image_entry if one.kind == "image" else lockfile.model_entry
                 one.new = {**entry(one.key, said), "gone": said.get("gone")}
             except Exception as error:  # a full disk, a folder that is read-only

@@ -25,7 +25,7 @@ from sparkwright.console.out import say, say_json
 def render(context: object, host: str = "", recipe: str = "", json: bool = False, debug: bool = False) -> int:
     """Print the docker run command of a host's recipe, as a script that works by hand."""
     from sparkwright.app.connect import choose
-    from sparkwright.app.plans.planning import docker_run_script
+    from sparkwright.app.plans.recipes import docker_run_script
 
     chosen = choose(host)
     script = docker_run_script(chosen.hosts[0], chosen.project, recipe)

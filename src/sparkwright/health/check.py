@@ -18,10 +18,10 @@ from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
 from sparkwright.host import evidence
+from sparkwright.host.containers import crash_loop
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history
 from sparkwright.host.runs import lock
-from sparkwright.modules.server import crash_loop
 from sparkwright.trust.redact import Redactor
 
 DOCKER_S = 20  # an engine that does not answer a check within this time does not answer

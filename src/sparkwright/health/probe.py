@@ -15,12 +15,11 @@ from sparkwright.health.live import container_of, ready_since, serves_of
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence, http_probe, server_key
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, crash_loop
 from sparkwright.host.containers.container_options import port_bindings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.measure import gpu
-from sparkwright.modules.server import crash_loop
 
 AGAIN_S = 0.5  # between the two looks at counters, and at a suspicious GPU
 HEALTH_S = 5.0

@@ -1,23 +1,20 @@
 """Jinja2 as a playbook uses it: sandboxed, undefined names are errors, a lone "{{ x }}" keeps its type.
 
 Both sides use it: the laptop for what depends on files alone, the host for facts and registered results.
-Jinja2 itself is imported when the first expression is met: many a plan holds none.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sparkwright.protocol import expression_cost, plain
+from sparkwright.protocol import expression_cost, jinja
+from sparkwright.protocol.jinja import truth
 
 #: of a text, in a sentence about it
 SHOWN_CHARS = 300
-#: a text that is nothing but one expression, told without parsing it
-LONE = re.compile(r"\{\{([^{}]*)\}\}")
 #: characters of an expression that a sentence about it repeats
 SHOWN = 200
 
@@ -44,14 +41,6 @@ def is_open(value: Any) -> bool:
 @functools.lru_cache(maxsize=1024)
 def names_in(text: str) -> frozenset[str]:
     """The names a template string asks for. Raises ExpressionError on bad syntax."""
-    lone = LONE.fullmatch(text)
-    try:
-        if lone:
-            return plain.names(lone[1])
-    except plain.NotPlain:
-        pass
-    from sparkwright.protocol import jinja
-
     try:
         return jinja.names_in(text)
     except Exception as error:  # its parser and Python's have their own for what is nested too deeply
@@ -63,8 +52,6 @@ def names_in(text: str) -> frozenset[str]:
 
 def line_of_name(text: str, name: str) -> int:
     """The line, from 1, of a text in which a name is first asked for; 0 when it can't be told."""
-    from sparkwright.protocol import jinja
-
     return jinja.line_of_name(text, name)
 
 
@@ -100,12 +87,6 @@ def render(value: Any, names: Mapping[str, Any]) -> Any:
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
     """The value of a bare expression, as in `when: image.changed`. Raises as `render` does."""
     with _sentences(expression):
-        try:
-            return plain.value(expression, names)
-        except plain.NotPlain:
-            pass
-        from sparkwright.protocol import jinja
-
         return jinja.evaluated(expression, names)
 
 
@@ -114,21 +95,8 @@ def holds(conditions: Iterable[str], names: Mapping[str, Any]) -> bool:
     return all(truth(evaluate(condition, names)) for condition in conditions)
 
 
-def truth(value: Any) -> bool:
-    """What a value means as a condition: the words that YAML and Ansible take for true are true, other texts are not."""
-    return value.strip().lower() in ("1", "true", "yes", "on") if isinstance(value, str) else bool(value)
-
-
 def _render_text(text: str, names: Mapping[str, Any]) -> Any:
     with _sentences(text):
-        lone = LONE.fullmatch(text)
-        try:
-            if lone:
-                return plain.value(lone[1], names)
-        except plain.NotPlain:
-            pass
-        from sparkwright.protocol import jinja
-
         expression = jinja.lone_expression(text)
         return jinja.rendered(text, names) if expression is None else jinja.evaluated(expression, names)
 
@@ -139,8 +107,6 @@ def _sentences(text: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from sparkwright.protocol import jinja
-
         kind = UnknownName if isinstance(error, jinja.UndefinedError) else ExpressionError
         line = jinja.line_of(error)
         refused = kind(f"{_reason(error)} in {_shown(text, line)}")

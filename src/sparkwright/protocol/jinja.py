@@ -13,14 +13,18 @@ from jinja2.exceptions import TemplateSyntaxError, UndefinedError
 
 from sparkwright import shell
 from sparkwright.protocol import expression_cost
-from sparkwright.protocol.expressions import truth
 from sparkwright.protocol.jinja_limits import Limited, begin
 from sparkwright.trust.visible import one_line
 
-__all__ = ["UndefinedError", "evaluated", "line_of", "line_of_name", "lone_expression", "names_in", "rendered"]
+__all__ = ["UndefinedError", "evaluated", "line_of", "line_of_name", "lone_expression", "names_in", "rendered", "truth"]
 
 #: in the frames that Jinja2 lays into a traceback, whose lines are those of the text
 RAISED = "__jinja_exception__"
+
+
+def truth(value: Any) -> bool:
+    """What a value means as a condition: the words that YAML and Ansible take for true are true, other texts are not."""
+    return value.strip().lower() in ("1", "true", "yes", "on") if isinstance(value, str) else bool(value)
 
 
 def _environment() -> Limited:

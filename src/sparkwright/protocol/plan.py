@@ -6,6 +6,8 @@ and registered results. The runner evaluates them when the task's turn comes. No
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -210,3 +212,8 @@ _IS: dict[str, Callable[[Any], bool]] = {
     "tuple[Step, ...]": _is_list,
     "tuple[Task, ...]": _is_list,
 }
+
+
+def new_run_id() -> str:
+    """An id for a run, sortable by time."""
+    return time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(4)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkwright.doctor.diagnosis.answer import Asked, diagnose
+from sparkwright.doctor.diagnosis.answer import diagnose
+from sparkwright.doctor.diagnosis.asked import Asked
 from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Refused
 from sparkwright.health.check import DOCKER_S

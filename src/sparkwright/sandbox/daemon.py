@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sparkwright.sandbox import squatter, system
 from sparkwright.sandbox.docker.containers import Containers, World
-from sparkwright.sandbox.docker.docker_api import DockerApi
+from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
 from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.faults import AT_START
 from sparkwright.sandbox.hub import Hub, HubApi
@@ -103,7 +103,7 @@ class Spark:
         """Bring everything up, say where, and stay until the folder is gone."""
         alive = (self.folder / ALIVE).open("w")
         fcntl.flock(alive, fcntl.LOCK_EX)  # held as long as this process lives: no pid used again can lie about it
-        docker = UnixServer(self.folder / "docker.sock", DockerApi, self)
+        docker = UnixServer(self.folder / "docker.sock", DockerApi, DockerEngine(self.images, self.containers))
         ollama = Server(0, OllamaApi, self.ollama)
         hub = Server(0, HubApi, Hub(lambda: self.fault() == "half-model", lambda: self.fault() == "moved-model"))
         for service in (docker, ollama, hub):

@@ -12,9 +12,10 @@ from typing import Any
 from sparkwright.app import session
 from sparkwright.app.bench.experiment_folder import Collector, Place
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import planning
+from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import Pins, lock_folder
 from sparkwright.app.presenters import Shown
+from sparkwright.app.questions.one_module import ask_module
 from sparkwright.bench import arms as lab_arms
 from sparkwright.bench import play
 from sparkwright.bench.arms import Arm
@@ -27,7 +28,7 @@ from sparkwright.modules.proof.engine_config import judged
 from sparkwright.program import typed
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.protocol.plan import Plan
+from sparkwright.protocol.plan import Plan, new_run_id
 
 
 def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Results | None, int, Path]:
@@ -59,7 +60,7 @@ class _Bench:
         self.host = host
         self.root = chosen.project.root
         self.wait = wait
-        self.production = planning.recipe_of(chosen.project, host)
+        self.production = recipes.recipe_of(chosen.project, host)
         self.base = recipe.load(self.root, order.recipe) if order.recipe else self.production
         self.place = Place.of(self.root, order.name or f"{order.command}-{host.name}", again=order.again)
         self.collector: Collector | None = None
@@ -90,7 +91,7 @@ class _Bench:
 
     def plan_for(self, member: Member) -> Plan:
         """Everything that files, lock and host know, as one plan."""
-        run_id, fleet = planning.new_run_id(), self.chosen.fleet
+        run_id, fleet = new_run_id(), self.chosen.fleet
         member.secrets = self.chosen.inventory.secrets(member.host)
         pins = Pins(lock_folder(self.chosen.project, member.host), save=True)
         pinned = {"": pins.complete(fleet, member, self.production, run_id)}
@@ -105,7 +106,7 @@ class _Bench:
         path = self.place.folder / "play.yml"
         path.write_text(typed(play.text(tasks, member.host.name, experiment.name)))
         names = {
-            **recipe.scope(member.host, planning.user_of(member.host), self.production, pinned[""]),
+            **recipe.scope(member.host, recipes.user_of(member.host), self.production, pinned[""]),
             "arms": {arm.name: self._names(arm, pinned[arm.name]) for arm in arms},
             "arms_known": known,
             "loads": {cell.key: cell.load.to_json() for turn in experiment.turns for cell in turn.cells},
@@ -168,7 +169,7 @@ class _Bench:
         assert self.collector is not None
         configs = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
         asked = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
-        finished = session.look(self.chosen.fleet, member, "bench_cells", asked)["cells"]
+        finished = ask_module(self.chosen.fleet, member, "bench_cells", asked)["cells"]
         for key in experiment.keys:
             if key in finished:
                 self.collector.keep(finished[key])
@@ -191,7 +192,7 @@ class _Bench:
 
     def _names(self, arm: Arm, pinned: Mapping[str, Any]) -> dict[str, Any]:
         """What a play may say of an arm."""
-        scope = recipe.scope(self.host, planning.user_of(self.host), arm.recipe, pinned)
+        scope = recipe.scope(self.host, recipes.user_of(self.host), arm.recipe, pinned)
         engine = {**scope["engine"], "platform": arm.recipe.file.platform, "env": scope["container"]["env"]}
         return {
             "spec": scope["container"],

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sparkwright.app import session
+from sparkwright.app.questions.one_module import ask_module
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet, Member
 from sparkwright.project.inventory.host import Host
@@ -49,9 +49,7 @@ class Neighbours:
         member.secrets = {TOKEN: token}
         fleet = Fleet([member])
         try:
-            found = session.look(
-                fleet, member, "share_model", {**{key: model[key] for key in ABOUT}, "readers": readers}
-            )
+            found = ask_module(fleet, member, "share_model", {**{key: model[key] for key in ABOUT}, "readers": readers})
         except SparkwrightError as error:
             error.where = error.where or source
             raise
@@ -74,7 +72,7 @@ class Neighbours:
                 where=task.where,
                 fix="Use the recipe's and the lock's.",
             )
-        looked = session.look(fleet, member, "verify_model", {key: task.args[key] for key in ABOUT})
+        looked = ask_module(fleet, member, "verify_model", {key: task.args[key] for key in ABOUT})
         if not looked["wrong"] or check:
             return dataclasses.replace(task, args=here)
         token = new_token()

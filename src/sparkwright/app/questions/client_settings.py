@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.app import session
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import planning
+from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import lock_folder
 from sparkwright.app.questions import fan_out, served
+from sparkwright.app.questions.one_module import ask_module
 from sparkwright.app.templates import rendered
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.console.summary import Served
@@ -51,16 +51,16 @@ def show(chosen: Chosen, *, json: bool) -> list[int]:
 def asked(chosen: Chosen, member: Member) -> Served:
     """What a host serves now, as its running container and its server say. Raises Failed where none answers."""
     host = member.host
-    wanted = planning.recipe_of(chosen.project, host)
-    known = planning.entries(lockfile.load(lock_folder(chosen.project, host)), wanted)
-    names = recipe.scope(host, planning.user_of(host), wanted, known)
+    wanted = recipes.recipe_of(chosen.project, host)
+    known = recipes.entries(lockfile.load(lock_folder(chosen.project, host)), wanted)
+    names = recipe.scope(host, recipes.user_of(host), wanted, known)
     args = {"spec": names["container"], "base_url": names["base_url"], "recipe": wanted.name, "host": host.name}
-    now = served.read(served.Server, session.look(chosen.fleet, member, "inspect_server", args))
+    now = served.read(served.Server, ask_module(chosen.fleet, member, "inspect_server", args))
     models: dict[str, int | None] = now["models"]
     if not models:
         raise Failed("the server does not tell which models it serves.", where=host.name)
     model = wanted.served_name if wanted.served_name in models else next(iter(models))
-    url, reach = planning.address(host, now["port"], loopback=now["loopback"])
+    url, reach = recipes.address(host, now["port"], loopback=now["loopback"])
     key = (names["recipe"]["server_key"] or KEY_VARIABLE) if now["server_key"] else ""
     return Served(
         host=host.name,

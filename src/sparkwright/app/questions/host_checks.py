@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.app import session
 from sparkwright.app.connect import Chosen, choose
-from sparkwright.app.plans import planning
+from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid, tables
 from sparkwright.console.out import say, say_json
 from sparkwright.doctor.checks import clock
@@ -82,7 +82,7 @@ def look(chosen: Chosen) -> list[Seen]:
 
     def ask(member: Member) -> None:
         name = member.host.name
-        found = session.look(chosen.fleet, member, "doctor", _wanted(chosen, member.host))
+        found = ask_module(chosen.fleet, member, "doctor", _wanted(chosen, member.host))
         now_s = time.time()
         beside = clock.against(found["now_s"], now_s, found["user"])
         answers[name] = Seen(name, [*found["findings"], beside.to_json()], found["user"])
@@ -107,7 +107,7 @@ def _mend(pattern: str, seen: Sequence[Seen], wanted: Mapping[str, Sequence[str]
         for one in wanted[name]:
             args = {"name": one, "user": users[name]}
             try:
-                session.look(chosen.fleet, member, "fix", args, exclusive=True, become=True)
+                ask_module(chosen.fleet, member, "fix", args, exclusive=True, become=True)
             except SparkwrightError as error:
                 broken[name].append(str(error))
             else:
@@ -129,7 +129,7 @@ def _wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
     about = {"host": host.name, "ollama": str(known["ollama"]), "reserve_gib": float(known["reserve_gib"])}
     if not host.recipe:
         return about
-    wanted = planning.recipe_of(chosen.project, host)
+    wanted = recipes.recipe_of(chosen.project, host)
     entry = lockfile.load(lock_folder(chosen.project, host)).image(wanted.image)
     return {
         **about,

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkwright.app import session
 from sparkwright.app.connect import reach
-from sparkwright.app.plans import planning
+from sparkwright.app.plans import recipes
+from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid, state_table
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.engines.vllm.logs import log_text, logs
@@ -61,9 +61,9 @@ def of_hosts(pattern: str, tail: int) -> list[Found]:
     answers: dict[str, Mapping[str, Any]] = {}
 
     def ask(member: Member) -> None:
-        container = planning.recipe_of(chosen.project, member.host).file.container
+        container = recipes.recipe_of(chosen.project, member.host).file.container
         args = {"name": container.name, "tail": tail}
-        answers[member.host.name] = session.look(chosen.fleet, member, "engine_log", args)
+        answers[member.host.name] = ask_module(chosen.fleet, member, "engine_log", args)
 
     try:
         chosen.fleet.each(chosen.fleet.members, ask)

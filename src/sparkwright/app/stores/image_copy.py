@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkwright.app import session
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans import planning
+from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import words
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet, Member
@@ -59,14 +59,14 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
     Raises Refused before anything is sent when the source has no such image, or the target can't take it.
     """
     wanted = _wanted(chosen, target, image)
-    here = session.look(fleet, source, "inspect_image", wanted.to_json())
+    here = ask_module(fleet, source, "inspect_image", wanted.to_json())
     if not here["present"]:
         other = f", only another image under its name ({here['impostor'][7:19]})" if here["impostor"] else ""
         fix = "Deploy it there first, or name one with --image."
         raise Refused(f"{source.host.name} has no {wanted.ref}{other}.", fix=fix)
     if not Name.parse(wanted.ref).digest and here["digests"]:
         wanted = replace(wanted, ref=f"{wanted.ref}@{here['digests'][0]}")
-    there = session.look(fleet, target, "inspect_image", wanted.to_json())
+    there = ask_module(fleet, target, "inspect_image", wanted.to_json())
     if there["present"] and there["layers"] == here["layers"]:
         return f"{target.host.name}: has {wanted.ref} already."
     _refuse_what_cannot_be(wanted, here, there, source, target)
@@ -76,10 +76,10 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
         way = _some_way(fleet, source, target, here, there, incoming, packer)
     except BaseException:
         with suppress(SparkwrightError):  # what broke the copy is what has to be said
-            session.look(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
+            ask_module(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
         raise
     compared = {"layers": here["layers"], "platform": here["platform"], "before": there["names"]}
-    session.look(fleet, target, "adopt_image", {**wanted.to_json(), "incoming": incoming, **compared}, exclusive=True)
+    ask_module(fleet, target, "adopt_image", {**wanted.to_json(), "incoming": incoming, **compared}, exclusive=True)
     took = words.duration(time.monotonic() - started_s)
     size = words.size(here["size_bytes"])
     proof = "its content is the lock's" if wanted.ids else f"the lock can't prove it: as {source.host.name} has it"
@@ -107,7 +107,7 @@ def _some_way(
 
 def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
     if not image:
-        image = planning.recipe_of(chosen.project, target.host).image
+        image = recipes.recipe_of(chosen.project, target.host).image
     name = Name.given(image)
     entry = lockfile.load(lock_folder(chosen.project, target.host)).image(f"{name.repository}:{name.tag or 'latest'}")
     if entry is None or (name.digest and name.digest != entry["digest"]):
@@ -159,12 +159,12 @@ def _straight(
         "host_key": link.host_key(),
         "packer": packer,
     }
-    session.look(fleet, target, "copy_key", allowed)
+    ask_module(fleet, target, "copy_key", allowed)
     try:
         with _given(source, KEY, private):
-            sent = session.look(fleet, source, "send_image", args, exclusive=False)
+            sent = ask_module(fleet, source, "send_image", args, exclusive=False)
     finally:
-        session.look(fleet, target, "copy_key", {**allowed, "state": "absent"})
+        ask_module(fleet, target, "copy_key", {**allowed, "state": "absent"})
     return f"straight to {sent['address']}"
 
 

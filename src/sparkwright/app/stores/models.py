@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.app import session
 from sparkwright.app.connect import Chosen, choose
 from sparkwright.app.outcome import worst
-from sparkwright.app.plans import peers, planning
+from sparkwright.app.plans import peers, recipes
 from sparkwright.app.plans.pinning import lock_folder
 from sparkwright.app.presenters import Shown
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions import served
+from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid, listed
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.console.words import size as in_words
@@ -23,7 +23,7 @@ from sparkwright.fleet.fleet import Member, failure
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
-from sparkwright.protocol.plan import Plan, Task
+from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.trust.visible import one_line
 
 #: of `models.list`
@@ -59,7 +59,7 @@ def ask(chosen: Chosen, module: str, kind: type[served.Answer], args_of: Any) ->
 
     def one(member: Member) -> None:
         try:
-            found = session.look(chosen.fleet, member, module, args_of(member.host))
+            found = ask_module(chosen.fleet, member, module, args_of(member.host))
             answers.found[member.host.name] = served.read(kind, found)
         except SparkwrightError as error:
             answers.errors[member.host.name] = error
@@ -138,7 +138,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> int:
             args = {**model, "from": giver.name, "neighbour": urls[key]}
             name = f"Copy {model['id']} from {giver.name}"
             task = Task(id="copy", name=name, module=peers.MODULE, args=args)
-            plan = Plan(run_id=planning.new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
+            plan = Plan(run_id=new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
             chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
         chosen.fleet.each(chosen.fleet.members, one)
@@ -191,14 +191,14 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> int:
 
 def locked_model(project: Project, host: Host) -> dict[str, Any]:
     """id, commit, files and dir of the model that a host's recipe names, from the lock. Raises Failed, Refused."""
-    wanted = planning.recipe_of(project, host).file.model
+    wanted = recipes.recipe_of(project, host).file.model
     known = lockfile.load(lock_folder(project, host)).model(wanted.id, wanted.revision)
     entry = peers.refuse_missing(known, f"{wanted.id}@{wanted.revision}", host)
     return {"id": wanted.id, "commit": entry["commit"], "files": entry["files"], "dir": wanted.dir}
 
 
 def _kept_folders(project: Project, host: Host) -> list[str]:
-    return [planning.recipe_of(project, host).file.model.dir] if host.recipe else []
+    return [recipes.recipe_of(project, host).file.model.dir] if host.recipe else []
 
 
 def _is_kept(folder: str, kept: list[str]) -> bool:
@@ -218,7 +218,7 @@ def _removed(chosen: Chosen, rows: list[tuple[str, Any]], answers: Answers) -> l
         )
         if not tasks:
             return
-        plan = Plan(run_id=planning.new_run_id(), host=member.host.name, play="Prune", steps=tasks)
+        plan = Plan(run_id=new_run_id(), host=member.host.name, play="Prune", steps=tasks)
         for event in chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
             if event["event"] == "task_finished" and event["status"] == "changed":
                 removed = served.read(served.Removed, event["data"])

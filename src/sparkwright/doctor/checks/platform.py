@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.host import Host
-from sparkwright.modules.image.docker_image import platform_of
+from sparkwright.host.images.platform import platform_of
 
 NAME = "image platform"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from sparkwright.doctor.diagnosis import down_causes, host_faults, inspect, served
+from sparkwright.doctor.diagnosis.asked import Asked
 from sparkwright.doctor.diagnosis.asking import Asking
 from sparkwright.doctor.diagnosis.measuring import Expected, Measured, measure
 from sparkwright.doctor.diagnosis.sight import Sight
@@ -32,24 +33,6 @@ SCHEMA = 1
 #: how long a server that dies at a request may take to be gone
 ENDS_S = 2.0
 AGAIN_S = 0.2
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the user's files say, as far as they can be read; nothing of it is needed.
-
-    container: its name. tok_per_s: what the recipe expects of one stream. model_id: on the hub. base_url: where the server
-    answers, for one whose container does not publish its port. token_s: how long a token may take, 0 as the checks have it.
-    """
-
-    container: str = ""
-    base_url: str = ""
-    model: str = ""
-    model_id: str = ""
-    tok_per_s: float | None = None
-    platform: Literal["gb10", "ascend"] = "gb10"
-    token_s: float = 0.0
-    key: str = ""
 
 
 @dataclass

@@ -18,10 +18,9 @@ from sparkwright.health.probe import url_of_spec
 from sparkwright.health.record import Container
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, log_reading
+from sparkwright.host.containers import containers, crash_loop, log_reading
 from sparkwright.host.module import Context
 from sparkwright.host.runs import cut_off, lock
-from sparkwright.modules.server import crash_loop
 from sparkwright.trust.visible import one_line
 
 #: of the end of a log

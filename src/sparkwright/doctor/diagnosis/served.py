@@ -17,7 +17,7 @@ from sparkwright.host import evidence, http_probe
 from sparkwright.host.module import Context
 
 if TYPE_CHECKING:
-    from sparkwright.doctor.diagnosis.answer import Asked
+    from sparkwright.doctor.diagnosis.asked import Asked
 
 
 def seen(

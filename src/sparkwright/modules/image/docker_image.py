@@ -10,13 +10,12 @@ from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.images import image_names, registry_documents, registry_errors
 from sparkwright.host.images.image_names import Name
+from sparkwright.host.images.platform import platform_of
 from sparkwright.host.images.registry_errors import RegistryDown
-from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Change, arg
 
-ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 TRIES = 5
 LONGEST_PAUSE_S = 20
 
@@ -181,11 +180,6 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
                 context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text="extracting")
             elif status.startswith("Retrying in 5 "):
                 context.note(f"layer {line.get('id', '')} broke off; the engine goes on with it")
-
-
-def platform_of(machine: Machine) -> str:
-    """What images this host runs, as linux/arm64."""
-    return f"linux/{ARCHITECTURES.get(machine.architecture, machine.architecture)}"
 
 
 def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.containers import containers
 from sparkwright.host.images import image_names
+from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
-from sparkwright.modules.image.docker_image import platform_of
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Result, arg
 

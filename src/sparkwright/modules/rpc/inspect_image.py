@@ -29,7 +29,7 @@ class InspectImage(Module["InspectImage.Args"]):
         ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
-        from sparkwright.modules.image.docker_image import platform_of
+        from sparkwright.host.images.platform import platform_of
 
         api: Any = context.docker().api
         name = Name.given(args.ref)

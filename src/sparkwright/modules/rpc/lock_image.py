@@ -9,6 +9,7 @@ from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.images import image_names, registry_client
 from sparkwright.host.images.image_names import Name, digests_of
+from sparkwright.host.images.platform import platform_of
 from sparkwright.host.images.registry_errors import NotThere, RegistryDown
 from sparkwright.host.module import Context, Module
 from sparkwright.modules.image import docker_image
@@ -37,7 +38,7 @@ class LockImage(Module["LockImage.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
-        platform = docker_image.platform_of(context.machine)
+        platform = platform_of(context.machine)
         try:
             entry = self._of_registry(api, args, platform, context)
         except (NotThere, RegistryDown) as error:

@@ -12,9 +12,9 @@ from sparkwright.errors import Failed
 from sparkwright.host import server_key
 from sparkwright.host.containers import container_options, containers
 from sparkwright.host.images import image_names
+from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
-from sparkwright.modules.image.docker_image import platform_of
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
 

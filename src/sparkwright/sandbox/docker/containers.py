@@ -16,6 +16,7 @@ from typing import Any
 from sparkwright.sandbox.docker.images import TAGS, Images
 from sparkwright.sandbox.faults import AT_START
 from sparkwright.sandbox.memory import Pool
+from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.cli import Printed, Serve, program
 from sparkwright.sandbox.vllm.engine import Engine
 
@@ -236,6 +237,7 @@ class Container:
     def _new_engine(self, asked: Serve) -> Engine:
         return Engine(
             asked.argv,
+            api=VllmApi,
             version=self._version,
             log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
             folder_of=self._folder,

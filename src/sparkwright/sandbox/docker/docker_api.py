@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from sparkwright.sandbox.docker import docker_filters, docker_logs
-from sparkwright.sandbox.docker.containers import STOP_S, Container, Refused
+from sparkwright.sandbox.docker.containers import STOP_S, Container, Containers, Refused
 from sparkwright.sandbox.docker.docker_filters import is_true
-from sparkwright.sandbox.docker.images import image_id
+from sparkwright.sandbox.docker.images import Images, image_id
 from sparkwright.sandbox.web import Handler
 
-if TYPE_CHECKING:
-    from sparkwright.sandbox.daemon import Spark
-
 API_VERSION = "1.43"
+
+
+@dataclass(frozen=True)
+class DockerEngine:
+    """What the API serves."""
+
+    images: Images
+    containers: Containers
 
 
 class DockerApi(Handler):
@@ -24,7 +30,7 @@ class DockerApi(Handler):
     server_version = "Docker/24.0.9 (sandbox)"
 
     @property
-    def spark(self) -> Spark:
+    def docker(self) -> DockerEngine:
         return self.server.owner  # type: ignore[attr-defined,no-any-return]
 
     def route(self) -> None:
@@ -48,7 +54,7 @@ class DockerApi(Handler):
             case "POST", ["images", "create"]:
                 self._pull()
             case "GET", ["distribution", *name, "json"]:
-                found = self.spark.images.distribution("/".join(name))
+                found = self.docker.images.distribution("/".join(name))
                 self._or_unknown(found, "/".join(name))
             case "GET", ["images", "json"]:
                 self._list_images()
@@ -63,13 +69,13 @@ class DockerApi(Handler):
             case "GET", ["containers", "json"]:
                 self._list()
             case "POST", ["containers", "prune"]:
-                gone = self.spark.containers.prune()
+                gone = self.docker.containers.prune()
                 self.reply(200, {"ContainersDeleted": gone, "SpaceReclaimed": 0})
             case "POST", ["containers", "create"]:
-                one = self.spark.containers.create(self.query.get("name", ""), self.body())
+                one = self.docker.containers.create(self.query.get("name", ""), self.body())
                 self.reply(201, {"Id": one.id, "Warnings": []})
             case _, ["containers", key, *verb]:
-                self._container(self.spark.containers.find(key), verb[0] if verb else "")
+                self._container(self.docker.containers.find(key), verb[0] if verb else "")
             case _:
                 raise Refused(404, f"page not found: {self.path}")
 
@@ -78,13 +84,13 @@ class DockerApi(Handler):
     def _pull(self) -> None:
         tag = self.query.get("tag", "")
         reference = self.query["fromImage"] + ("@" if tag.startswith("sha256:") else ":" if tag else "") + tag
-        if self.spark.images.resolve(reference) is None:
+        if self.docker.images.resolve(reference) is None:
             self._or_unknown(None, reference)
             return
         self.stream(
-            (json.dumps(line).encode() + b"\r\n" for line in self.spark.images.pull(reference)), "application/json"
+            (json.dumps(line).encode() + b"\r\n" for line in self.docker.images.pull(reference)), "application/json"
         )
-        self.spark.containers.save()
+        self.docker.containers.save()
 
     def _or_unknown(self, found: Any, reference: str) -> None:
         if found is None:
@@ -93,27 +99,27 @@ class DockerApi(Handler):
         self.reply(200, found)
 
     def _inspect_image(self, reference: str) -> None:
-        digest = self.spark.images.find(reference)
+        digest = self.docker.images.find(reference)
         if digest is None:
             raise Refused(404, f"No such image: {reference}")
-        self.reply(200, self.spark.images.inspect(digest))
+        self.reply(200, self.docker.images.inspect(digest))
 
     def _tag(self, reference: str) -> None:
-        digest = self.spark.images.find(reference)
+        digest = self.docker.images.find(reference)
         if digest is None:
             raise Refused(404, f"No such image: {reference}")
-        self.spark.images.tags[f"{self.query['repo']}:{self.query.get('tag', 'latest')}"] = digest
-        self.spark.containers.save()
+        self.docker.images.tags[f"{self.query['repo']}:{self.query.get('tag', 'latest')}"] = digest
+        self.docker.containers.save()
         self.reply(201)
 
     def _list_images(self) -> None:
         filters = docker_filters.parse(self.query.get("filters", ""))
-        wanted = [self.spark.images.find(one) for one in filters.get("reference", ())]
-        rows = [digest for digest in self.spark.images.local if not filters.get("reference") or digest in wanted]
-        self.reply(200, [self.spark.images.inspect(digest) for digest in rows])
+        wanted = [self.docker.images.find(one) for one in filters.get("reference", ())]
+        rows = [digest for digest in self.docker.images.local if not filters.get("reference") or digest in wanted]
+        self.reply(200, [self.docker.images.inspect(digest) for digest in rows])
 
     def _delete_image(self, reference: str) -> None:
-        images, force = self.spark.images, is_true(self.query.get("force"))
+        images, force = self.docker.images, is_true(self.query.get("force"))
         digest = images.find(reference)
         if digest is None:
             raise Refused(404, f"No such image: {reference}")
@@ -121,7 +127,7 @@ class DockerApi(Handler):
         if reference in named and len(named) > 1:
             self.reply(200, images.untag(reference))
             return
-        for one in self.spark.containers.all.values():
+        for one in self.docker.containers.all.values():
             if one.image == digest and (one.running or not force):
                 how, what = (
                     ("cannot be forced", "running container")
@@ -131,23 +137,23 @@ class DockerApi(Handler):
                 said = f"conflict: unable to delete {docker_id(digest)} ({how}) - image is being used by {what} {one.id[:12]}"
                 raise Refused(409, said)
         self.reply(200, images.delete(digest))
-        self.spark.containers.save()
+        self.docker.containers.save()
 
     def _prune_images(self) -> None:
         """Without dangling=false only what has no name at all, and every image here has its digest."""
         filters = docker_filters.parse(self.query.get("filters", ""))
         everything = filters.get("dangling", ["true"])[0] in ("false", "0")
-        used = {one.image for one in self.spark.containers.all.values()}
-        unused = [digest for digest in self.spark.images.local if digest not in used] if everything else []
-        freed = sum(self.spark.images.inspect(digest)["Size"] for digest in unused)
-        gone = [row for digest in unused for row in self.spark.images.delete(digest)]
-        self.spark.containers.save()
+        used = {one.image for one in self.docker.containers.all.values()}
+        unused = [digest for digest in self.docker.images.local if digest not in used] if everything else []
+        freed = sum(self.docker.images.inspect(digest)["Size"] for digest in unused)
+        gone = [row for digest in unused for row in self.docker.images.delete(digest)]
+        self.docker.containers.save()
         self.reply(200, {"ImagesDeleted": gone or None, "SpaceReclaimed": freed})
 
     # -- containers ----------------------------------------------------------------------------------------------
 
     def _list(self) -> None:
-        rows = docker_filters.chosen(list(self.spark.containers.all.values()), self.spark.images, self.query)
+        rows = docker_filters.chosen(list(self.docker.containers.all.values()), self.docker.images, self.query)
         self.reply(200, [docker_filters.row(one, image_id(one.image)) for one in rows])
 
     def _container(self, one: Container, verb: str) -> None:
@@ -162,7 +168,7 @@ class DockerApi(Handler):
                 was_running = one.running
                 if was_running:
                     one.stop(self._patience_s())
-                self.spark.containers.save()
+                self.docker.containers.save()
                 self.reply(204 if was_running else 304)
             case "POST", "restart":
                 if one.running:
@@ -172,16 +178,16 @@ class DockerApi(Handler):
             case "POST", "kill":
                 self._kill(one)
             case "POST", "rename":
-                self.spark.containers.rename(one, self.query["name"])
+                self.docker.containers.rename(one, self.query["name"])
                 self.reply(204)
             case "POST", "update":
                 one.policy = (self.body().get("RestartPolicy") or {}).get("Name") or one.policy
-                self.spark.containers.save()
+                self.docker.containers.save()
                 self.reply(200, {"Warnings": None})
             case "POST", "wait":
                 self._wait(one)
             case "DELETE", "":
-                self.spark.containers.remove(one, force=is_true(self.query.get("force")))
+                self.docker.containers.remove(one, force=is_true(self.query.get("force")))
                 self.reply(204)
             case _:
                 raise Refused(404, "page not found")
@@ -195,7 +201,7 @@ class DockerApi(Handler):
             self.reply(304)
             return
         one.start()
-        self.spark.containers.save()
+        self.docker.containers.save()
         self.reply(204)
 
     def _kill(self, one: Container) -> None:
@@ -211,7 +217,7 @@ class DockerApi(Handler):
         while (
             one.running
             or (condition == "next-exit" and one.finished_at == before)
-            or (condition == "removed" and one.id in self.spark.containers.all)
+            or (condition == "removed" and one.id in self.docker.containers.all)
         ):
             time.sleep(0.02)
         self.reply(200, {"StatusCode": one.exit_code})

@@ -20,10 +20,12 @@ def main() -> int:
     if isinstance(found, Printed):
         print(found.text, file=sys.stderr if found.code else sys.stdout)
         return found.code
+    from sparkwright.sandbox.vllm.api import VllmApi
     from sparkwright.sandbox.vllm.engine import Engine
 
     engine = Engine(
         found.argv,
+        api=VllmApi,
         version=version,
         log=lambda line: print(line, flush=True),
         folder_of=Path,

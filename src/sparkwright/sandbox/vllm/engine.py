@@ -10,14 +10,13 @@ from pathlib import Path
 
 from sparkwright.sandbox.memory import GIB, LINGER_S, TOTAL, Pool
 from sparkwright.sandbox.vllm import config_file, rules, startup
-from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.arguments import Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
-from sparkwright.sandbox.vllm.generation import Steps
 from sparkwright.sandbox.vllm.metrics import Metrics
 from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
+from sparkwright.sandbox.vllm.steps import Steps
 from sparkwright.sandbox.vllm.tokens import Tokenizer
-from sparkwright.sandbox.web import Server
+from sparkwright.sandbox.web import Handler, Server
 
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
@@ -26,7 +25,7 @@ LOOK_S = 0.05
 
 
 class Engine:
-    """argv: what follows `vllm serve`. folder_of: where a path of the container stands. listen: address and port.
+    """argv: what follows `vllm serve`. api: its HTTP side. folder_of: where a path of the container stands. listen: address and port.
 
     pool: where its memory comes from, under the name holder; None takes none. fault: what is broken now, or "".
     """
@@ -35,6 +34,7 @@ class Engine:
         self,
         argv: Sequence[str],
         *,
+        api: type[Handler],
         version: str,
         log: Callable[[str], None],
         folder_of: Callable[[str], Path],
@@ -54,6 +54,7 @@ class Engine:
         self.cache: PrefixCache
         self.metrics: Metrics
         self._argv = list(argv)
+        self._api = api
         self._folder_of = folder_of
         self._listen = listen
         self._pool = pool
@@ -73,7 +74,7 @@ class Engine:
             arguments = parse(config_file.pulled(self._argv, self._folder_of), self.version)
             self._say(startup.banner(arguments, self.version))
             host, port = self._listen or (arguments.text("host", "0.0.0.0"), arguments.number("port", 8000))
-            server = Server(port, VllmApi, self, host=host)
+            server = Server(port, self._api, self, host=host)
             folder = self._folder_of(arguments.model)
             model = read_model(arguments.model, folder)
             self._say(startup.resolved(str(model["architectures"][0])))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,19 +78,6 @@ def generate(engine: Engine, request: Request) -> Iterator[Token]:
             engine.metrics.finished[reason] += 1
             if reason != "abort":
                 engine.metrics.whole.add(time.monotonic() - arrived_s)
-
-
-class Steps:
-    """One prompt is computed at a time, a piece a step, and nobody gets a token before the step is over."""
-
-    def __init__(self) -> None:
-        self.turn = threading.Lock()
-        self.now = (0.0, 0.0)  # when the present step began, and when it ends
-
-    def after(self, due_s: float) -> float:
-        """When a token that is due then comes."""
-        began_s, ends_s = self.now
-        return ends_s if began_s <= due_s < ends_s else due_s
 
 
 def _prefill(engine: Engine, request: Request, tokens: int) -> float:

@@ -1,0 +1,81 @@
+"""What a host is to serve, by the user's files: its recipe, the lock's entries, its address, and the docker run script."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.app import templates
+from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.console.summary import Served
+from sparkwright.engines.vllm.exposure import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.vllm.flags import flags
+from sparkwright.errors import Refused
+from sparkwright.project import recipe
+from sparkwright.project.folder import Project
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.lock import lockfile
+from sparkwright.project.recipe.rules import is_loopback
+
+#: of a server that is published beyond the loopback and asks for no key
+OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
+
+
+def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:
+    """The docker run script of a host, as a deploy leaves it there. recipe_name: another recipe than its own."""
+    wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
+    lock = lockfile.load(lock_folder(project, host))
+    names = recipe.scope(host, user_of(host), wanted, entries(lock, wanted))
+    return templates.rendered(project.root, "docker-run.sh.j2", names)
+
+
+def recipe_of(project: Project, host: Host) -> recipe.Recipe:
+    """The recipe that a host serves. Raises Refused when it has none, or names one that is not there."""
+    if not host.recipe:
+        raise Refused(f"{host.name} has no recipe.", where=str(host.where), fix="Add `recipe: NAME` (see recipes/).")
+    return recipe.load(project.root, host.recipe, named_at=host.set_at.get("recipe", ""))
+
+
+def entries(lock: lockfile.Lock, wanted: recipe.Recipe) -> dict[str, Any]:
+    """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not."""
+    return {"image": lock.image(wanted.image), "model": lock.model(wanted.file.model.id, wanted.file.model.revision)}
+
+
+def user_of(host: Host) -> str:
+    """Who logs in there, as the inventory or ssh's own configuration says."""
+    if host.user or host.connection != "ssh":
+        return host.user or getpass.getuser()
+    from sparkwright.remote import ssh_config
+
+    return ssh_config.resolve(host).user
+
+
+def address(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
+    """(url, how to get there) of a host's server as the laptop reaches it; the latter is empty where nothing is needed.
+
+    loopback: only programs of the host itself reach it.
+    """
+    tunnel = loopback and host.connection == "ssh"
+    at = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
+    return f"http://{at}:{port}", f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if tunnel else ""
+
+
+def served(host: Host, names: Mapping[str, Any]) -> Served:
+    """What a host serves when its plan is through, for the panel. names: of its plan."""
+    wanted, container = names["recipe"], names["container"]
+    loopback = any(map(is_loopback, container["ports"][:1]))
+    url, way = address(host, names["port"], loopback=loopback)
+    return Served(
+        host=host.name,
+        recipe=wanted["name"],
+        image=container["image"],
+        model=wanted["model"]["id"],
+        commit=(names["lock"].get("model") or {}).get("commit", ""),
+        served_name=names["served_name"],
+        url=url,
+        reach=way,
+        max_model_len=flags.whole_number(flags.value(wanted["vllm"], flags.MAX_MODEL_LEN)),
+        key_variable=wanted["server_key"],
+        warning=OPEN if wanted["open_to_network"] else "",
+    )

@@ -1,0 +1,90 @@
+"""When starts are a loop that must be broken, and breaking it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.host.containers import containers
+from sparkwright.host.module import Context
+from sparkwright.host.records import good_states, history, incidents
+
+KEPT_S = 86400.0
+MOST = 3
+WITHIN_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """time_s: seconds since the epoch. restarts: the engine's own count of this container (it starts at 0 with each start
+    by hand)."""
+
+    time_s: float
+    restarts: int
+
+
+def verdict(container: Mapping[str, Any], seen: Sequence[Sample], *, now_s: float, most: int, within_s: float) -> str:
+    """Why a server must not be started again by its policy; empty when it may.
+
+    container: its inspect. seen: earlier samples of the same container, the first from its verification.
+
+    More than `most` restarts in the last within_s is a loop. A container that has ended although its policy would keep it
+    up ended by itself with exit code 0, or somebody stopped it by hand: both are reported, and neither is started again.
+    """
+    state, policy = container["State"], container["HostConfig"]["RestartPolicy"]["Name"] or "no"
+    if policy == "no":
+        return ""
+    restarts = int(container.get("RestartCount", 0))
+    known = [one for one in seen if one.restarts <= restarts]
+    before = [one for one in known if now_s - one.time_s >= within_s]
+    base = before[-1] if before else known[0] if known else None
+    recent = restarts - base.restarts if base is not None else 0
+    if recent > most:
+        minutes = within_s / 60
+        return f"it was started again {recent} times within {minutes:g} minutes"
+    if state["Status"] == "exited" and state["ExitCode"] == 0:
+        return "it ended with exit code 0 although it should run (or was stopped by hand)"
+    return ""
+
+
+def break_loop(context: Context, name: str, why: str) -> str:
+    """Take the policy away, keep what there is to know, stop it. Returns the name of the incident."""
+    client = context.docker()
+    container = containers.inspect(client, name) or {}
+    containers.set_policy(client, name, "no")
+    folder = incidents.save(context, name, why)
+    if containers.running(client, name):
+        containers.stop(client, name, 10)
+    history.append(context, "stopped for a crash loop", container_id=container.get("Id", ""), why=why)
+    return folder.name
+
+
+def look(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
+    """The verdict on a container now; a look that finds nothing is remembered for the next."""
+    why = verdict_now(container, context, most=most, within_s=within_s)
+    if not why and not context.check:
+        now = Sample(time.time(), int(container.get("RestartCount", 0)))
+        _remember(container, [*_samples(container, context), now], context)
+    return why
+
+
+def verdict_now(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
+    """The verdict on a container now, by what earlier looks saw of it. Remembers nothing."""
+    return verdict(container, _samples(container, context), now_s=time.time(), most=most, within_s=within_s)
+
+
+def _samples(container: Mapping[str, Any], context: Context) -> list[Sample]:
+    """What earlier looks saw of this container; the first is its verification."""
+    good = good_states.last(context.state)
+    known = context.state.read("restarts") or {}
+    rows = [Sample(*row) for row in known.get("seen", [])] if known.get("id") == container["Id"] else []
+    if good.get("container_id") == container["Id"]:
+        rows.insert(0, Sample(float(good.get("since", 0)), int(good.get("restart_count", 0))))
+    return sorted(set(rows), key=lambda one: one.time_s)
+
+
+def _remember(container: Mapping[str, Any], seen: Sequence[Sample], context: Context) -> None:
+    rows = [[one.time_s, one.restarts] for one in seen if 0 <= time.time() - one.time_s < KEPT_S]
+    context.state.write("restarts", {"id": container["Id"], "seen": rows})

@@ -1,0 +1,12 @@
+"""The platform of a host, as images name it."""
+
+from __future__ import annotations
+
+from sparkwright.host.machine import Machine
+
+ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
+
+
+def platform_of(machine: Machine) -> str:
+    """What images this host runs, as linux/arm64."""
+    return f"linux/{ARCHITECTURES.get(machine.architecture, machine.architecture)}"
