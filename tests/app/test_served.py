@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app.plans.planning import _served
+from sparkwright.app.plans.recipes import served
 from sparkwright.console.summary import Summary
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
@@ -27,7 +27,7 @@ def test_who_reaches_the_server_and_how(tmp_path: Path, text: str, url: str, tol
     shipped = (TOP / "recipes/qwen3.5-35b.yml").read_text().replace("publish: loopback\n", "")
     (tmp_path / "recipes/r.yml").write_text(shipped.replace("\nvllm:  ", f"\n{text}\nvllm:  "))
     host = Host("spark1", "10.0.0.7")
-    one = _served(host, recipe.scope(host, "ops", recipe.load(tmp_path, "r"), {}))
+    one = served(host, recipe.scope(host, "ops", recipe.load(tmp_path, "r"), {}))
     lines: list[str] = []
     panel = Summary(lambda served: f"{served.url} {served.key_variable}", lambda style, line: lines.append(line))
     one.proved, one.done, one.new = ["generates"], True, True

@@ -236,7 +236,7 @@ def broken(column: str, seen: Seen) -> Iterator[str]:
 TELLING = {
     "status": [r"(?m)^sandbox +(?P<said>[a-z-]+(?: progress)?) .*?(?: ago|now, no schedule)(?P<more> *[^\n]*)$"],
     "verify": [r"(?m)^\w+ +Sum up +(?P<said>[^\n]+)"],
-    "diagnose": [r"(?m)^\w+ +Look for what makes it slow +(?:\([^)]*\) +)?(?P<said>[^\n]+)"],
+    "diagnose": [r"\A(?:\w+: +)?(?P<said>[^\n]+)"],
     "health": [r"(?m)^\w+ +Check the server's health +(?:\([^)]*\) +)?(?P<said>[^\n]+)"],
     "": [r"(?m)^failed +(?P<said>[^\n]+)", r"(?P<said>changed=\d+)"],
 }
