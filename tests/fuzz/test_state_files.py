@@ -13,13 +13,14 @@ import pytest
 from sparkwright.health import heal, probe, record, settings
 from sparkwright.health.record import Evidence, Record
 from sparkwright.health.remembered import Remembered
+from sparkwright.host.containers import crash_loop
 from sparkwright.host.memory import footprint
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.records import good_states
 from sparkwright.host.records.baselines import Baselines
 from sparkwright.host.runs import cut_off, journal, lock
 from sparkwright.host.state import StateFolder
-from sparkwright.modules.server import crash_loop, drain
+from sparkwright.modules.server import drain
 from sparkwright.modules.server.last_good import LastGood
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.runner import main, status
