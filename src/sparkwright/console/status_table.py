@@ -128,7 +128,8 @@ def _checked(row: Row) -> str:
 
 def _why(row: Row) -> str:
     """Who works there, or what was interrupted, then why it is not fine; of one that seems fine, why no check speaks for it."""
-    said = row.busy or row.interrupted or ("" if row.state == "ok" else row.why)
+    fine = "it came and went several times in the last checks" if row.flapping else ""
+    said = row.busy or row.interrupted or (fine if row.state == "ok" else row.why)
     return words.line("; ".join(filter(None, (said, row.outdated if row.state in FINE and not row.busy else ""))))
 
 

@@ -46,7 +46,8 @@ class Evidence:
 class Container:
     """The server's container, as the engine inspects it. status: docker's word, "absent" when there is none.
 
-    restarts: docker's own count since the last start by hand. started_s: seconds since the epoch.
+    restarts: docker's own count since the last start by hand. started_s, finished_s: seconds since the epoch; a container that
+    runs has a finished_s where it ran before. exit_code: None while it runs, for docker forgets it then.
     verified: it is the very container of the last good state.
     """
 
@@ -57,6 +58,7 @@ class Container:
     policy: str = ""
     exit_code: int | None = None
     started_s: float | None = None
+    finished_s: float | None = None
     verified: bool = False
 
 
@@ -139,9 +141,10 @@ class Record:
 
     time_s, since_s: seconds since the epoch, of the check and of the last change of state. state: what it is after damping.
     seen: what this check alone saw, and why: that in one sentence. before: the state of the check before, "" when there was none.
-    cure: what helps. flapping: it changed so often that a better state has to hold before it counts. busy: who works on the host
-    ("" nobody); then nothing was probed. drift: fields in which the running container differs from the last good state, "image"
-    and "model FILE" among them. healed: what was done about it, "" nothing. every_s: how often it is scheduled, 0 by hand.
+    cure: what helps. flapping: it comes and goes; nobody is notified of good news until they have held. busy: who works on the
+    host ("" nobody); then nothing was probed. drift: fields in which the running container differs from the last good state,
+    "image" and "model FILE" among them. healed: what was done about it, "" nothing. every_s: how often it is scheduled, 0 by
+    hand.
     """
 
     time_s: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
@@ -82,6 +82,15 @@ def started_at(container: dict[str, Any]) -> datetime:
     except ValueError:
         return datetime(1970, 1, 2)
     return found if found.year > 1970 else datetime(1970, 1, 2)
+
+
+def moment(text: str) -> float | None:
+    """A time of Docker's, seconds since the epoch; None for one that is none, and for the year 1, which is never."""
+    try:
+        found = datetime.fromisoformat(text[:26].rstrip("Z")).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return found.timestamp() if found.year > 1970 else None
 
 
 def url_of(container: dict[str, Any]) -> str:
