@@ -135,6 +135,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "swapping": ({"machine": replace(FINE.machine, swap_used_bytes=15 * GIB)}, "degraded", "person", "swap"),
     "full disk": ({"machine": replace(FINE.machine, disk_free_bytes=GIB)}, "degraded", "person", "disk"),
+    "drift of many files": (
+        {"drift": ("env", *(f"model {n}.safetensors" for n in range(14)))},
+        *("degraded", "deploy"),
+        "state: env, 14 files of its model: 0.safetensors, 1.safetensors, 2.safetensors and 11 more",
+    ),
     "drift": ({"drift": ("--max-num-seqs", "model a.safetensors")}, "degraded", "deploy", "--max-num-seqs, model a"),
     "no policy": ({"container": box(policy="no")}, "degraded", "deploy", "does not survive a reboot"),
     "an API key": ({"server": server(token="refused")}, "unknown", "person", "API key"),

@@ -12,6 +12,7 @@ from rich.text import Text
 from sparkwright.console import grid, words
 from sparkwright.console.status_row import Row
 from sparkwright.console.terminal import terminal
+from sparkwright.health.record import differs
 
 DIGEST, COMMIT = 12, 8
 STYLES = {
@@ -115,7 +116,7 @@ def _memory(row: Row) -> str:
 def _drift(row: Row) -> str:
     if row.drift is None:
         return "-" if not row.behind else f"behind the lock: {', '.join(row.behind)}"
-    said = [", ".join(row.drift)] if row.drift else []
+    said = [differs(row.drift)] if row.drift else []
     said += [f"behind the lock: {', '.join(row.behind)}"] if row.behind else []
     return "; ".join(said) or "none"
 

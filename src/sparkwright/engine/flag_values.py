@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from sparkwright.engine import flag_types
-from sparkwright.trust.visible import one_line
+from sparkwright.trust.visible import first, one_line
 
 Sort = Literal["kind", "choice", "name", "range"]
 NEAR, SHOWN_CHOICES, SHOWN_CHARS = 0.6, 12, 60
@@ -126,8 +126,7 @@ def _of_word(name: str, word: str, option: Option) -> Misfit | None:
 
 def _none_of(sort: Sort, allowed: tuple[str, ...], word: str, got: str) -> Misfit:
     near = next(iter(difflib.get_close_matches(word, allowed, n=1, cutoff=NEAR)), "")
-    more = f" and {len(allowed) - SHOWN_CHOICES} more" if len(allowed) > SHOWN_CHOICES else ""
-    return Misfit(sort, f"must be one of {', '.join(allowed[:SHOWN_CHOICES])}{more}, {got}", near)
+    return Misfit(sort, f"must be one of {first(allowed, SHOWN_CHOICES)}, {got}", near)
 
 
 def _out_of_range(name: str, value: Any, word: str) -> Misfit | None:

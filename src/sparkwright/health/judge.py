@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sparkwright.errors import Exit
 from sparkwright.health import restarts
-from sparkwright.health.record import Container, Cure, Evidence, Gpu, Level, Machine, Server, Speed, State
+from sparkwright.health.record import Container, Cure, Evidence, Gpu, Level, Machine, Server, Speed, State, differs
 
 GIB = 2**30
 
@@ -314,7 +314,7 @@ def _drift(look: Look, limits: Limits) -> Answer:
     if look.container.status in ("", "absent"):
         return None
     if look.drift:
-        return "bad", f"differs from the last good state: {', '.join(look.drift)}", "degraded", "deploy"
+        return "bad", f"differs from the last good state: {differs(look.drift)}", "degraded", "deploy"
     return "ok", "container, image and model are those that were verified"
 
 

@@ -6,13 +6,14 @@ Standard library only, so that both sides read it with the same code. What is no
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from sparkwright.trust import bounds
 from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, number, text, whole_number
+from sparkwright.trust.visible import first
 
 SCHEMA = 1
 
@@ -27,6 +28,9 @@ BY_HAND_S = 600.0
 
 State = Literal["ok", "starting", "degraded", "stalled", "wedged", "crash-looping", "down", "unknown"]
 STATES: tuple[State, ...] = get_args(State)
+
+#: what a file of the model begins with in a record's drift
+FILE = "model "
 
 Level = Literal["ok", "warn", "bad", "unknown"]
 #: what helps: a restart, cutting the AC power, a new deploy, a person; "" when nothing has to be done
@@ -203,6 +207,14 @@ _PARTS: dict[str, type[Any]] = {
     "serves": Serves,
     "cost": Cost,
 }
+
+
+def differs(drift: Sequence[str]) -> str:
+    """A record's drift for a screen: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
+    files = [one.removeprefix(FILE) for one in drift if one.startswith(FILE)]
+    fields = [one for one in drift if not one.startswith(FILE)]
+    model = f"{len(files)} files of its model: " if len(files) > 1 else FILE
+    return ", ".join(filter(None, (first(fields, 6), model + first(files, 3) if files else "")))
 
 
 def speaks_s(every_s: float) -> float:
