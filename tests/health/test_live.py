@@ -18,6 +18,16 @@ def judged(box: dict[str, Any], health: int, good: dict[str, Any]) -> tuple[str,
     return live.judged(live.Now(NOW_S, container, URL, health), good)
 
 
+def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() -> None:
+    started = "2026-11-22T17:59:53.996820000Z"
+    state = {"Status": "running", "StartedAt": started, "FinishedAt": "2026-11-22T17:59:53.9Z", "ExitCode": 0}
+    host = {"RestartPolicy": {"Name": "unless-stopped"}}
+    box = live.container_of({"Id": "a", "Name": "/qwen35", "State": state, "HostConfig": host}, "a")
+    proved_s = 1795370393.5  # 17:59:53.5
+    assert not live.ready_since(box, {"container_id": "a", "since": proved_s})
+    assert live.ready_since(box, {"container_id": "a", "since": proved_s + 0.6})
+
+
 @pytest.mark.parametrize(
     ("box", "health", "good", "state", "why"),
     [

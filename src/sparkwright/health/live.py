@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC
 from typing import Any
 
 from sparkwright.engine import endpoints
@@ -146,7 +145,6 @@ def serves_of(good: Mapping[str, Any]) -> Serves:
 def container_of(inspected: Mapping[str, Any], verified_id: str) -> Container:
     """What a record holds of an inspected container. verified_id: of the last good state's."""
     state = inspected["State"]
-    started = containers.started_at(dict(inspected)).replace(tzinfo=UTC).timestamp()
     return Container(
         name=inspected["Name"].lstrip("/"),
         id=inspected["Id"],
@@ -154,7 +152,7 @@ def container_of(inspected: Mapping[str, Any], verified_id: str) -> Container:
         restarts=int(inspected.get("RestartCount", 0)),
         policy=inspected["HostConfig"]["RestartPolicy"]["Name"] or "no",
         exit_code=None if state["Status"] == "running" else state.get("ExitCode"),
-        started_s=started,
+        started_s=containers.moment(str(state.get("StartedAt") or "")),
         finished_s=containers.moment(str(state.get("FinishedAt") or "")),
         verified=inspected["Id"] == verified_id,
     )
