@@ -70,6 +70,15 @@ def ranges() -> Mapping[str, tuple[str, tuple[str, ...]]]:
     return {name: (since, tuple(limits)) for name, since, _, *limits in rows}
 
 
+def out_of_range(name: str, value: float, version: tuple[int, int, int]) -> tuple[str, str] | None:
+    """(who checks it, the first limit that the value breaks, as ">=1") in a release; None where nothing is known against it."""
+    row = next((row.split() for row in flag_types.RANGES.split("\n") if row.startswith(f"{name} ")), None)
+    if row is None or version < tuple(int(part) for part in row[1].split(".")):
+        return None
+    broken = next((limit for limit in row[3:] if not _keeps(value, limit)), None)
+    return (row[2], broken) if broken else None
+
+
 def size(text: str) -> int:
     """A whole number as vLLM's `human_readable_int` reads it: "32k" is 32,000, "32K" is 32,768. Raises ValueError."""
     found = _SIZE.fullmatch(text.strip())
