@@ -132,7 +132,7 @@ def built(kind: str, base: str) -> str:
 
 
 def sandbox(target: Path) -> None:
-    """The sandbox's own code and the bounds it reads with, which need nothing but Python."""
+    """The sandbox's own code, the bounds it reads with and the values that it takes, which need nothing but Python."""
     source = TOP / "src" / "sparkwright"
     package = target / "sparkwright"
     package.mkdir(parents=True)
@@ -140,6 +140,9 @@ def sandbox(target: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__")
     for part in ("sandbox", "trust"):
         shutil.copytree(source / part, package / part, ignore=ignore)
+    (package / "engine").mkdir()
+    for name in ("__init__.py", "flag_types.py", "flag_values.py"):
+        shutil.copy(source / "engine" / name, package / "engine")
 
 
 # -- registry ----------------------------------------------------------------------------------------------------------

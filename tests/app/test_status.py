@@ -35,7 +35,7 @@ def answer(record: Record = RECORD, **more: Any) -> dict[str, Any]:
 def line(row: Row) -> str:
     """The row's line in a wide terminal."""
     out = io.StringIO()
-    Console(file=out, width=240).print(status_table.table([row]))
+    Console(file=out, width=400).print(status_table.table([row]))
     return out.getvalue().splitlines()[-1]
 
 
@@ -94,6 +94,20 @@ def test_drift_is_named_and_what_was_not_looked_for_is_not_called_none() -> None
     assert live.drift is None
     assert "none" not in line(live)
     assert "no schedule" in line(live)
+
+
+def test_a_model_whose_files_all_differ_fills_no_screen_and_json_has_each() -> None:
+    files = tuple(f"model model-{n:05}-of-00163.safetensors" for n in range(163))
+    row = row_of("spark1", answer(replace(RECORD, drift=files)), PINNED, NOW_S)
+    assert row.drift == files
+    said = "163 files of its model: model-00000-of-00163.safetensors, model-00001-of-00163.safetensors, "
+    assert f"{said}model-00002-of-00163.safetensors and 160 more" in line(row)
+
+
+def test_a_server_that_comes_and_goes_is_shown_as_one_while_it_serves() -> None:
+    row = row_of("spark1", answer(replace(RECORD, flapping=True)), PINNED, NOW_S)
+    assert (row.state, row.exit) == ("ok", 0)
+    assert "it came and went several times" in line(row)
 
 
 def test_who_works_there_is_told() -> None:

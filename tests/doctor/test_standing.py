@@ -12,11 +12,12 @@ from sparkwright.doctor.diagnosis import down_causes
 from sparkwright.doctor.diagnosis.answer import verdict
 from sparkwright.doctor.diagnosis.measuring import Expected, Measured
 from sparkwright.doctor.diagnosis.sight import End, Probe, Sight
-from sparkwright.doctor.diagnosis.standing import EXITS, ago, standing
+from sparkwright.doctor.diagnosis.standing import EXITS, standing
 from sparkwright.engines.vllm.failures import causes
 from sparkwright.engines.vllm.logs.engine_state import EngineState, Reading
 from sparkwright.health.judge import Limits
 from sparkwright.health.record import Container
+from sparkwright.health.restarts import ago
 from sparkwright.measure.smoke import Run
 
 NOW = 1_800_000_000.0

@@ -23,7 +23,7 @@ from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk, fresh_desk
 
 FAST = r"not slow: 4\d(\.\d)? of 4\d(\.\d)? tok/s"
-DIED = r"no server answers: (crash loop: )?qwen35 exited \(1\) \d+ s ago.*its last line: \"RuntimeError: .*\""
+DIED = r"no server answers: (crash loop: )?qwen35 exited (\(1\) )?\d+ s ago.*its last line: \"RuntimeError: .*\""
 SETTLES_S = 60.0
 
 

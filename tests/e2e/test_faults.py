@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from sparkwright.sandbox import control
-from tests.e2e.conftest import Desk
+from tests.e2e.conftest import Desk, fresh_desk
 from tests.faults.bench import released, until
 
 CHANGE = ("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
@@ -63,6 +63,22 @@ def test_a_port_taken_by_something_else_is_refused_with_its_name(desk: Desk) -> 
     assert f"port {desk.port + 1} is taken by port-squatter (pid " in done.out
     desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
     assert desk.serving() == before
+
+
+def test_a_second_sandbox_on_the_same_port_is_refused_with_the_first_ones_folder(desk: Desk) -> None:
+    desk.deployed()
+    with fresh_desk() as other:
+        other.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
+        assert other.run("lock", "--host", "sandbox").code == 0
+        done = other.run("deploy", "--host", "sandbox")
+        said = " ".join(done.out.split())
+        assert done.code == 5, done.out
+        assert f"port {desk.port} is taken by the sandbox in {desk.sandbox.resolve()} (pid " in said
+        assert (
+            "Run `sparkwright sandbox.down` in its project, or publish the server elsewhere with `serve_port:`" in said
+        )
+        assert other.containers() == []
+    assert desk.containers() == ["qwen35 running"]
 
 
 def test_a_busy_ollama_stops_the_deploy_before_the_old_server(desk: Desk) -> None:

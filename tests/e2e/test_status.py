@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import time
 from typing import Any
 
 from sparkwright.health import record
+from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk
+from tests.faults.bench import until
 
 
 def asked(desk: Desk, *words: str) -> tuple[int, dict[str, Any]]:
@@ -110,3 +113,33 @@ def test_a_report_of_a_host_that_was_never_checked_says_so(desk: Desk) -> None:
     assert said.code == 0, said.err
     assert "sparkwright health.install --host sandbox" in (desk.root / "out/page.html").read_text()
     assert desk.run("report", "--since", "soon").code == 5
+
+
+def test_a_crash_loop_is_never_a_start(desk: Desk) -> None:
+    """Asked again and again, between two starts and in the first second of one."""
+    desk.deployed()
+    control.fault(desk.sandbox, "crash-loop")
+    until(lambda: restarts(desk) > 0, "its first exit")
+    while restarts(desk) < 4:
+        code, row = asked(desk)
+        assert (code, row["state"]) in ((1, "down"), (1, "crash-looping")) and "exited" in row["why"], row
+
+
+def test_a_server_that_died_and_loads_again_is_down_until_it_answers(desk: Desk) -> None:
+    desk.deployed()
+    control.fault(desk.sandbox, "slow-start")
+    until(
+        lambda: desk.docker().api.inspect_container("qwen35")["State"]["Status"] == "running" and restarts(desk),
+        "its start",
+    )
+    code, row = asked(desk)
+    assert (code, row["state"]) == (1, "down")
+    assert re.fullmatch(r"qwen35 exited \d+ s ago, restarted once; starting for \d+ s \(up to \d+ s\)", row["why"])
+    health = desk.run("health", "--host", "sandbox")
+    assert health.code == 1 and "restarted once; starting for" in health.out
+    control.fault(desk.sandbox, None)
+    until(lambda: asked(desk)[1]["state"] == "up", "the end of its start")
+
+
+def restarts(desk: Desk) -> int:
+    return int(desk.docker().api.inspect_container("qwen35")["RestartCount"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwright.health.damping import damp
+from sparkwright.health.damping import damp, is_news
 
 FLAPS = ["ok", "down", "ok", "down", "ok"]
 
@@ -24,9 +24,12 @@ FLAPS = ["ok", "down", "ok", "down", "ok"]
         ("starting", "starting ok", "ok"),
         ("degraded", "degraded ok", "ok"),
         ("degraded", "degraded down", "down"),
-        ("down", "ok down ok down ok", "down"),  # it comes and goes
-        ("down", "ok down ok down ok ok", "down"),
-        ("down", "ok down ok down ok ok ok", "ok"),
+        ("down", "ok down ok down ok", "ok"),  # it comes and goes, and now it generates
+        ("wedged", "ok wedged ok wedged ok", "ok"),
+        ("crash-looping", "ok down ok crash-looping degraded", "degraded"),
+        ("down", "ok down ok down starting", "down"),  # a start proves nothing of one that comes and goes
+        ("down", "ok down ok down starting starting starting", "starting"),
+        ("ok", "ok down ok down", "down"),
     ],
 )
 def test_what_is_told(before: str | None, seen: str, told: str) -> None:
@@ -36,3 +39,19 @@ def test_what_is_told(before: str | None, seen: str, told: str) -> None:
 def test_flapping_is_said_until_it_is_long_ago() -> None:
     assert damp("down", FLAPS).flapping  # type: ignore[arg-type]
     assert not damp("ok", [*FLAPS, *["ok"] * 12]).flapping  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("seen", "news"),
+    [
+        ("ok", True),
+        ("down ok", True),
+        ("ok down ok down", True),
+        ("ok down ok down ok", False),
+        ("ok down ok down ok ok", False),
+        ("ok down ok down ok ok ok", True),
+        ("ok down ok down ok down", True),
+    ],
+)
+def test_good_news_of_a_server_that_flaps_wait_until_they_have_held(seen: str, news: bool) -> None:
+    assert is_news(seen.split()) == news  # type: ignore[arg-type]

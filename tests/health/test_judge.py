@@ -56,6 +56,24 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "",
         "exited with code 1; Docker is restarting it",
     ),
+    "ended with 0 and being restarted": (
+        {"container": box(status="restarting", exit_code=0, restarts=1, finished_s=NOW_S - 4), "server": Server()},
+        "down",
+        "",
+        "exited with code 0 4 s ago; Docker is restarting it",
+    ),
+    "the next start after it ended by itself": (
+        {"server": SILENT, "answered": False, "container": box(started_s=NOW_S - 3, restarts=1, finished_s=NOW_S - 4)},
+        "down",
+        "",
+        "qwen35 exited 4 s ago, restarted once; starting for 3 s",
+    ),
+    "a loop that is not broken yet": (
+        {"server": SILENT, "answered": False, "container": box(started_s=NOW_S - 3, restarts=2, finished_s=NOW_S - 4)},
+        "crash-looping",
+        "",
+        "qwen35 exited 4 s ago, restarted 2 times; starting for 3 s",
+    ),
     "restarted by hand": (
         {"container": box(status="restarting", exit_code=0), "server": Server()},
         "starting",
@@ -117,6 +135,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "swapping": ({"machine": replace(FINE.machine, swap_used_bytes=15 * GIB)}, "degraded", "person", "swap"),
     "full disk": ({"machine": replace(FINE.machine, disk_free_bytes=GIB)}, "degraded", "person", "disk"),
+    "drift of many files": (
+        {"drift": ("env", *(f"model {n}.safetensors" for n in range(14)))},
+        *("degraded", "deploy"),
+        "state: env, 14 files of its model: 0.safetensors, 1.safetensors, 2.safetensors and 11 more",
+    ),
     "drift": ({"drift": ("--max-num-seqs", "model a.safetensors")}, "degraded", "deploy", "--max-num-seqs, model a"),
     "no policy": ({"container": box(policy="no")}, "degraded", "deploy", "does not survive a reboot"),
     "an API key": ({"server": server(token="refused")}, "unknown", "person", "API key"),

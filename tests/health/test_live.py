@@ -18,6 +18,16 @@ def judged(box: dict[str, Any], health: int, good: dict[str, Any]) -> tuple[str,
     return live.judged(live.Now(NOW_S, container, URL, health), good)
 
 
+def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() -> None:
+    started = "2026-11-22T17:59:53.996820000Z"
+    state = {"Status": "running", "StartedAt": started, "FinishedAt": "2026-11-22T17:59:53.9Z", "ExitCode": 0}
+    host = {"RestartPolicy": {"Name": "unless-stopped"}}
+    box = live.container_of({"Id": "a", "Name": "/qwen35", "State": state, "HostConfig": host}, "a")
+    proved_s = 1795370393.5  # 17:59:53.5
+    assert not live.ready_since(box, {"container_id": "a", "since": proved_s})
+    assert live.ready_since(box, {"container_id": "a", "since": proved_s + 0.6})
+
+
 @pytest.mark.parametrize(
     ("box", "health", "good", "state", "why"),
     [
@@ -30,6 +40,31 @@ def judged(box: dict[str, Any], health: int, good: dict[str, Any]) -> tuple[str,
         ({"status": "paused"}, 0, {}, "down", "qwen35 is paused"),
         ({"status": "exited", "exit_code": 1}, 0, {}, "down", "qwen35 is exited (exit code 1)"),
         ({"status": "restarting", "exit_code": 1, "restarts": 3}, 0, {}, "crash-looping", "restart 3 is under way"),
+        (
+            {"status": "restarting", "exit_code": 0, "restarts": 1},
+            0,
+            {},
+            "down",
+            "exited with code 0; restart 1 is under way",
+        ),
+        # the first seconds of the next start of a loop
+        (
+            {"restarts": 1, "finished_s": NOW_S - 14},
+            0,
+            {},
+            "down",
+            "qwen35 exited 14 s ago, restarted once; starting for 10 s",
+        ),
+        (
+            {"restarts": 2, "finished_s": NOW_S - 14},
+            0,
+            {},
+            "crash-looping",
+            "exited 14 s ago, restarted 2 times; starting",
+        ),
+        ({"restarts": 2, "started_s": NOW_S - 20}, 0, {}, "down", "exited, restarted 2 times; starting for 20 s"),
+        ({"restarts": 2, "finished_s": NOW_S - 14}, 200, {}, "up", "/health answers"),
+        ({"restarts": 0, "finished_s": NOW_S - 14}, 0, {}, "starting", "starting for 10 s"),  # started by hand again
         ({"status": "absent"}, 0, {}, "down", "there is no container qwen35"),
     ],
 )

@@ -63,6 +63,14 @@ def tell(found: Record, past: Remembered, settings: Settings) -> tuple[list[str]
     return notes, pauses
 
 
+def test_a_server_that_comes_and_goes_is_not_told_each_time(hook: Hook) -> None:
+    past, settings = Remembered(told="ok"), Settings(host="spark1", webhook=hook.url)
+    for state in ("ok down ok down" + " ok down" * 3 + " ok" * 4).split():
+        past.seen.append(state)  # type: ignore[arg-type]
+        assert tell(record(state), past, settings) == ([], [])
+    assert [one["state"] for one in hook.got] == ["down", "ok", "down", "ok"]  # the last one when it had held
+
+
 def test_a_change_is_told_once(hook: Hook) -> None:
     past, settings = Remembered(told="ok"), Settings(host="spark1", webhook=hook.url)
     for _ in range(3):

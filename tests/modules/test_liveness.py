@@ -22,15 +22,17 @@ from tests.modules.test_serving import engine
 NOBODY = "http://127.0.0.1:1"
 
 
-def ask(home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None = None, timeout_s: float = 1) -> Result:
-    """What is said of a running container that started so long ago. good: the last verified state, of this container."""
+def ask(home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None = None, **more: Any) -> Result:
+    """What is said of a running container that started so long ago. good: the last verified state, of this container.
+
+    more: timeout_s of the token, restarts by Docker."""
     started = (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S.000000000Z")
     container = {
         "Id": "abc",
         "Name": "/qwen35",
         "Image": "sha256:0",
         "Config": {},
-        "RestartCount": 0,
+        "RestartCount": more.get("restarts", 0),
         "State": {"Running": True, "Status": "running", "StartedAt": started, "ExitCode": 0},
         "HostConfig": {"PortBindings": {}, "RestartPolicy": {"Name": "unless-stopped"}},
     }
@@ -38,7 +40,7 @@ def ask(home: Path, url: str, *, age_s: float = 0, good: dict[str, Any] | None =
         context = RecordingContext(home, docker_host=docker_host, check=True)
         if good is not None:
             context.state.write("verified", {"spec": {"name": "qwen35"}, "container_id": "abc", **good})
-        args = Liveness.Args(name="qwen35", base_url=url, model="m", ready_s=60, timeout_s=timeout_s)
+        args = Liveness.Args(name="qwen35", base_url=url, model="m", ready_s=60, timeout_s=more.get("timeout_s", 1))
         return Liveness().run(args, context)
 
 
@@ -75,6 +77,13 @@ def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
         said = ask(tmp_path, server.url, timeout_s=0.1)
     assert (said.failed, said.data["silent"], said.exit) == (False, False, Exit.INCONCLUSIVE), said
     assert "generates for others" in said.msg
+
+
+@pytest.mark.parametrize(("restarts", "silent"), [(0, False), (1, False), (2, True)])
+def test_a_crash_loop_is_no_start_to_wait_for(tmp_path: Path, restarts: int, silent: bool) -> None:
+    """Seen a second after Docker started it again."""
+    found = ask(tmp_path, NOBODY, age_s=1, restarts=restarts)
+    assert found.data["silent"] is silent, found.msg
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ class Row:
     """A host now. None: not known.
 
     state: of health/record.py, `up`, `in progress` or `unreachable`. live: of this moment alone, no check speaks for it;
-    outdated: why the last one does not. scheduled: the host checks itself. drift: what differs, field by field; behind: what of
-    the lock is not what runs ("image", "model"). busy: who works there. interrupted: a run that was cut off, and what settles it.
-    error: why the host could not be asked.
+    outdated: why the last one does not. flapping: it comes and goes. scheduled: the host checks itself. drift: what
+    differs, field by field; behind: what of the lock is not what runs ("image", "model"). busy: who works there. interrupted: a
+    run that was cut off, and what settles it. error: why the host could not be asked.
     """
 
     host: str
@@ -38,6 +38,7 @@ class Row:
     late: bool = False
     busy: str = ""
     interrupted: str = ""
+    flapping: bool = False
     sandbox: bool = False
     error: str = ""
     exit: int = 0

@@ -12,6 +12,7 @@ from rich.text import Text
 from sparkwright.console import grid, words
 from sparkwright.console.status_row import Row
 from sparkwright.console.terminal import terminal
+from sparkwright.health.record import differs
 
 DIGEST, COMMIT = 12, 8
 STYLES = {
@@ -115,7 +116,7 @@ def _memory(row: Row) -> str:
 def _drift(row: Row) -> str:
     if row.drift is None:
         return "-" if not row.behind else f"behind the lock: {', '.join(row.behind)}"
-    said = [", ".join(row.drift)] if row.drift else []
+    said = [differs(row.drift)] if row.drift else []
     said += [f"behind the lock: {', '.join(row.behind)}"] if row.behind else []
     return "; ".join(said) or "none"
 
@@ -128,7 +129,8 @@ def _checked(row: Row) -> str:
 
 def _why(row: Row) -> str:
     """Who works there, or what was interrupted, then why it is not fine; of one that seems fine, why no check speaks for it."""
-    said = row.busy or row.interrupted or ("" if row.state == "ok" else row.why)
+    fine = "it came and went several times in the last checks" if row.flapping else ""
+    said = row.busy or row.interrupted or (fine if row.state == "ok" else row.why)
     return words.line("; ".join(filter(None, (said, row.outdated if row.state in FINE and not row.busy else ""))))
 
 

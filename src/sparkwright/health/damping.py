@@ -1,4 +1,7 @@
-"""When a look changes the state that is told: one bad look may be chance, and a server that comes and goes is not well."""
+"""When a check changes the state that is told: one bad check may be chance, one generated token is not.
+
+A server that generates is never told as down, however often it came and went. What waits until that settles is who is notified.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,18 @@ from sparkwright.health.record import State
 
 #: how many looks in a row a worse state needs; one, where it isn't said. What is stalled was frozen over two looks already.
 CONFIRM: dict[State, int] = {"degraded": 2, "unknown": 2}
-#: so many changes within so many looks are flapping; then a better state has to hold for so many looks
+#: so many changes within so many looks are flapping; then good news have to hold for so many looks
 FLAPS = 4
 WINDOW = 12
 HOLD = 3
 WELL: tuple[State, ...] = ("ok", "starting")
+#: states of a server that generates: seen once, they are so
+SERVES: tuple[State, ...] = ("ok", "degraded")
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """state: what is told now. flapping: why it may be worse than what is seen."""
+    """state: what is told now. flapping: the server comes and goes."""
 
     state: State
     flapping: bool = False
@@ -28,13 +33,26 @@ class Told:
 
 def damp(before: State | None, seen: Sequence[State]) -> Told:
     """The state to tell. before: what was told last, None at the first look. seen: by all looks, oldest first, with this one."""
-    recent = list(seen[-WINDOW:])
-    now = recent[-1]
-    changes = sum((one in WELL) != (other in WELL) for one, other in itertools.pairwise(recent))
-    flapping = changes >= FLAPS
+    now, often = seen[-1], flapping(seen)
     if before is None or now == before:
-        return Told(now, flapping)
-    same = next((n for n, one in enumerate(reversed(recent)) if one != now), len(recent))
+        return Told(now, often)
     worse = ORDER.index(now) > ORDER.index(before)
-    needed = CONFIRM.get(now, 1) if worse else HOLD if flapping else 1
-    return Told(now if same >= needed else before, flapping)
+    needed = CONFIRM.get(now, 1) if worse else HOLD if often and now not in SERVES else 1
+    return Told(now if _held(seen) >= needed else before, often)
+
+
+def flapping(seen: Sequence[State]) -> bool:
+    """Whether it came and went too often of late."""
+    changes = sum((one in WELL) != (other in WELL) for one, other in itertools.pairwise(seen[-WINDOW:]))
+    return changes >= FLAPS
+
+
+def is_news(seen: Sequence[State]) -> bool:
+    """Whether somebody should be notified of the last state: good news of one that flaps wait until they have held."""
+    return not flapping(seen) or seen[-1] not in WELL or _held(seen) >= HOLD
+
+
+def _held(seen: Sequence[State]) -> int:
+    """How many looks in a row saw the last state."""
+    recent = seen[-WINDOW:]
+    return next((n for n, one in enumerate(reversed(recent)) if one != recent[-1]), len(recent))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sparkwright.health.record import FILE
 from sparkwright.host.containers import container_options, containers
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context
@@ -20,7 +21,7 @@ def found(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) 
     fields = [one.field for one in container_options.differences(spec, inspected, image)]
     if inspected["Id"] == good.get("container_id"):  # a container's image can't change; the names of that image can
         fields = [one for one in fields if one != "image"]
-    return (*dict.fromkeys(fields), *(f"model {path}" for path in changed_files(context, good)))
+    return (*dict.fromkeys(fields), *(f"{FILE}{path}" for path in changed_files(context, good)))
 
 
 def changed_files(context: Context, good: Mapping[str, Any]) -> list[str]:

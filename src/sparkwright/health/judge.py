@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sparkwright.errors import Exit
-from sparkwright.health.record import Container, Cure, Evidence, Gpu, Level, Machine, Server, Speed, State
+from sparkwright.health import restarts
+from sparkwright.health.record import Container, Cure, Evidence, Gpu, Level, Machine, Server, Speed, State, differs
 
 GIB = 2**30
 
@@ -155,10 +156,10 @@ def _container(look: Look, limits: Limits) -> Answer:
         return "bad", f"there is no container {box.name}", "down", "deploy"
     if box.status == "paused":
         return "bad", f"{box.name} is paused", "down", "person"
-    if box.status == "restarting" and box.exit_code:
-        return "bad", f"{box.name} exited with code {box.exit_code}; Docker is restarting it", "down"
-    if box.status == "restarting":
+    if box.status == "restarting" and not box.exit_code and not box.restarts:
         return "warn", f"{box.name} is being restarted", "starting"
+    if box.status == "restarting":
+        return "bad", f"{restarts.exited(box, look.time_s)}; Docker is restarting it", restarts.state(box, look.time_s)
     if box.status != "running":
         how = "or was stopped by hand" if box.exit_code == 0 else "and nobody started it again"
         return "bad", f"{box.name} has {box.status} with exit code {box.exit_code}, {how}", "down", "person"
@@ -197,8 +198,11 @@ def _health(look: Look, limits: Limits) -> Answer:
     measured = f", the last start took {look.ready_s:.0f} s" if look.ready_s else ""
     if look.answered:
         return "bad", f"{said} any more, though its process runs", "down", "restart"
+    start = f"starting for {age_s:.0f} s (up to {allowed_s:.0f} s{measured})"
+    if age_s <= allowed_s and box.restarts:
+        return "bad", f"{restarts.again(box, look.time_s)}; {start}", restarts.state(box, look.time_s)
     if age_s <= allowed_s:
-        return "warn", f"starting for {age_s:.0f} s (up to {allowed_s:.0f} s{measured})", "starting"
+        return "warn", start, "starting"
     return "bad", f"{said} after {age_s:.0f} s; a start may take {allowed_s:.0f} s{measured}", "down", "restart"
 
 
@@ -310,7 +314,7 @@ def _drift(look: Look, limits: Limits) -> Answer:
     if look.container.status in ("", "absent"):
         return None
     if look.drift:
-        return "bad", f"differs from the last good state: {', '.join(look.drift)}", "degraded", "deploy"
+        return "bad", f"differs from the last good state: {differs(look.drift)}", "degraded", "deploy"
     return "ok", "container, image and model are those that were verified"
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC
 from typing import Any
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import SparkwrightError
+from sparkwright.health import restarts
 from sparkwright.health.judge import Limits
 from sparkwright.health.record import Container, Record, Server, Serves, speaks_s
 from sparkwright.host import http_probe
@@ -62,7 +62,9 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
     if box.status == "absent":
         return "down", f"there is no container {box.name}"
     if box.status == "restarting":
-        return "crash-looping", f"{box.name} exited with code {box.exit_code}; restart {box.restarts} is under way"
+        return restarts.state(
+            box, now.time_s
+        ), f"{restarts.exited(box, now.time_s)}; restart {box.restarts} is under way"
     if box.status != "running":
         code = "" if box.status == "paused" else f" (exit code {box.exit_code})"
         return "down", f"{box.name} is {box.status}{code}"
@@ -75,7 +77,10 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
     most_s = allowed_s(good, Limits())
     if now.health_status or runs_s > most_s or ready_since(box, good):
         return "down", f"{said}; the container has been running for {runs_s:.0f} s"
-    return "starting", f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)"
+    start = f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)"
+    if not box.restarts:
+        return "starting", start
+    return restarts.state(box, now.time_s), f"{restarts.again(box, now.time_s)}; {start}"
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:
@@ -100,7 +105,8 @@ def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:
         return "no check since the container was started"
     if was.status != box.status or (record.server.health_status == 200) != (now.health_status == 200):
         return "no check since that changed"
-    return "no check since" if record.state in MOMENTARY or record.busy else ""
+    again = bool(was.restarts) and not record.server.health_status  # Docker is starting it once more
+    return "no check since" if record.state in MOMENTARY or record.busy or again else ""
 
 
 def record_of(now: Now, good: Mapping[str, Any], *, busy: str, sandbox: bool) -> dict[str, Any]:
@@ -139,7 +145,6 @@ def serves_of(good: Mapping[str, Any]) -> Serves:
 def container_of(inspected: Mapping[str, Any], verified_id: str) -> Container:
     """What a record holds of an inspected container. verified_id: of the last good state's."""
     state = inspected["State"]
-    started = containers.started_at(dict(inspected)).replace(tzinfo=UTC).timestamp()
     return Container(
         name=inspected["Name"].lstrip("/"),
         id=inspected["Id"],
@@ -147,7 +152,8 @@ def container_of(inspected: Mapping[str, Any], verified_id: str) -> Container:
         restarts=int(inspected.get("RestartCount", 0)),
         policy=inspected["HostConfig"]["RestartPolicy"]["Name"] or "no",
         exit_code=None if state["Status"] == "running" else state.get("ExitCode"),
-        started_s=started,
+        started_s=containers.moment(str(state.get("StartedAt") or "")),
+        finished_s=containers.moment(str(state.get("FinishedAt") or "")),
         verified=inspected["Id"] == verified_id,
     )
 

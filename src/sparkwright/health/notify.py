@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from sparkwright.health.damping import is_news
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
@@ -41,8 +42,8 @@ def tell(
     note: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Tell when the state is another than the one that was told last. Never raises."""
-    if record.busy:
+    """Tell when the state is another than the one that was told last, and has settled. Never raises."""
+    if record.busy or not is_news(remembered.seen):
         return
     if not remembered.told or remembered.told == record.state:
         remembered.told = record.state

@@ -6,13 +6,14 @@ Standard library only, so that both sides read it with the same code. What is no
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from sparkwright.trust import bounds
 from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, number, text, whole_number
+from sparkwright.trust.visible import first
 
 SCHEMA = 1
 
@@ -27,6 +28,9 @@ BY_HAND_S = 600.0
 
 State = Literal["ok", "starting", "degraded", "stalled", "wedged", "crash-looping", "down", "unknown"]
 STATES: tuple[State, ...] = get_args(State)
+
+#: what a file of the model begins with in a record's drift
+FILE = "model "
 
 Level = Literal["ok", "warn", "bad", "unknown"]
 #: what helps: a restart, cutting the AC power, a new deploy, a person; "" when nothing has to be done
@@ -46,7 +50,8 @@ class Evidence:
 class Container:
     """The server's container, as the engine inspects it. status: docker's word, "absent" when there is none.
 
-    restarts: docker's own count since the last start by hand. started_s: seconds since the epoch.
+    restarts: docker's own count since the last start by hand. started_s, finished_s: seconds since the epoch; a container that
+    runs has a finished_s where it ran before. exit_code: None while it runs, for docker forgets it then.
     verified: it is the very container of the last good state.
     """
 
@@ -57,6 +62,7 @@ class Container:
     policy: str = ""
     exit_code: int | None = None
     started_s: float | None = None
+    finished_s: float | None = None
     verified: bool = False
 
 
@@ -139,9 +145,10 @@ class Record:
 
     time_s, since_s: seconds since the epoch, of the check and of the last change of state. state: what it is after damping.
     seen: what this check alone saw, and why: that in one sentence. before: the state of the check before, "" when there was none.
-    cure: what helps. flapping: it changed so often that a better state has to hold before it counts. busy: who works on the host
-    ("" nobody); then nothing was probed. drift: fields in which the running container differs from the last good state, "image"
-    and "model FILE" among them. healed: what was done about it, "" nothing. every_s: how often it is scheduled, 0 by hand.
+    cure: what helps. flapping: it comes and goes; nobody is notified of good news until they have held. busy: who works on the
+    host ("" nobody); then nothing was probed. drift: fields in which the running container differs from the last good state,
+    "image" and "model FILE" among them. healed: what was done about it, "" nothing. every_s: how often it is scheduled, 0 by
+    hand.
     """
 
     time_s: float
@@ -200,6 +207,14 @@ _PARTS: dict[str, type[Any]] = {
     "serves": Serves,
     "cost": Cost,
 }
+
+
+def differs(drift: Sequence[str]) -> str:
+    """A record's drift for a screen: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
+    files = [one.removeprefix(FILE) for one in drift if one.startswith(FILE)]
+    fields = [one for one in drift if not one.startswith(FILE)]
+    model = f"{len(files)} files of its model: " if len(files) > 1 else FILE
+    return ", ".join(filter(None, (first(fields, 6), model + first(files, 3) if files else "")))
 
 
 def speaks_s(every_s: float) -> float:

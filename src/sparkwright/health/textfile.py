@@ -42,7 +42,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("health_check_duration_seconds", "How long that check took.", lambda r: r.cost.wall_s),
     Metric("health_check_cpu_seconds", "Processor time of that check.", lambda r: r.cost.cpu_s),
     Metric("health_state_since_timestamp_seconds", "When the host came into its state.", lambda r: r.since_s),
-    Metric("health_flapping", "1 when its state changes too often to be believed.", lambda r: float(r.flapping)),
+    Metric(
+        "health_flapping",
+        "1 when the server came and went several times in the last checks.",
+        lambda r: float(r.flapping),
+    ),
     Metric(
         "container_running", "1 when the server's container runs.", lambda r: float(r.container.status == "running")
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 #: C0 without tab and newline, DEL, C1, the marks that reorder a line (Trojan Source, CVE-2021-42574), and what takes no room:
 #: letters of the tags block (U+E0000) make a text that people don't see and language models read
@@ -41,3 +42,9 @@ def in_cell(text: str) -> str:
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def first(names: Sequence[str], most: int) -> str:
+    """a, b, c and 11 more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -136,6 +136,7 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
         late=event["late"],
         busy=event["busy"],
         interrupted=event.get("interrupted", ""),
+        flapping=record.flapping and not event["live"],
         sandbox=record.sandbox,
         exit=int(CODES.get(state, Exit.INCONCLUSIVE)),
     )

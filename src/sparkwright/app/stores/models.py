@@ -24,7 +24,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.protocol.plan import Plan, Task, new_run_id
-from sparkwright.trust.visible import one_line
+from sparkwright.trust.visible import first, one_line
 
 #: of `models.list`
 LISTED = (
@@ -110,7 +110,7 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> int:
         for host, one in answers.found.items():
             how = "every byte read again" if deep else "as proved"
             whole = f"whole: {one['files']} files, {in_words(one['size_bytes'])}, {how}"
-            said = f"wrong: {', '.join(one['wrong'])}" if one["wrong"] else whole
+            said = f"wrong: {first(one['wrong'], 3)}" if one["wrong"] else whole
             say(one_line(f"{host:<12} {models[host]['id']}  {said}"))
     drift = any(one["wrong"] for one in answers.found.values())
     return answers.exit(Exit.CHANGES if drift else Exit.OK)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sparkwright.doctor.diagnosis.sight import Sight
-from sparkwright.doctor.diagnosis.standing import ago, is_slow
+from sparkwright.doctor.diagnosis.standing import is_slow
 from sparkwright.engines.vllm.failures.cause import Cause, Verdict
 from sparkwright.engines.vllm.logs.engine_state import UNKNOWN, Reading
 from sparkwright.engines.vllm.logs.logs import message
 from sparkwright.health.judge import Limits
+from sparkwright.health.restarts import ago
 
 #: the exit code of a process that was killed (128 + SIGKILL), and of one that was asked to end (128 + SIGTERM)
 KILLED, TERMINATED = 137, 143

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from sparkwright.doctor.diagnosis.sight import End, Sight
@@ -100,19 +99,11 @@ def _engine_error(context: Context, error: SparkwrightError) -> str:
 def end_of(inspected: Mapping[str, Any]) -> End:
     """How the container's last start ended, as Docker keeps it; empty for one that never did."""
     state = inspected["State"]
-    at_s = moment(str(state.get("FinishedAt") or ""))
-    code = state.get("ExitCode") if at_s is not None and isinstance(state.get("ExitCode"), int) else None
+    at_s = containers.moment(str(state.get("FinishedAt") or ""))
+    known = at_s is not None and state.get("Status") != "running"  # Docker forgets it once it has started it again
+    code = state.get("ExitCode") if known and isinstance(state.get("ExitCode"), int) else None
     why = one_line(str(state.get("Error") or ""), at_most=ERROR_CHARS)
     return End(code, at_s, out_of_memory=state.get("OOMKilled") is True, error=why)
-
-
-def moment(text: str) -> float | None:
-    """A time of Docker's, seconds since the epoch; None for one that is none, and for the year 1, which is never."""
-    try:
-        found = datetime.fromisoformat(text[:26].rstrip("Z")).replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return found.timestamp() if found.year > 1970 else None
 
 
 # -- its log -----------------------------------------------------------------------------------------------------------
@@ -145,7 +136,7 @@ def _before(seen: Sight, context: Context) -> list[str]:
 def _until_s(seen: Sight) -> float | None:
     """When the start that ended last wrote its last line: another one may have begun since; None where none can have."""
     if seen.box.status == "running":
-        return moment(str(seen.inspected["State"].get("StartedAt") or ""))
+        return containers.moment(str(seen.inspected["State"].get("StartedAt") or ""))
     if seen.box.status == "restarting" and seen.end.at_s is not None:
         return seen.end.at_s + RESTARTS_S
     return None

@@ -9,6 +9,7 @@ from typing import Literal
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.errors import Exit
 from sparkwright.health.judge import Limits
+from sparkwright.health.restarts import LOOP, SETTLED_S, ago
 
 State = Literal[
     "ok",
@@ -41,11 +42,7 @@ EXITS: dict[State, Exit] = {
     "unknown": Exit.INCONCLUSIVE,
 }
 
-#: so many restarts, and no answer, are a loop even to somebody who looks for the first time
-LOOP = 2
 LINE_CHARS = 200
-#: a start that lasts so long begins Docker's count of seconds between restarts anew
-SETTLED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +61,6 @@ def standing(seen: Sight, limits: Limits) -> Standing | None:
         return found
     meanwhile = found.said if found is not None else "/health answers; nothing was measured beside it"
     return Standing("in progress", f"in progress: {seen.busy}; {meanwhile}", "Diagnose again when it has ended.")
-
-
-def ago(seconds: float) -> str:
-    """20 s ago, 5 min ago, 3 h ago, 2 days ago."""
-    for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * factor:
-            return f"{seconds / factor:.0f} {unit} ago"
-    return f"{max(0.0, seconds):.0f} s ago"
 
 
 def is_slow(seen: Sight, limits: Limits) -> bool:

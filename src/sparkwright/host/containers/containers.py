@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import inspected
 from sparkwright.host.machine import Machine
+from sparkwright.trust.visible import one_line
 
 if TYPE_CHECKING:
     import docker
 
 PREVIOUS = "-previous"
+#: what `who_listens` calls another pretend Spark of this machine: SANDBOX, and its folder
+SANDBOX = "the sandbox in"
 
 
 def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
@@ -84,6 +87,15 @@ def started_at(container: dict[str, Any]) -> datetime:
     return found if found.year > 1970 else datetime(1970, 1, 2)
 
 
+def moment(text: str) -> float | None:
+    """A time of Docker's, seconds since the epoch; None for one that is none, and for the year 1, which is never."""
+    try:
+        found = datetime.fromisoformat(text[:26].rstrip("Z")).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return found.timestamp() if found.year > 1970 else None
+
+
 def url_of(container: dict[str, Any]) -> str:
     """Where a container's server answers on this host; empty when it publishes no port."""
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
@@ -114,10 +126,24 @@ def _listening_process(machine: Machine, port: int) -> str:
                 return "a process of another user"
             try:
                 process = psutil.Process(one.pid)
-                return f"{process.name()} (pid {one.pid}, user {process.username()})"
+                who = f"(pid {one.pid}, user {process.username()})"
+                return f"{_sandbox_of(process.cmdline()) or process.name()} {who}"
             except psutil.Error:
                 return f"pid {one.pid}"
     return "a process of another user" if _accepts(port) else ""
+
+
+def _sandbox_of(words: list[str]) -> str:
+    """The other sandbox whose process has this command line, in words; empty for one that is none."""
+    if words[-4:-1] != ["-m", "sparkwright.sandbox", "serve"]:
+        return ""
+    return f"{SANDBOX} {one_line(words[-1])}"
+
+
+def to_free_a_port(holder: str) -> str:
+    """What to do about a port that is taken. holder: who has it, as `who_listens` says it."""
+    stop = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX) else "Stop that"
+    return f"{stop}, or publish the server elsewhere with `serve_port:` in the host's file."
 
 
 def _accepts(port: int) -> bool:
@@ -143,6 +169,6 @@ def refused_start(error: Exception, machine: Machine, client: docker.DockerClien
         holder = who_listens(machine, client, port)
         return Failed(
             f"port {port} is taken{f' by {holder}' if holder else ''}.",
-            fix="Stop that, or publish the server elsewhere with `serve_port:` in the host's file.",
+            fix=to_free_a_port(holder),
         )
     return Failed(f"the engine refuses to start the container: {said}")

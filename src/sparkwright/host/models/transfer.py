@@ -30,6 +30,7 @@ from sparkwright.host.models.retry_policy import Patience
 from sparkwright.host.models.staging import Staging
 from sparkwright.host.module import Context
 from sparkwright.host.throughput import Pace, left, rate_text
+from sparkwright.trust.visible import first
 
 POLL_S = 0.25
 PROOF_NICE = 15
@@ -206,10 +207,10 @@ class Transfer:
         if twice:
             self.staging.tidy(self.files, disk_is_full=False)
             fix = "The hub hands out other bytes than it promises; try `transfer: plain`, or another HF_ENDPOINT."
-            raise Failed(f"wrong bytes twice: {', '.join(twice)}.", fix=fix)
+            raise Failed(f"wrong bytes twice: {first(twice, 3)}.", fix=fix)
         once = sorted(path for path in self.wrong if path in self.missing)
         if once:
-            self.context.note(f"wrong after the download, fetching again: {', '.join(once)}")
+            self.context.note(f"wrong after the download, fetching again: {first(once, 3)}")
 
     # -- between attempts ----------------------------------------------------------------------------------------
 
@@ -226,10 +227,9 @@ class Transfer:
     def _gave_up(self, attempt: Attempt) -> Failed:
         there = len(self.files) - len(self.missing)
         said = attempt.message or "the files did not come."
-        have = f"{there} of {len(self.files)} missing files came; {', '.join(sorted(self.missing)[:3])}"
-        more = f" and {len(self.missing) - 3} more" if len(self.missing) > 3 else ""
+        have = f"{there} of {len(self.files)} missing files came; {first(sorted(self.missing), 3)}"
         fix = attempt.fix or "Run it again: what is whole is kept."
-        return hub.HubDown(f"{said} {have}{more} did not.", fix=fix)
+        return hub.HubDown(f"{said} {have} did not.", fix=fix)
 
     # -- bytes ---------------------------------------------------------------------------------------------------
 

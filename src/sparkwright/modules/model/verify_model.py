@@ -9,6 +9,7 @@ from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.model_files import checked
+from sparkwright.trust.visible import first
 
 
 class VerifyModel(Module["VerifyModel.Args"]):
@@ -41,6 +42,6 @@ class VerifyModel(Module["VerifyModel.Args"]):
         wrong += lost
         how = "read again" if args.deep else "as they were proved"
         whole = f"{len(args.files)} files, {size / 1e9:.2f} GB, {how}"
-        msg = f"missing or wrong: {', '.join(wrong)}" if wrong else whole
+        msg = f"missing or wrong: {first(wrong, 3)}" if wrong else whole
         data = {"dir": str(manifest.folder), "wrong": wrong, "files": len(args.files), "size_bytes": size}
         return Result(msg=msg, data=data)

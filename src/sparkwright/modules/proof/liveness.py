@@ -77,13 +77,13 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
 
 def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
     """How far the start is, in words; empty when it is over, or takes longer than it may."""
-    from sparkwright.health import live
+    from sparkwright.health import live, restarts
     from sparkwright.health.settings import Settings
 
     good = good_states.last(context.state)
     good = good if good.get("container_id") == found["Id"] else {}
     box = live.container_of(found, "")
-    if live.ready_since(box, good):
+    if live.ready_since(box, good) or restarts.loops(box, time.time()):
         return ""
     started_s = box.started_s or 0.0
     limits = dataclasses.replace(Settings.of(context.state).limits, ready_s=args.ready_s)

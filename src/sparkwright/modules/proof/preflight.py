@@ -140,8 +140,7 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     except SparkwrightError:
         return
     if holder:
-        fix = "Stop that, or publish the server elsewhere with `serve_port:` in the host's file."
-        yield Finding("port", "bad", f"port {port} is taken by {holder}.", fix)
+        yield Finding("port", "bad", f"port {port} is taken by {holder}.", containers.to_free_a_port(holder))
     else:
         yield Finding("port", "ok", f"port {port} is {'our own' if ours else 'free'}")
 

@@ -11,6 +11,7 @@ from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.model_files import checked
+from sparkwright.trust.visible import first
 
 
 class ShareModel(Module["ShareModel.Args"]):
@@ -41,9 +42,8 @@ class ShareModel(Module["ShareModel.Args"]):
         size = sum(file["size_bytes"] for file in args.files)
         manifest, missing = self._whole(args, context)
         if missing:
-            some = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
             fix = "Deploy that host first, or copy from another."
-            raise Failed(f"{args.id} is not whole in {manifest.folder}: {some}.", fix=fix)
+            raise Failed(f"{args.id} is not whole in {manifest.folder}: {first(missing, 3)}.", fix=fix)
         manifest.save()
         if context.check:
             return Result(msg=f"{args.id} is whole in {manifest.folder}")

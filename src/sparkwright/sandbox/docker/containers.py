@@ -266,12 +266,12 @@ class Container:
             if self.asked_to_stop or not again:
                 self.status = "exited"
                 return
-            self.status = "restarting"
+            self.status, self.restarts = "restarting", self.restarts + 1
             pause_s = BACKOFF_S if time.monotonic() - began_s > 10 else min(pause_s * 2, 60)
             if self._stopping.wait(pause_s):
                 self.status = "exited"
                 return
-            self.restarts += 1
+            self.exit_code = 0  # as Docker, which forgets it with the next start
             self._launch()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.engines.vllm.flags import flag_values
 from sparkwright.sandbox.vllm import flags
 from sparkwright.sandbox.vllm.flags import JSON, LIST, OPTIONAL, SWITCH, Option, release
 
@@ -173,8 +174,9 @@ def _merge(found: Arguments, option: Option, word: str, inner: list[str]) -> Non
 
 
 def _typed(option: Option, word: str) -> Any:
-    kinds = {**dict.fromkeys(WHOLE, int), **dict.fromkeys(FRACTIONS, float)}
-    kind: type[Any] | None = kinds.get(option.key)
+    known = flag_values.known().get(option.key.replace("_", "-"))
+    kinds: dict[str, type[Any]] = {**dict.fromkeys(WHOLE, int), **dict.fromkeys(FRACTIONS, float)}
+    kind = kinds.get(option.key) or {"int": int, "float": float}.get(known.kind if known else "")
     if kind is None:
         return int(word) if re.fullmatch(r"-?\d+", word) else word
     scale = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}

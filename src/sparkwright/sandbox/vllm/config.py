@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparkwright.engines.vllm.flags import flag_values
 from sparkwright.sandbox.vllm import hybrid
 from sparkwright.sandbox.vllm.arguments import Arguments, Refused
 from sparkwright.sandbox.vllm.flags import Release, release
@@ -23,6 +24,13 @@ ALIGN_SINCE: Release = (0, 15, 0)  # before, a gated delta net has no prefix cac
 PREFIX_ON_SINCE: Release = (0, 28, 0)  # of a hybrid, when nothing is said
 MODE_GONE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
 LARGER_SHARE_SINCE: Release = (0, 20, 0)
+#: how Pydantic names a limit that is broken, and how it says so
+LIMITS = {
+    ">": ("greater_than", "greater than"),
+    ">=": ("greater_than_equal", "greater than or equal to"),
+    "<": ("less_than", "less than"),
+    "<=": ("less_than_equal", "less than or equal to"),
+}
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,7 @@ def read_model(name: str, folder: Path) -> dict[str, Any]:
 def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version: str) -> Config:
     """The settings. Raises Refused with the last lines of a real traceback."""
     now, recurrent, architecture = release(version), hybrid.is_hybrid(model), str(model["architectures"][0])
+    _refuse_out_of_range(arguments, now)
     text = hybrid.text_part(model)
     length = _length(arguments, bounds.count_of(text.get("max_position_embeddings")) or 4096)
     chunked = now <= OFF_IGNORED_UNTIL or arguments.switch("enable_chunked_prefill", True)
@@ -119,6 +128,20 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
     )
 
 
+def _refuse_out_of_range(arguments: Arguments, now: Release) -> None:
+    """The numbers that the real config classes refuse. Raises Refused with Pydantic's words."""
+    for key, value in arguments.values.items():
+        broken = flag_values.out_of_range(key.replace("_", "-"), value, now) if isinstance(value, int | float) else None
+        if broken is None:
+            continue
+        checks, limit = broken
+        if checks == "socket.bind":
+            raise Refused("Traceback (most recent call last):\nOverflowError: bind(): port must be 0-65535.", 1)
+        if checks.endswith("Config"):
+            kind, words = LIMITS[limit.rstrip("-.0123456789")]
+            raise invalid(checks, f"Input should be {words} {limit.lstrip('<>=')}", kind, field=key, got=value)
+
+
 def _prefix_caching(arguments: Arguments, recurrent: bool, architecture: str, now: Release) -> bool:
     if hybrid.is_attention_free(architecture):
         return arguments.switch("enable_prefix_caching", False)
@@ -148,6 +171,7 @@ def _quantization(model: Mapping[str, Any]) -> str | None:
 
 def _length(arguments: Arguments, most: int) -> int:
     length = arguments.number("max_model_len", most)
+    length = most if length == -1 else length  # as much as the model has
     if length > most:
         said = (
             f"User-specified max_model_len ({length}) is greater than the derived max_model_len (max_position_embeddings={most}.0"
@@ -184,14 +208,20 @@ def _weights(index: Path) -> dict[str, str]:
         raise Refused(f"Traceback (most recent call last):\n{type(error).__name__}: {error}", 1) from None
 
 
-def invalid(what: str, said: str, kind: str) -> Refused:
-    """Pydantic's refusal of a config, under the traceback's end."""
+def invalid(what: str, said: str, kind: str, *, field: str = "", got: object = None) -> Refused:
+    """Pydantic's refusal of a config, under the traceback's end. field, got: where one value is what it refuses."""
+    given = (
+        f"{got!r}, input_type={type(got).__name__}"
+        if field
+        else "ArgsKwargs((), {'model': ...}), input_type=ArgsKwargs"
+    )
     lines = (
         "Traceback (most recent call last):",
         '  File "/usr/local/bin/vllm", line 8, in <module>',
         "    sys.exit(main())",
         f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {what}",
-        f"  {said} [type={kind}, input_value=ArgsKwargs((), {{'model': ...}}), input_type=ArgsKwargs]",
+        *([field] if field else []),
+        f"  {said} [type={kind}, input_value={given}]",
         f"    For further information visit https://errors.pydantic.dev/2.14/v/{kind}",
     )
     return Refused("\n".join(lines), 1)

@@ -138,9 +138,12 @@ class Engine:
         self.stopped.set()
 
     def _take_memory(self) -> bool:
-        if self._pool is None:
+        if self._pool is None or self.fault() == "oom":
             return self.fault() != "oom"
-        return self.fault() != "oom" and self._pool.claim(self._holder, int(self.config.utilization * TOTAL))
+        while not self._pool.claim(self._holder, int(self.config.utilization * TOTAL)):
+            if self.fault() != "slow-start" or self.stopped.wait(LOOK_S):  # it waits for what its own end left behind
+                return False
+        return True
 
     def _say(self, lines: Iterable[tuple[float, str]]) -> None:
         for wait_s, line in lines:

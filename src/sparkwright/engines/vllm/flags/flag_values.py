@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from sparkwright.engines.vllm.flags import flag_types
-from sparkwright.trust.visible import one_line
+from sparkwright.trust.visible import first, one_line
 
 Sort = Literal["kind", "choice", "name", "range"]
 NEAR, SHOWN_CHOICES, SHOWN_CHARS = 0.6, 12, 60
@@ -68,6 +68,15 @@ def ranges() -> Mapping[str, tuple[str, tuple[str, ...]]]:
     """The oldest release that has an option's range, and the range, as (">0", "<=1")."""
     rows = (row.split() for row in flag_types.RANGES.split("\n") if row)
     return {name: (since, tuple(limits)) for name, since, _, *limits in rows}
+
+
+def out_of_range(name: str, value: float, version: tuple[int, int, int]) -> tuple[str, str] | None:
+    """(who checks it, the first limit that the value breaks, as ">=1") in a release; None where nothing is known against it."""
+    row = next((row.split() for row in flag_types.RANGES.split("\n") if row.startswith(f"{name} ")), None)
+    if row is None or version < tuple(int(part) for part in row[1].split(".")):
+        return None
+    broken = next((limit for limit in row[3:] if not _keeps(value, limit)), None)
+    return (row[2], broken) if broken else None
 
 
 def size(text: str) -> int:
@@ -126,8 +135,7 @@ def _of_word(name: str, word: str, option: Option) -> Misfit | None:
 
 def _none_of(sort: Sort, allowed: tuple[str, ...], word: str, got: str) -> Misfit:
     near = next(iter(difflib.get_close_matches(word, allowed, n=1, cutoff=NEAR)), "")
-    more = f" and {len(allowed) - SHOWN_CHOICES} more" if len(allowed) > SHOWN_CHOICES else ""
-    return Misfit(sort, f"must be one of {', '.join(allowed[:SHOWN_CHOICES])}{more}, {got}", near)
+    return Misfit(sort, f"must be one of {first(allowed, SHOWN_CHOICES)}, {got}", near)
 
 
 def _out_of_range(name: str, value: Any, word: str) -> Misfit | None:

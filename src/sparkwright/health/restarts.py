@@ -1,0 +1,41 @@
+"""A server that ended by itself and that Docker started again: no start that anybody asked for. Pure."""
+
+from __future__ import annotations
+
+from sparkwright.health.record import Container, State
+
+#: so many restarts, and no answer, are a loop even to somebody who looks for the first time
+LOOP = 2
+#: a start that lasts so long begins Docker's count of seconds between restarts anew
+SETTLED_S = 10.0
+
+
+def ago(seconds: float) -> str:
+    """20 s ago, 5 min ago, 3 h ago, 2 days ago."""
+    for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * factor:
+            return f"{seconds / factor:.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
+
+
+def loops(box: Container, now_s: float) -> bool:
+    """Whether a server that does not answer is in a crash loop, as far as one look shows."""
+    age_s = now_s - box.started_s if box.status == "running" and box.started_s is not None else 0.0
+    return (box.restarts or 0) >= LOOP and age_s <= SETTLED_S
+
+
+def state(box: Container, now_s: float) -> State:
+    """Of a server that Docker restarted and that does not answer (yet)."""
+    return "crash-looping" if loops(box, now_s) else "down"
+
+
+def exited(box: Container, now_s: float) -> str:
+    """qwen35 exited with code 1 4 s ago. Docker forgets the code once it has started the container again."""
+    code = f" with code {box.exit_code}" if box.exit_code is not None else ""
+    when = f" {ago(now_s - box.finished_s)}" if box.finished_s is not None else ""
+    return f"{box.name} exited{code}{when}"
+
+
+def again(box: Container, now_s: float) -> str:
+    """qwen35 exited 4 s ago, restarted 2 times."""
+    return f"{exited(box, now_s)}, restarted {'once' if box.restarts == 1 else f'{box.restarts} times'}"
