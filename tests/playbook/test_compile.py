@@ -111,6 +111,16 @@ def test_tags_and_start_mean_what_they_mean_in_ansible(
         ("    - name: nothing\n", "book.yml:4: this task names no module."),
         ("    - {facts: , fail: {msg: x}}\n", "book.yml:4: this task names two modules"),
         ("- hosts: all\n  serial: fast\n", "book.yml:2: `0.serial`: 'fast' is no batch size"),
+        (
+            "- hosts: all\n  serial: 200%\n",
+            "book.yml:2: `0.serial`: a batch size must be 1% to 100% of the hosts, got 200%.",
+        ),
+        (
+            "- hosts: all\n  serial: [1, 0%]\n",
+            "book.yml:2: `0.serial`: a batch size must be 1% to 100% of the hosts, got 0%.",
+        ),
+        ("- hosts: all\n  serial: -1\n", "book.yml:2: `0.serial`: a batch size must be at least 1, got -1."),
+        ("- hosts: all\n  serial: true\n", "book.yml:2: `0.serial`: True is no batch size"),
         ("- hosts: all\n  task: []\n", "book.yml:2: unknown key `task`. Did you mean `tasks`?"),
     ],
 )

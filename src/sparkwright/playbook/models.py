@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, field_validator
 
+from sparkwright.rolling.pace import why_no_size
 from sparkwright.userfiles.checked import Strict
 
 Condition = bool | str | list[bool | str]
@@ -76,11 +77,11 @@ class PlayFile(Strict):
     tasks: list[dict[str, Any]] = Field(default_factory=list, description="tasks and blocks")
     handlers: list[dict[str, Any]] = Field(default_factory=list, description="tasks that run when notified")
 
-    @field_validator("serial")
+    @field_validator("serial", mode="before")
     @classmethod
     def _sizes(cls, value: Any) -> Any:
         for one in value if isinstance(value, list) else [value]:
-            digits = str(one).removesuffix("%")
-            if not digits.isdigit() or int(digits) < 1:
-                raise ValueError(f"{one!r} is no batch size; give a number or a percentage, as 1 or 25%.")
+            why = why_no_size(one)
+            if why:
+                raise ValueError(why)
         return value
