@@ -13,11 +13,12 @@ from sparkwright.cli.planning import Planner, new_run_id
 from sparkwright.cli.project import Project
 from sparkwright.cli.rolling import Asked, Trip
 from sparkwright.cli.shown import Shown
-from sparkwright.console.out import say
+from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Failed, Inconclusive, Refused
 from sparkwright.fleet import Fleet, Member
 from sparkwright.inventory.host import Host
 from sparkwright.plan.model import Plan, Task
+from sparkwright.playbook import listing
 from sparkwright.rolling.roll import Roll
 
 #: how long --wait waits: longer than any deploy takes
@@ -134,9 +135,13 @@ def look(
     return answers.checked(module, done["data"], host=member.host.name)
 
 
-def list_tasks(book: str, given: playbook.Options) -> int:
+def list_tasks(book: str, given: playbook.Options, *, json: bool) -> int:
     """Print the tasks of a playbook, with their tags, after --tags and --skip-tags. Touches no host."""
-    for line in playbook.list_tasks(playbook.load(Project.here().playbook(book)), given):
+    plays = playbook.list_tasks(playbook.load(Project.here().playbook(book)), given)
+    if json:
+        say_json({"plays": plays})
+        return 0
+    for line in listing.lines(plays):
         say(line)
     return 0
 

@@ -9,6 +9,9 @@ from pydantic import ConfigDict, Field, field_validator
 from sparkwright.rolling.pace import why_no_size
 from sparkwright.userfiles.checked import Strict
 
+#: of tries, and of seconds between them
+MOST = 10**9
+
 Condition = bool | str | list[bool | str]
 
 
@@ -29,8 +32,8 @@ class TaskFile(Common):
 
     register_as: str | None = Field(None, alias="register", description="the name later tasks see the result under")
     until: Condition | None = Field(None, description="try again until this holds")
-    retries: int = Field(0, ge=0, description="how many more times to try (3 with `until`)")
-    delay: float = Field(5, ge=0, description="seconds between tries")
+    retries: int = Field(0, ge=0, le=MOST, description="how many more times to try (3 with `until`)")
+    delay: float = Field(5, ge=0, le=MOST, description="seconds between tries")
     notify: list[str] | str = Field(
         default_factory=list, description="handlers to run at the end if this changed something"
     )
