@@ -14,7 +14,7 @@ PARTS = {"block": "tasks", "rescue": "rescue", "always": "always"}
 
 
 def list_tasks(book: Playbook, options: Options) -> list[dict[str, Any]]:
-    """The plays with the tasks that the options leave, as JSON. A task has its name, module and tags, a block its name and lists."""
+    """The plays with the tasks that the options leave, as JSON: a task has its name, module and tags, a block its lists."""
     return [_play(play, options) for play in book.plays]
 
 
