@@ -76,6 +76,12 @@ class Recipe:
         return self.file.server_key is None and not all(map(rules.is_loopback, addresses))
 
     @property
+    def published(self) -> int:
+        """The container's port behind the first published one, where the server is asked; 0 where none is, or not for TCP."""
+        number, _, protocol = (self.file.container.ports or [":0"])[0].rpartition(":")[2].partition("/")
+        return int(number) if protocol in ("", "tcp") else 0
+
+    @property
     def key_secret(self) -> str:
         """The name under which the server's key travels with a run."""
         return f"server_key of {self.name}"

@@ -101,11 +101,17 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
     if _is_source(model, error["loc"]):
         return _no_source(place)
     shown = kind_of(error["input"]) if any(_may_hold_a_secret(str(part)) for part in place) else _named(error["input"])
-    return f"`{dotted}`: {said}, not {shown}."
+    return f"`{dotted}`: {said}, not {shown}{_in_quotes(error)}."
 
 
 def _said(error: Any) -> str:
     return str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+
+
+def _in_quotes(error: Any) -> str:
+    """What to do where YAML reads a bare word as something else: `no` is false, 2 is a number."""
+    text = error["type"] in ("string_type", "literal_error") and isinstance(error["input"], bool | int | float)
+    return "; put it in quotes" if text else ""
 
 
 def _is_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:
