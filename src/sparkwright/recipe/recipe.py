@@ -16,6 +16,7 @@ from sparkwright.recipe import rules
 from sparkwright.recipe.models import RecipeFile
 from sparkwright.secret import Secret
 from sparkwright.trust import container_words
+from sparkwright.trust.names import why_not_a_file
 from sparkwright.trust.visible import one_line
 from sparkwright.userfiles import document
 from sparkwright.userfiles.checked import check, nearest
@@ -107,6 +108,10 @@ def names(project: Path) -> list[str]:
 
 def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
     """Read recipes/NAME.yml. named_at: "file:line" of who asks. Raises Refused with file and line, or naming the nearest."""
+    reason = why_not_a_file(name)
+    if reason:
+        said = f"the recipe '{one_line(name, at_most=80)}' {reason}."
+        raise Refused(said, where=named_at, fix="Name a file of recipes/, without .yml.")
     path = project / "recipes" / f"{name}.yml"
     if not document.is_file(path):
         document.refuse_other_ending(path)
