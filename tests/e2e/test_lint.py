@@ -78,3 +78,12 @@ def test_the_lock_keeps_the_images_options_and_judges_choices_by_them(desk: Desk
     assert image["options"]["differ"]["prefix-match-unit"] is None
     planned = desk.run("plan", "--host", "sandbox")
     assert planned.code == 5 and "Write dtype: bfloat16." in planned.out
+
+
+def test_a_server_that_could_not_be_reached_stops_a_deploy_with_the_line_of_its_ports(desk: Desk) -> None:
+    desk.edit(RECIPE, "ports: .*", 'ports: ["8000:9000"]')
+    done = desk.run("deploy", "--host", "sandbox")
+    line = (desk.root / RECIPE).read_text().splitlines().index('  ports: ["8000:9000"]') + 1
+    said = "the server listens on port 8000 of its container, and the first published port leads to 9000."
+    assert done.code == 5 and f"{RECIPE}:{line}: {said}" in done.out
+    assert desk.containers() == []

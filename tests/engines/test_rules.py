@@ -201,3 +201,29 @@ def test_chunked_prefill_off_is_ignored_before_0111() -> None:
     assert told["ignored-flag"] == "warning"
     assert "unchunked-budget" not in told
     assert found(flags, DENSE, "0.12.0")["unchunked-budget"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("flags", "published", "speaks"),
+    [
+        ({}, 8000, False),
+        ({}, None, False),
+        ({"port": 9000}, None, False),
+        ({"port": 9000}, 9000, False),
+        ({"host": "0.0.0.0", "ssl-certfile": None}, 8000, False),
+        ({"port": 9000}, 8000, True),
+        ({"port": 0}, 8000, True),
+        ({}, 9000, True),
+        ({}, 0, True),
+        ({"host": "127.0.0.1"}, 8000, True),
+        ({"host": "::1"}, 8000, True),
+        ({"uds": "/tmp/vllm.sock"}, 8000, True),
+        ({"headless": True}, 8000, True),
+        ({"headless": False}, 8000, False),
+        ({"ssl-keyfile": "/key.pem"}, 8000, True),
+    ],
+)
+def test_a_server_that_nobody_could_reach_is_refused(
+    flags: dict[str, Any], published: int | None, speaks: bool
+) -> None:
+    assert found(flags, DENSE, "0.32.0", published=published).get("out-of-reach") == ("error" if speaks else None)

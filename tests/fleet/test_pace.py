@@ -48,6 +48,11 @@ def test_one_batch_alone_goes_on_with_those_that_did_not_fail() -> None:
 
 def test_sizes_are_read_as_they_are_typed() -> None:
     assert sizes("1,25%") == (1, "25%")
-    for wrong in ("0", "many", "-1", "%"):
-        with pytest.raises(Refused, match="no batch size"):
-            sizes(wrong)
+    assert sizes("100%") == ("100%",)
+    assert sizes("") == ()
+
+
+@pytest.mark.parametrize("wrong", ["0", "many", "-1", "%", "0%", "101%", "-5%", "1.5", "²", "1,", "9" * 5000])
+def test_what_is_no_batch_size_is_refused(wrong: str) -> None:
+    with pytest.raises(Refused, match="--serial: .*batch size"):
+        sizes(wrong)

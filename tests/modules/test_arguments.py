@@ -53,6 +53,14 @@ def test_what_does_not_fit_is_refused(wrong: dict[str, object]) -> None:
         build(Args, {"path": "p", **wrong}, module="file")
 
 
+@pytest.mark.parametrize("wrong", [-1, -0.5, "-1", "nan", "inf", float("inf")])
+def test_a_number_that_counts_nothing_is_refused(wrong: object) -> None:
+    with pytest.raises(Refused, match="file.wait_s must be at least 0, got"):
+        build(Args, {"path": "p", "wait_s": wrong}, module="file")
+    with pytest.raises(Refused, match=r"file.limits.cpu must be at least 0"):
+        build(Args, {"path": "p", "limits": {"cpu": wrong}}, module="file")
+
+
 def test_an_open_argument_is_taken_unseen() -> None:
     takes = signature.of(Args)
     left = check(takes, {"path": "{{ facts.home }}", "wait_s": 2}, module="file", open_names=frozenset({"path"}))

@@ -216,6 +216,7 @@ def test_half_a_copy_is_not_pinned_when_the_hub_is_down(context: RecordingContex
     ("model", "revision", "said"),
     [
         ("Qwen/Nothing", "main", "has no model Qwen/Nothing"),
+        ("Qwen", "main", "has no model Qwen"),
         (MODEL, "v9", "has no revision 'v9'"),
         (
             "meta-llama/Llama-3.1-8B-Instruct",

@@ -10,7 +10,7 @@ import pytest
 from sparkwright.errors import Exit, Refused
 from sparkwright.project import playbook
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook import Options
+from sparkwright.project.playbook import Options, listing
 from sparkwright.protocol.plan import Block, Plan, Task, tasks_of
 
 HOST = Host("spark1", "spark1", vars={"folder": "/srv/models"})
@@ -111,6 +111,27 @@ def test_tags_and_start_mean_what_they_mean_in_ansible(
         ("    - name: nothing\n", "book.yml:4: this task names no module."),
         ("    - {facts: , fail: {msg: x}}\n", "book.yml:4: this task names two modules"),
         ("- hosts: all\n  serial: fast\n", "book.yml:2: `0.serial`: 'fast' is no batch size"),
+        (
+            "- hosts: all\n  serial: 200%\n",
+            "book.yml:2: `0.serial`: a batch size must be 1% to 100% of the hosts, got 200%.",
+        ),
+        (
+            "- hosts: all\n  serial: [1, 0%]\n",
+            "book.yml:2: `0.serial`: a batch size must be 1% to 100% of the hosts, got 0%.",
+        ),
+        ("- hosts: all\n  serial: -1\n", "book.yml:2: `0.serial`: a batch size must be at least 1, got -1."),
+        ("- hosts: all\n  serial: true\n", "book.yml:2: `0.serial`: True is no batch size"),
+        ("- hosts: all\n  tags: 5\n", "book.yml:2: `0.tags`: a valid list or a valid string, not 5."),
+        ("    - block: 3\n", "book.yml:4: `0.tasks.0.block`: a valid list, not 3."),
+        ("    - block: [3]\n", "book.yml:4: `0.tasks.0.block.0`: a valid dictionary, not 3."),
+        (
+            "    - facts:\n      when: {a: 1}\n",
+            "book.yml:5: `0.tasks.0.when`: a valid boolean or a valid string or a valid list",
+        ),
+        (
+            "    - facts:\n      retries: 9999999999\n",
+            "book.yml:5: `0.tasks.0.retries`: less than or equal to 1000000000",
+        ),
         ("- hosts: all\n  task: []\n", "book.yml:2: unknown key `task`. Did you mean `tasks`?"),
     ],
 )
@@ -179,3 +200,37 @@ def test_a_template_is_a_file_of_templates_and_no_other_of_the_laptop(tmp_path: 
     (tmp_path / "hosts/spark1.yml").write_text("address: 10.0.0.1\n")
     with pytest.raises(Refused, match=r"book.yml:4: the template .* (leaves its folder|has a backslash)"):
         compiled(tmp_path, f'    - template: {{src: "{src}", dest: ~/x}}\n')
+
+
+def test_a_listing_is_one_walk_for_a_person_and_for_a_program(tmp_path: Path) -> None:
+    text = (
+        "- name: Both\n  hosts: all\n  tags: [p]\n  tasks:\n    - {when: size, facts: , name: one}\n    - {notify: h, facts: }\n"
+        "    - name: Swap\n      tags: a\n      block:\n        - {name: two, facts: , tags: 'b, c'}\n"
+        "      rescue:\n        - {name: three, fail: {msg: x}, tags: never}\n"
+        "  handlers:\n    - {name: h, facts: }\n"
+    )
+    path = tmp_path / "book.yml"
+    path.write_text(text)
+    plays = playbook.list_tasks(playbook.load(path), Options())
+    assert plays == [
+        {
+            "name": "Both",
+            "hosts": "all",
+            "tags": ["p"],
+            "tasks": [
+                {"name": "one", "module": "facts", "tags": ["p"]},
+                {"name": "facts", "module": "facts", "tags": ["p"]},
+                {
+                    "block": "Swap",
+                    "tags": ["p", "a"],
+                    "tasks": [{"name": "two", "module": "facts", "tags": ["p", "a", "b", "c"]}],
+                    "rescue": [],
+                },
+            ],
+            "handlers": [{"name": "h", "module": "facts", "tags": []}],
+        }
+    ]
+    assert list(listing.lines(plays)) == [
+        *("Both (all)", "  one  [p]", "  facts  [p]", "  Swap:", "    two  [p, a, b, c]", "    rescue:"),
+        *("  handlers:", "    h"),
+    ]

@@ -51,6 +51,11 @@ GROUPS = "all: {}\nlab: {}\n"
         ({"hosts/groups.yml": "lab: {}\nall: {hosts: [spark1]}\n"}, "hosts/groups.yml:2: `all` is every host"),
         ({"hosts/spark2.yaml": "address: x\n"}, "hosts/spark2.yaml: this file is not read: its name must end in .yml."),
         ({"hosts/groups.yaml": GROUPS}, "hosts/groups.yaml: this file is not read"),
+        ({"hosts/spark2.YML": "address: x\n"}, "hosts/spark2.YML: this file is not read: its name must end in .yml."),
+        (
+            {"hosts/spark1.yml": "home: ops\n"},
+            "hosts/spark1.yml:1: `home`: 'ops' is not the path of a folder: begin with /",
+        ),
         (
             {"hosts/groups.yml": "- lab\n"},
             "hosts/groups.yml:1: groups.yml must be a mapping of groups by name, got a list. Write `lab: {hosts: [spark1]}`.",

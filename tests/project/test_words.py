@@ -32,6 +32,9 @@ def load(folder: Path, container: str = "", image: str = "a/b:v1") -> recipe.Rec
         ('ports: ["8000"]', "write HOST:CONTAINER"),
         ('ports: ["8000:8000", "lan:8000:8000"]', "write HOST:CONTAINER"),
         ('ports: ["99999:8000"]', "is not a published port"),
+        ("gpus: 2", "`container.gpus`: a valid string, not 2; put it in quotes."),
+        ("restart: no", "not False; put it in quotes."),
+        ("env: {A: 1}", "`container.env.A`: a valid string, not a number; put it in quotes."),
         ("ulimits: {memlock: unlimited}", "-1 is unlimited"),
         ('env: {"A=B": x}', "can't be an environment variable"),
         ('env: {A: "x\\0y"}', "can't be an environment variable"),
@@ -165,3 +168,11 @@ def test_a_share_of_memory_that_is_none_is_refused_where_it_is_needed(tmp_path: 
         recipe.scope(Host("s", "s"), "ops", wanted, {})
     assert caught.value.message == "`vllm.gpu-memory-utilization` must be a number, got 'lots'."
     assert str(caught.value.where).endswith("recipes/b.yml:6")
+
+
+@pytest.mark.parametrize("name", ["../recipes/b", "/etc/b", "x/../b", ""])
+def test_a_recipe_is_a_file_of_its_folder(name: str, tmp_path: Path) -> None:
+    load(tmp_path)
+    with pytest.raises(Refused, match="Name a file of recipes/") as error:
+        recipe.load(tmp_path, name, named_at="hosts/spark1.yml:3")
+    assert error.value.where == "hosts/spark1.yml:3"

@@ -11,13 +11,14 @@ from sparkwright.app.connect import Chosen
 from sparkwright.app.plans.planning import Planner
 from sparkwright.app.presenters import Shown
 from sparkwright.app.rollout import Asked, Trip
-from sparkwright.console.out import say
+from sparkwright.console.out import say, say_json
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.fleet.fleet import Member
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.playbook import listing
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 
 #: how long --wait waits: longer than any deploy takes
@@ -104,9 +105,13 @@ def tasks(
     return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
 
 
-def list_tasks(book: str, given: playbook.Options) -> int:
+def list_tasks(book: str, given: playbook.Options, *, json: bool) -> int:
     """Print the tasks of a playbook, with their tags, after --tags and --skip-tags. Touches no host."""
-    for line in playbook.list_tasks(playbook.load(Project.here().playbook(book)), given):
+    plays = playbook.list_tasks(playbook.load(Project.here().playbook(book)), given)
+    if json:
+        say_json({"plays": plays})
+        return 0
+    for line in listing.lines(plays):
         say(line)
     return 0
 

@@ -36,6 +36,9 @@ LEAST: dict[str, float] = {
 MOST = 1e9
 ANY = ("seed",)
 
+#: options that a bare word after a command may have been meant for
+WORDLIKE = ("--host", "--recipe")
+
 _parse = Program.parse_tasks
 
 
@@ -105,7 +108,7 @@ def _sentence(said: str, words: Sequence[str], context: Any, contexts: dict[str,
     named = context.name if context is not None and context.name else ""
     if said.startswith("No idea what"):
         word = said.removeprefix("No idea what ").removesuffix(" is!").strip("'\"")
-        return _unknown(word, named, context, contexts)
+        return _unknown(word, words, named, context, contexts)
     if said.startswith("Flag "):
         option = next((word for word in reversed(words) if word.startswith("-")), "the option")
         return f"{option} needs a value."
@@ -115,13 +118,20 @@ def _sentence(said: str, words: Sequence[str], context: Any, contexts: dict[str,
     return said
 
 
-def _unknown(word: str, named: str, context: Any, contexts: dict[str, Any]) -> str:
+def _unknown(word: str, words: Sequence[str], named: str, context: Any, contexts: dict[str, Any]) -> str:
+    known = context.flags if named else {}
     if word.startswith("-"):
-        known = context.flags if named else {}
-        return f"unknown option {word.partition('=')[0]}." + _meant(word.partition("=")[0], known, f"{named} --help")
-    if named and "--host" in context.flags and not difflib.get_close_matches(word, contexts, n=1, cutoff=0.8):
-        return f"unexpected argument '{word}'. Did you mean {named} --host {word}?"
-    return f"unknown command '{word}'." + _meant(word, contexts, "--list")
+        help_of = f"{named} --help".strip()
+        return f"unknown option {word.partition('=')[0]}." + _meant(word.partition("=")[0], known, help_of)
+    switch = next((one.partition("=")[0] for one in words if one.startswith("-") and one.endswith(f"={word}")), "")
+    if switch in known:
+        return f"{switch} takes no value, got '{word}'."
+    if not named or difflib.get_close_matches(word, contexts, n=1, cutoff=0.8):
+        return f"unknown command '{word}'." + _meant(word, contexts, "--list")
+    option = next((one for one in WORDLIKE if one in known), "")
+    return f"unexpected argument '{word}'." + (
+        f" Did you mean {named} {option} {word}?" if option else f" See {named} --help."
+    )
 
 
 def _meant(word: str, known: Iterable[str], otherwise: str) -> str:

@@ -19,7 +19,7 @@ OPTIONS: tuple[tuple[str, str | bool | int, str], ...] = (
     ("tags", "", "only the tasks with one of these tags, comma separated"),
     ("skip_tags", "", "not the tasks with one of these tags"),
     ("start_at_task", "", "begin with the task of this name"),
-    ("list_tasks", False, "print the tasks and end"),
+    ("list_tasks", False, "list the tasks and exit; with --json one object: plays, each with its tasks"),
     ("wait", False, "when somebody else works on the host, wait for him instead of ending with 5"),
     ("json", False, "events as JSON lines on stdout, nothing else there; the last ones are the recaps"),
     ("debug", False, "show the traceback of an error"),
@@ -69,7 +69,7 @@ def run_playbook(playbook: str, command: str, **given: Any) -> int:
     if given["list_tasks"]:
         from sparkwright.app import session
 
-        return session.list_tasks(playbook, session.options(**given))
+        return session.list_tasks(playbook, session.options(**given), json=given["json"])
     from sparkwright.app.connect import left_of, need_of, reach
 
     pattern = left_of(playbook, given["host"]) if given.get("resume") else given["host"]

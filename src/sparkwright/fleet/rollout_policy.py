@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,6 +12,8 @@ from sparkwright.errors import Refused
 
 T = TypeVar("T")
 Size = int | str
+
+_NUMBER = re.compile(r"-?[0-9]{1,9}%?")
 
 
 @dataclass(frozen=True)
@@ -68,15 +71,24 @@ class Pace:
         return f"{', '.join(failed)} can't be done, so no host was touched"
 
 
+def why_no_size(one: object) -> str:
+    """Why something is no batch size; empty when it is one."""
+    text = "" if isinstance(one, bool) else str(one)
+    if not _NUMBER.fullmatch(text):
+        return f"{one!r} is no batch size; give a number or a percentage, as 1 or 25%."
+    if not text.endswith("%"):
+        return "" if int(text) >= 1 else f"a batch size must be at least 1, got {text}."
+    return "" if 1 <= int(text[:-1]) <= 100 else f"a batch size must be 1% to 100% of the hosts, got {text}."
+
+
 def sizes(text: str) -> tuple[Size, ...]:
     """`--serial` as it is typed: 1, 25% or 1,25%. Raises Refused for what is no size."""
-    found: list[Size] = []
-    for word in filter(None, (part.strip() for part in text.split(","))):
-        digits = word.removesuffix("%")
-        if not digits.isdigit() or int(digits) < 1:
-            raise Refused(f"--serial {word} is no batch size.", fix="Give a number or a percentage: 1, 25%, or 1,25%.")
-        found.append(word if word.endswith("%") else int(word))
-    return tuple(found)
+    words = [part.strip() for part in text.split(",")] if text else []
+    for word in words:
+        why = why_no_size(word)
+        if why:
+            raise Refused(f"--serial: {why}")
+    return tuple(word if word.endswith("%") else int(word) for word in words)
 
 
 def batches(everyone: Sequence[T], serial: Sequence[Size]) -> list[list[T]]:

@@ -177,11 +177,11 @@ class Check:
 def _measure(context: Context, look: Look, tokens: int) -> Speed:
     """One `smoke_test` against the baseline of the last good state. A server that has none gets none from here."""
     from sparkwright.host.records.baselines import Baselines, key_of
-    from sparkwright.modules.proof.smoke_test import SmokeTest, speculates
+    from sparkwright.modules.proof.smoke_test import SmokeTest
 
     serve = good_states.last(context.state).get("serve") or {}
     key = serve.get("baseline_key") or {}
-    if Baselines(context.state).read(key_of(key, context.machine, speculation=speculates(key))) is None:
+    if Baselines(context.state).read(key_of(key, context.machine)) is None:
         return Speed(verdict="there is no baseline for it", measured_s=look.time_s)
     args = SmokeTest.Args(
         base_url=look.server.url,

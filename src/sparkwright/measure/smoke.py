@@ -261,6 +261,11 @@ class Shape:
             return found
 
 
+def speculates(key: Mapping[str, Any]) -> bool:
+    """Whether the engine of a baseline's key generates with speculation."""
+    return any(str(word).startswith(endpoints.SPECULATION_OPTIONS) for word in key.get("command") or ())
+
+
 def prompt(name: str = "prose") -> str:
     """Fresh random words first, so that no prefix cache can help."""
     return f"{secrets.token_hex(16)} {PROMPTS[name]}"

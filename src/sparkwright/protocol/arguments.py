@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -86,19 +88,25 @@ READ: dict[str, Callable[[str], Any]] = {"whole number": int, "number": float}
 
 
 def _fit_scalar(value: Any, kind: str, where: str) -> Any:
+    fitted = _bent(value, kind)
+    if fitted is None:
+        raise Refused(f"{where} is {_name([kind])}, not {_shown(value, where)}.")
+    if kind in READ and not 0 <= fitted < math.inf:  # nor is a NaN; they are counts, sizes, times and shares
+        raise Refused(f"{where} must be at least 0, got {_shown(value, where)}.")
+    return fitted
+
+
+def _bent(value: Any, kind: str) -> Any:
+    """The value as its kind; None when it is none."""
     if type(value) is EXACT[kind]:
         return value
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind == "number" and number:
         return float(value)
     if kind in READ and isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError):
             return READ[kind](value)
-        except ValueError:
-            pass
-    if kind == "text" and number:
-        return str(value)
-    raise Refused(f"{where} is {_name([kind])}, not {_shown(value, where)}.")
+    return str(value) if kind == "text" and number else None
 
 
 def _shown(value: Any, where: str) -> str:

@@ -155,6 +155,8 @@ class HubApi(Handler):
                 self._tree(f"{owner}/{name}", revision, "/".join(folder))
             case [owner, name, "resolve", revision, *path] if path:
                 self._file(f"{owner}/{name}", revision, "/".join(path))
+            case ["api", "models", *_]:
+                self._error(404, "RepoNotFound", "Repository not found")
             case _:
                 self._error(404, "EntryNotFound", "Entry not found")
 

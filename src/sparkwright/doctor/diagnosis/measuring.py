@@ -13,10 +13,10 @@ from sparkwright.host import evidence
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import gpu, smoke, stream
+from sparkwright.measure.counted import SETTLES_S, uncounted
 from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Run
 from sparkwright.measure.undisturbed import undisturbed
-from sparkwright.modules.proof.smoke_test import CUT_SHORT, MISMATCH, SETTLES_S, speculates
 
 TOKENS = 64
 WARM_UP_TOKENS = 8
@@ -46,7 +46,7 @@ class Expected:
         serve = good.get("serve") or {}
         key = serve.get("baseline_key") or {}
         if verified and key:
-            found = Baselines(context.state).read(key_of(key, context.machine, speculation=speculates(key)))
+            found = Baselines(context.state).read(key_of(key, context.machine))
             if found is not None:
                 return cls(found.median, found.tolerance, "baseline", found)
         expected = recipe_tok_per_s or (serve.get("tok_per_s") if verified else None)
@@ -160,7 +160,7 @@ def _others(found: Measured) -> str:
     name = endpoints.GENERATED_TOKENS
     if name in found.before and name in found.after and not found.approximate:
         served = found.after[name] - found.before[name]
-        if served - found.tokens > max(MISMATCH * served, CUT_SHORT * found.capped):
+        if uncounted(served, found.tokens, found.capped):
             return f"others used it meanwhile: it generated {served:.0f} tokens, {found.tokens} of them were asked for here"
     running = evidence.busy(found.after)
     return f"others use it: {running:.0f} requests" if running and not found.capped else ""

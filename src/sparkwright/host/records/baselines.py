@@ -56,7 +56,7 @@ class Baselines:
         return f"{FOLDER}/{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
-def key_of(given: Mapping[str, Any], machine: Machine, *, speculation: bool) -> dict[str, Any]:
+def key_of(given: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
     """Everything that makes two measurements comparable: host, model, digest, arguments, environment, prompts, client.
 
     The order of arguments does not count, nor does the tag before a digest.
@@ -65,7 +65,7 @@ def key_of(given: Mapping[str, Any], machine: Machine, *, speculation: bool) -> 
     return {
         **key,
         "host": _host(machine),
-        "speculation": speculation,
+        "speculation": smoke.speculates(given),
         "prompts": smoke.PROMPT_SET,
         "client": smoke.CLIENT,
     }

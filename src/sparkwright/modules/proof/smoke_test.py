@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,16 +13,13 @@ from sparkwright.host import evidence, measuring, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import gpu, smoke, stream
+from sparkwright.measure.counted import SETTLES_S, miscounted
 from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
 from sparkwright.measure.undisturbed import undisturbed
 from sparkwright.protocol.result import Result, arg
 
-MISMATCH = 0.01
-#: tokens that a server may still make of a request that the client has ended
-CUT_SHORT = 8
 IDLE_S = 2.0
-SETTLES_S = 1.0
 BAD = ("misconfigured", "regression", "invalid")
 IDLE = "Try again when it is idle."
 
@@ -97,8 +93,8 @@ class SmokeTest(Module["SmokeTest.Args"]):
 
     def _judged(self, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        speculation = speculates(args.baseline_key)
-        kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine, speculation=speculation)
+        speculation = smoke.speculates(args.baseline_key)
+        kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine)
         baseline = None if args.new_baseline or not args.baseline_key else kept.read(name)
         bounds = Bounds(args.tok_per_s, evidence.ceiling(context, args.model_dir), speculation)
         before = _idle(args, key)
@@ -129,11 +125,6 @@ class SmokeTest(Module["SmokeTest.Args"]):
             made = Baseline.of(found.runs, by_prompt=speculation, clock_mhz=seen.gpu.clock_mhz)
             kept.write(name, made, {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()})
         return Result(msg=_sentence(found), data=data)
-
-
-def speculates(key: Mapping[str, Any]) -> bool:
-    """Whether the engine of a baseline's key generates with speculation."""
-    return any(str(word).startswith(endpoints.SPECULATION_OPTIONS) for word in key.get("command") or ())
 
 
 def _idle(args: SmokeTest.Args, key: str) -> dict[str, float]:
@@ -189,8 +180,7 @@ def _mismatch(before: dict[str, float], after: dict[str, float], found: Measured
     if name not in before or name not in after or found.approximate:
         return ""
     served = after[name] - before[name]
-    more = served - found.tokens
-    if -MISMATCH * served <= more <= max(MISMATCH * served, CUT_SHORT * found.capped):
+    if not miscounted(served, found.tokens, found.capped):
         return ""
     return f"the server counted {served:.0f} tokens, the client {found.tokens}"
 

@@ -40,8 +40,21 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
         first = next(
             (one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0]
         )  # a misspelt key is also missing
-        place = at + tuple(first["loc"])
-        raise Refused(_short(_sentence(model, first, place)), where=document.where(*place)) from None
+        place = at + _place(value, first)
+        kinds = [
+            one for one in mistakes if one["type"].endswith(("_type", "_parsing")) and at + _place(value, one) == place
+        ]
+        raise Refused(_short(_sentence(model, first, place, kinds)), where=document.where(*place)) from None
+
+
+def _place(value: Any, error: Any) -> Place:
+    """Where a mistake stands in the user's data: pydantic names the kinds that a value may have as places, too."""
+    found: list[str | int] = []
+    for part in error["loc"]:
+        if (isinstance(value, dict) and part in value) or (isinstance(value, list) and part in range(len(value))):
+            value = value[part]
+            found.append(part)
+    return (*found, *(error["loc"][-1:] if error["type"] == "missing" else ()))
 
 
 def _short(sentence: str) -> str:
@@ -70,7 +83,8 @@ def nearest(word: str, known: Iterable[str], *, many: str = "There are") -> str:
     return f"{many}: {', '.join(names)}." if names else ""
 
 
-def _sentence(model: type[BaseModel], error: Any, place: Place) -> str:
+def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]) -> str:
+    """kinds: the mistakes of the same place, one for each kind of value that it may have."""
     key = place[-1] if place else ""
     if error["type"] == "extra_forbidden" and _is_source(model, error["loc"][:-1]):
         return _no_source(place[:-1])
@@ -80,14 +94,24 @@ def _sentence(model: type[BaseModel], error: Any, place: Place) -> str:
         )
     if error["type"] == "missing":
         return f"`{key}` is missing."
-    said = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
-    dotted = one_line(".".join(str(part) for part in place if part != "[key]"), at_most=200)
+    said = " or ".join(dict.fromkeys(_said(one) for one in (kinds if error in kinds else [error])))
+    dotted = one_line(".".join(map(str, place)), at_most=200)
     if error["type"] == "value_error":
         return f"`{dotted}`: {said}"
     if _is_source(model, error["loc"]):
         return _no_source(place)
     shown = kind_of(error["input"]) if any(_may_hold_a_secret(str(part)) for part in place) else _named(error["input"])
-    return f"`{dotted}`: {said}, not {shown}."
+    return f"`{dotted}`: {said}, not {shown}{_in_quotes(error)}."
+
+
+def _said(error: Any) -> str:
+    return str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+
+
+def _in_quotes(error: Any) -> str:
+    """What to do where YAML reads a bare word as something else: `no` is false, 2 is a number."""
+    text = error["type"] in ("string_type", "literal_error") and isinstance(error["input"], bool | int | float)
+    return "; put it in quotes" if text else ""
 
 
 def _is_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:

@@ -93,16 +93,24 @@ def is_file(path: Path) -> bool:
 
 def files(folder: Path) -> list[Path]:
     """The YAML files of a folder by name, but for an editor's hidden ones. Raises Refused for one with another ending."""
-    for path in sorted(folder.glob("*.yaml")):
-        refuse_other_ending(path)
-    return [path for path in sorted(folder.glob("*.yml")) if path.name[0] != "."]
+    found = sorted(
+        path for path in folder.glob("*") if path.suffix.lower() in (".yml", ".yaml") and path.name[0] != "."
+    )
+    for path in found:
+        if path.suffix != ".yml":
+            _refuse_ending(path)
+    return found
 
 
 def refuse_other_ending(path: Path) -> None:
     """Raises Refused when NAME.yaml stands where NAME.yml is read."""
     other = path.with_suffix(".yaml")
     if other.name[0] != "." and is_file(other):
-        raise Refused("this file is not read: its name must end in .yml.", where=shown(other), fix="Rename it.")
+        _refuse_ending(other)
+
+
+def _refuse_ending(path: Path) -> None:
+    raise Refused("this file is not read: its name must end in .yml.", where=shown(path), fix="Rename it.")
 
 
 def shown(path: Path) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sparkwright.project.documents.checked import Strict
+from sparkwright.project.documents.checked import Strict, rule
 
 
 class SecretSource(Strict):
@@ -27,12 +27,21 @@ class SecretSource(Strict):
         return self
 
 
+def _why_not_a_home(path: str) -> str:
+    return (
+        "" if path.startswith("/") and ":" not in path else "is not the path of a folder: begin with /, without a colon"
+    )
+
+
+Home = Annotated[str, rule(_why_not_a_home)]
+
+
 class Shared(Strict):
     """What a group gives to its hosts and a host may set itself. A host's own value wins."""
 
     user: str | None = Field(None, description="the user to log in as; else as your ssh configuration says")
     port: int | None = Field(None, description="sshd's port; else as your ssh configuration says", ge=1, le=65535)
-    home: str | None = Field(None, description="the user's home on the host, when it is not /home/USER (or /root)")
+    home: Home | None = Field(None, description="the user's home on the host, when it is not /home/USER (or /root)")
     recipe: str | None = Field(None, description="what the host serves: a file of recipes/, without .yml")
     serve_port: int | None = Field(
         None, description="publish the server on this port instead of the recipe's", ge=1, le=65535

@@ -5,36 +5,65 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from sparkwright.modules import registry
 from sparkwright.project.playbook.playbook import Options, Play, Playbook
 from sparkwright.project.playbook.selection import wanted
 
+#: the lists of a block, and what they are called in JSON
+PARTS = {"block": "tasks", "rescue": "rescue", "always": "always"}
 
-def list_tasks(book: Playbook, options: Options) -> Iterator[str]:
-    """A line a play, a line a task, blocks indented, with tags."""
-    for play in book.plays:
-        yield f"{play.name} ({play.hosts})"
-        yield from _lines(play.file.tasks, 1, _tags(play.file.model_dump()), options, play)
-        if play.file.handlers:
+
+def list_tasks(book: Playbook, options: Options) -> list[dict[str, Any]]:
+    """The plays with the tasks that the options leave, as JSON: a task has its name, module and tags, a block its lists."""
+    return [_play(play, options) for play in book.plays]
+
+
+def lines(plays: list[dict[str, Any]]) -> Iterator[str]:
+    """The same for a person: a line a play, a line a task, blocks indented, with tags."""
+    for play in plays:
+        yield f"{play['name']} ({play['hosts']})"
+        yield from _lines(play["tasks"], 1)
+        if play["handlers"]:
             yield "  handlers:"
-            yield from _lines(play.file.handlers, 2, (), options, play)
+            yield from _lines(play["handlers"], 2)
 
 
-def _lines(
-    items: list[dict[str, Any]], depth: int, above: tuple[str, ...], options: Options, play: Play
-) -> Iterator[str]:
-    indent = "  " * depth
+def _play(play: Play, options: Options) -> dict[str, Any]:
+    tags = _tags(play.file.model_dump())
+    return {
+        "name": play.name,
+        "hosts": play.hosts,
+        "tags": list(tags),
+        "tasks": list(_steps(play.file.tasks, tags, options)),
+        "handlers": list(_steps(play.file.handlers, (), options)),
+    }
+
+
+def _steps(items: list[dict[str, Any]], above: tuple[str, ...], options: Options) -> Iterator[dict[str, Any]]:
     for item in items:
         tags = above + _tags(item)
         if "block" in item:
-            yield f"{indent}{item.get('name', 'block')}:"
-            for part in ("block", "rescue", "always"):
-                if item.get(part):
-                    yield from [f"{indent}  {part}:"] if part != "block" else []
-                    yield from _lines(item[part], depth + 1 + (part != "block"), tags, options, play)
+            inside = {PARTS[part]: list(_steps(item[part], tags, options)) for part in PARTS if item.get(part)}
+            yield {"block": item.get("name") or "block", "tags": list(tags), **inside}
         elif wanted(tags, options):
-            yield f"{indent}{item.get('name') or next(iter(item))}" + (f"  [{', '.join(tags)}]" if tags else "")
+            module = next((key for key in item if key in registry.NAMES), next(iter(item)))
+            yield {"name": item.get("name") or module, "module": module, "tags": list(tags)}
+
+
+def _lines(steps: list[dict[str, Any]], depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for step in steps:
+        if "block" not in step:
+            yield f"{indent}{step['name']}" + (f"  [{', '.join(step['tags'])}]" if step["tags"] else "")
+            continue
+        yield f"{indent}{step['block']}:"
+        yield from _lines(step.get("tasks", []), depth + 1)
+        for part in ("rescue", "always"):
+            if part in step:
+                yield f"{indent}  {part}:"
+                yield from _lines(step[part], depth + 2)
 
 
 def _tags(item: dict[str, Any]) -> tuple[str, ...]:
     given = item.get("tags") or []
-    return tuple(given.split(",") if isinstance(given, str) else given)
+    return tuple(word.strip() for word in (given.split(",") if isinstance(given, str) else given))

@@ -6,7 +6,11 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, field_validator
 
+from sparkwright.fleet.rollout_policy import why_no_size
 from sparkwright.project.documents.checked import Strict
+
+#: of tries, and of seconds between them
+MOST = 10**9
 
 Condition = bool | str | list[bool | str]
 
@@ -28,8 +32,8 @@ class TaskFile(Common):
 
     register_as: str | None = Field(None, alias="register", description="the name later tasks see the result under")
     until: Condition | None = Field(None, description="try again until this holds")
-    retries: int = Field(0, ge=0, description="how many more times to try (3 with `until`)")
-    delay: float = Field(5, ge=0, description="seconds between tries")
+    retries: int = Field(0, ge=0, le=MOST, description="how many more times to try (3 with `until`)")
+    delay: float = Field(5, ge=0, le=MOST, description="seconds between tries")
     notify: list[str] | str = Field(
         default_factory=list, description="handlers to run at the end if this changed something"
     )
@@ -76,11 +80,11 @@ class PlayFile(Strict):
     tasks: list[dict[str, Any]] = Field(default_factory=list, description="tasks and blocks")
     handlers: list[dict[str, Any]] = Field(default_factory=list, description="tasks that run when notified")
 
-    @field_validator("serial")
+    @field_validator("serial", mode="before")
     @classmethod
     def _sizes(cls, value: Any) -> Any:
         for one in value if isinstance(value, list) else [value]:
-            digits = str(one).removesuffix("%")
-            if not digits.isdigit() or int(digits) < 1:
-                raise ValueError(f"{one!r} is no batch size; give a number or a percentage, as 1 or 25%.")
+            why = why_no_size(one)
+            if why:
+                raise ValueError(why)
         return value

@@ -19,6 +19,7 @@ from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.protocol.container import GIVEN, ContainerSpec, locked_ids
 from sparkwright.secret import Secret
 from sparkwright.trust import container_words
+from sparkwright.trust.names import why_not_a_file
 from sparkwright.trust.visible import one_line
 
 T = TypeVar("T")
@@ -77,6 +78,12 @@ class Recipe:
         return self.file.server_key is None and not all(map(rules.is_loopback, addresses))
 
     @property
+    def published(self) -> int:
+        """The container's port behind the first published one, where the server is asked; 0 where none is, or not for TCP."""
+        number, _, protocol = (self.file.container.ports or [":0"])[0].rpartition(":")[2].partition("/")
+        return int(number) if protocol in ("", "tcp") else 0
+
+    @property
     def key_secret(self) -> str:
         """The name under which the server's key travels with a run."""
         return f"server_key of {self.name}"
@@ -102,6 +109,10 @@ def names(project: Path) -> list[str]:
 
 def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
     """Read recipes/NAME.yml. named_at: "file:line" of who asks. Raises Refused with file and line, or naming the nearest."""
+    reason = why_not_a_file(name)
+    if reason:
+        said = f"the recipe '{one_line(name, at_most=80)}' {reason}."
+        raise Refused(said, where=named_at, fix="Name a file of recipes/, without .yml.")
     path = project / "recipes" / f"{name}.yml"
     if not document.is_file(path):
         document.refuse_other_ending(path)

@@ -86,4 +86,5 @@ def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> rules.Asked:
         recipe.file.container.env,
         server_key=recipe.file.server_key is not None,
         open_to_network=recipe.open_to_network,
+        published=recipe.published,
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from sparkwright.engines.vllm import key_file
 from sparkwright.engines.vllm.exposure import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Way, graded, rule
 
+LOOPBACK = ("127.", "localhost", "::1")
 #: the oldest release whose log was seen to hide the key
 LOG_HIDES_KEY_SINCE = "0.32.0"
 
@@ -47,6 +50,50 @@ def open_to_network(case: Case) -> Iterator[Finding]:
         yield Finding(
             "warning", "open-to-network", f"{OPEN_SENTENCE}.", (Way(OPEN_WAY),), "docker's documentation", "publish"
         )
+
+
+#: options that take the server away from a published port: which values do, what comes of it
+OUT_OF_REACH: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("host", lambda said: str(said).strip("[]").startswith(LOOPBACK), "the server listens inside its container only"),
+    ("uds", bool, "the server listens on a socket file of its container, and on no port"),
+    ("headless", lambda said: said is True, "a headless engine answers no requests"),
+    ("ssl-certfile", bool, "the server takes HTTPS only, and every check of sparkwright asks it over HTTP"),
+    ("ssl-keyfile", bool, "the server takes HTTPS only, and every check of sparkwright asks it over HTTP"),
+)
+
+
+@rule(
+    "out-of-reach",
+    sources=(
+        "docker's documentation: a published port leads to the container's own address, not to its loopback",
+        "vLLM 0.32.0, `vllm serve --help=all`: host, port, uds, headless, ssl-certfile; entrypoints/openai/api_server.py",
+        "without a port of its own the server listens on 8000",
+    ),
+    example=Example({"host": "127.0.0.1"}),
+)
+def out_of_reach(case: Case) -> Iterator[Finding]:
+    """The server must listen where the container's published port leads.
+    Otherwise it starts, loads its model for minutes, and never answers: the deploy fails after the old server was stopped. The first of
+    `container.ports` is the server's; on the loopback of a container nobody else reaches it. For HTTPS put a proxy in front.
+    """
+    for name, applies, outcome in OUT_OF_REACH:
+        if case.flag(name) is not None and applies(case.flag(name)):
+            yield Finding(
+                "error",
+                "out-of-reach",
+                f"{name}: {outcome}.",
+                (Way("leave it out", {name: None}),),
+                "docker's documentation",
+                name,
+            )
+    listens = flags.port(case.asked.flags)
+    if case.asked.published in (None, listens):
+        return
+    leads = f"leads to {case.asked.published}" if case.asked.published else "is none for TCP"
+    said = f"the server listens on port {listens} of its container, and the first published port {leads}."
+    written = flags.PORT if case.flag(flags.PORT) is not None else "publish"
+    way = Way(f"begin `container.ports` with one that ends in :{listens}")
+    yield Finding("error", "out-of-reach", said, (way,), "docker's documentation", written)
 
 
 @rule(

@@ -92,6 +92,7 @@ class Example:
     model_by_flag: bool = False
     server_key: bool = False
     open_to_network: bool = False
+    published: int | None = None
 
     def case(self) -> Case:
         """The same as a Case."""
@@ -103,6 +104,7 @@ class Example:
             model_by_flag=self.model_by_flag,
             server_key=self.server_key,
             open_to_network=self.open_to_network,
+            published=self.published,
         )
         return Case(asked, classify(self.model), versions.parse(self.version))
 

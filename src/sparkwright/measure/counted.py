@@ -1,0 +1,20 @@
+"""The server's own count of tokens beside the client's: how far they may differ when nobody else is served."""
+
+from __future__ import annotations
+
+#: the share of what the server generated
+MISMATCH = 0.01
+#: tokens that a server may still make of a request that the client has ended
+CUT_SHORT = 8
+#: how long after the last token the server's count may come, seconds
+SETTLES_S = 1.0
+
+
+def uncounted(served: float, streamed: int, capped: int) -> bool:
+    """Whether the server made tokens that this client did not ask for. capped: requests that the client ended early."""
+    return served - streamed > max(MISMATCH * served, CUT_SHORT * capped)
+
+
+def miscounted(served: float, streamed: int, capped: int) -> bool:
+    """Whether the two disagree, one way or the other."""
+    return uncounted(served, streamed, capped) or streamed - served > MISMATCH * served

@@ -1,0 +1,43 @@
+"""The server's count beside the client's: when they disagree, and when others were served."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import sparkwright
+from sparkwright.measure.counted import miscounted, uncounted
+
+
+@pytest.mark.parametrize(
+    ("served", "streamed", "capped", "others", "wrong"),
+    [
+        (100, 100, 0, False, False),
+        (101, 100, 0, False, False),
+        (110, 100, 0, True, True),
+        (108, 100, 1, False, False),
+        (109, 100, 1, True, True),
+        (100, 110, 0, False, True),
+        (100, 110, 2, False, True),
+        (0, 0, 0, False, False),
+    ],
+)
+def test_a_cut_stream_excuses_a_few_tokens_and_nothing_excuses_fewer(
+    served: float, streamed: int, capped: int, others: bool, wrong: bool
+) -> None:
+    assert (uncounted(served, streamed, capped), miscounted(served, streamed, capped)) == (others, wrong)
+
+
+def test_a_diagnosis_takes_its_rules_from_no_module_of_a_playbook() -> None:
+    """They are of whoever measures; a module's file is the module."""
+    tree = Path(sparkwright.__file__).parent / "doctor/diagnosis"
+    taken = {
+        node.module
+        for path in tree.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module
+    }
+    assert "sparkwright.modules.proof.smoke_test" not in taken
+    assert "sparkwright.measure.counted" in taken
