@@ -6,9 +6,9 @@ import pytest
 
 from sparkwright.bench import arms
 from sparkwright.errors import Refused
-from sparkwright.modules.rpc.clear_arm import LABEL
 from sparkwright.project import recipe
 from sparkwright.project.recipe import Recipe
+from sparkwright.protocol.container import LAB_LABEL
 from tests.bench.conftest import TOP, pinned
 
 
@@ -56,7 +56,7 @@ def test_two_recipes_of_different_images_are_two_changes_at_once() -> None:
 def test_an_arm_is_marked_as_the_labs_and_has_the_servers_name(base: Recipe) -> None:
     (arm,) = arms.sweep(base, arms.BUDGET, (8192,))
     box = arms.named(arm, "production").recipe.file.container
-    assert (box.name, box.labels[LABEL]) == ("production", "8192")
+    assert (box.name, box.labels[LAB_LABEL]) == ("production", "8192")
 
 
 def test_whoever_uses_the_server_does_not_reach_an_arm(base: Recipe) -> None:

@@ -13,8 +13,8 @@ from sparkwright.app.bench import run_local
 from sparkwright.bench import arms
 from sparkwright.bench.order import Order
 from sparkwright.errors import Refused
-from sparkwright.host import http_probe
 from sparkwright.host.records.incidents import redacted
+from sparkwright.measure import http_probe
 
 SECRET = "Tr0ub4dor-3-horse"
 

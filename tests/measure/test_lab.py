@@ -8,8 +8,7 @@ import pytest
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Failed, Inconclusive
-from sparkwright.host import evidence
-from sparkwright.measure import lab
+from sparkwright.measure import lab, server_metrics
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
 from tests.measure.exact_server import ExactServer, Schedule, serving
@@ -18,7 +17,7 @@ FAST = Schedule(first_s=0.02, gap_s=0.004, chunks=60)
 
 
 def target(server: ExactServer) -> Target:
-    return Target(server.url, "m", counters=lambda: evidence.metrics(server.url, "")[0])
+    return Target(server.url, "m", counters=lambda: server_metrics.read(server.url, "")[0])
 
 
 def cell(load: Load, plan: Schedule = FAST) -> tuple[dict[str, Any], ExactServer]:

@@ -11,7 +11,7 @@ import pytest
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Exit
-from sparkwright.host import http_probe
+from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import Liveness
 from sparkwright.protocol.result import Result
 from tests.faults.bench import until

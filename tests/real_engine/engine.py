@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.vllm.logs import logs
-from sparkwright.host import http_probe
+from sparkwright.measure import http_probe
 from tests.real_engine import tiny_models
 
 VERSION = "0.32.0"

@@ -10,7 +10,7 @@ import pytest
 
 from sparkwright.engines.vllm import endpoints, key_file
 from sparkwright.engines.vllm.flags import flags
-from sparkwright.host import http_probe
+from sparkwright.measure import http_probe
 from sparkwright.modules.proof.verify_health import VerifyHealth
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext

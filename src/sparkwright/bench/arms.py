@@ -10,9 +10,9 @@ from sparkwright.engines.vllm import predict
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.rules import Finding
 from sparkwright.errors import Refused
-from sparkwright.modules.rpc.clear_arm import LABEL
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.serving import Serving, serving
+from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.trust.secret_names import is_secret
 
 CHUNKED, PREFIX, BUDGET = flags.CHUNKED_PREFILL, flags.PREFIX_CACHING, flags.BATCHED_TOKENS
@@ -120,7 +120,7 @@ def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any]) -> Arm
     file = base.file.model_copy(
         update={
             "vllm": words,
-            "container": box.model_copy(update={"labels": {**box.labels, LABEL: name}}),
+            "container": box.model_copy(update={"labels": {**box.labels, LAB_LABEL: name}}),
             "expect": base.file.expect.model_copy(update={"chunked_prefill": "any", "tok_per_s": None}),
         }
     )

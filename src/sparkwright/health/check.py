@@ -17,11 +17,11 @@ from sparkwright.health.probe import Looker, start_of
 from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
-from sparkwright.host import evidence
 from sparkwright.host.containers import crash_loop
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history
 from sparkwright.host.runs import lock
+from sparkwright.measure import server_metrics
 from sparkwright.trust.redact import Redactor
 
 DOCKER_S = 20  # an engine that does not answer a check within this time does not answer
@@ -206,7 +206,7 @@ def _with_own(look: Look, record: Record) -> float | None:
     own = 1 if look.server.token == "made" else 0
     if look.server.generated_tokens is None or record.speed.measured_s != look.time_s:
         return None if look.server.generated_tokens is None else look.server.generated_tokens + own
-    return evidence.metrics(look.server.url, "")[0].get(endpoints.GENERATED_TOKENS)
+    return server_metrics.read(look.server.url, "")[0].get(endpoints.GENERATED_TOKENS)
 
 
 def _served(look: Look, remembered: Remembered) -> float | None:

@@ -14,9 +14,9 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.health import restarts
 from sparkwright.health.judge import Limits
 from sparkwright.health.record import Container, Record, Server, Serves, speaks_s
-from sparkwright.host import http_probe
 from sparkwright.host.containers import containers, engine_socket
 from sparkwright.host.machine import Machine
+from sparkwright.measure import http_probe
 
 ENGINE_S = 3.0
 HEALTH_S = 2.0

@@ -14,12 +14,12 @@ from sparkwright.health.judge import Limits, Look, starved
 from sparkwright.health.live import container_of, ready_since, serves_of
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
-from sparkwright.host import evidence, http_probe, server_key
+from sparkwright.host import evidence, server_key
 from sparkwright.host.containers import containers, crash_loop
 from sparkwright.host.containers.container_options import port_bindings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
-from sparkwright.measure import gpu
+from sparkwright.measure import gpu, http_probe, server_metrics
 
 AGAIN_S = 0.5  # between the two looks at counters, and at a suspicious GPU
 HEALTH_S = 5.0
@@ -95,7 +95,7 @@ class Looker:
         config = inspected.get("Config") or {}
         command = list(config.get("Cmd") or ())
         key = server_key.of_container(self.context.state, inspected) or self._given_key()
-        before = evidence.metrics(url, key)[0]
+        before = server_metrics.read(url, key)[0]
         server = _counted(server, before)
         frozen_s = self._frozen_s(found, server)
         version = (http_probe.ask(url, endpoints.VERSION, api_key=key, timeout_s=HEALTH_S).json() or {}).get(
@@ -112,7 +112,7 @@ class Looker:
         """Whether tokens are generated meanwhile."""
         self.pause(AGAIN_S)
         name = endpoints.GENERATED_TOKENS
-        after = evidence.metrics(url, key)[0]
+        after = server_metrics.read(url, key)[0]
         return name in after and name in before and after[name] > before[name]
 
     def _token(self, found: Look, key: str, priority: int) -> Look:
@@ -128,7 +128,7 @@ class Looker:
             made = replace(found.server, token="made" if any_token else "error", token_s=round(token_s, 3))
             return replace(found, server=made, error="" if any_token else "the answer was 200 and holds no token")
         if answer.error == "timeout":
-            after = evidence.metrics(url, key)[0].get(endpoints.GENERATED_TOKENS)
+            after = server_metrics.read(url, key)[0].get(endpoints.GENERATED_TOKENS)
             others = after is not None and after > (found.server.generated_tokens or 0)
             token = "skipped" if others else "none"  # a long queue is no fault: others get their tokens
             return replace(

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.vllm import endpoints, roofline
+from sparkwright.engines.vllm import roofline
 from sparkwright.engines.vllm.logs import logs
 from sparkwright.errors import SparkwrightError
-from sparkwright.host import http_probe
 from sparkwright.host.containers import log_reading
 from sparkwright.host.module import Context
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
 from sparkwright.measure import gpu
 from sparkwright.trust import bounds
-
-
-def metrics(base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
-    """The counters and the cache's settings; both empty where the server shows none."""
-    answer = http_probe.ask(base_url, endpoints.METRICS, api_key=api_key)
-    text = answer.body.decode(errors="replace") if answer.status == 200 else ""
-    return endpoints.counters(text), endpoints.cache_config(text)
-
-
-def busy(counters: Mapping[str, float]) -> float | None:
-    """Requests at work or waiting; None when nobody says."""
-    if endpoints.RUNNING not in counters:
-        return None
-    return counters[endpoints.RUNNING] + counters.get(endpoints.WAITING, 0)
 
 
 def gpu_query(context: Context) -> str:

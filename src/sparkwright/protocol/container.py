@@ -11,6 +11,9 @@ OWN_LABELS = "sparkwright."
 #: how a spec names the key of its server: a secret that comes with the run, or a key that the host keeps, by its fingerprint
 GIVEN, KEPT = "given:", "kept:"
 
+#: marks a container that the lab started; its value is the arm
+LAB_LABEL = "sparkwright.bench"
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:

@@ -22,9 +22,9 @@ from sparkwright.bench.arms import Arm
 from sparkwright.bench.experiment import Experiment, order_of, turns
 from sparkwright.bench.order import Order, Room, planned
 from sparkwright.bench.results_models import Results
+from sparkwright.engines.vllm.logs.settings import judged
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.fleet import Member
-from sparkwright.modules.proof.engine_config import judged
 from sparkwright.program import typed
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.host import Host

@@ -16,9 +16,8 @@ from sparkwright.bench.results_models import Results
 from sparkwright.console.out import say
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Exit, Failed, Refused
-from sparkwright.host import evidence, http_probe
-from sparkwright.measure import lab
-from sparkwright.modules.rpc.bench import described, sentence
+from sparkwright.measure import http_probe, lab, server_metrics
+from sparkwright.measure.cell import described, sentence
 
 #: where the server's key stands, when it asks for one
 KEY = "VLLM_API_KEY"
@@ -38,7 +37,7 @@ def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = Fals
     arm = {"name": SERVER, "title": f"{served} at {url}"}
     found = Collector(place, experiment, urlsplit(url).netloc, "laptop", {SERVER: arm})
     found.cells = _finished(place, experiment)
-    target = lab.Target(url, served, key, counters=lambda: evidence.metrics(url, key)[0])
+    target = lab.Target(url, served, key, counters=lambda: server_metrics.read(url, key)[0])
     for cell in [one for turn in made for one in turn.cells if one.key not in found.cells]:
         _say(f"measuring: {said(cell)}", quiet)
         about = {"key": cell.key, "arm": SERVER, "repetition": cell.repetition, "load": described(cell.load)}

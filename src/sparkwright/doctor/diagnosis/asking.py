@@ -11,7 +11,7 @@ from sparkwright.doctor.diagnosis.sight import Probe, Sight
 from sparkwright.engines.vllm import endpoints
 from sparkwright.health.judge import Limits
 from sparkwright.health.probe import start_of
-from sparkwright.host import evidence, http_probe
+from sparkwright.measure import http_probe, server_metrics
 
 HEALTH_S = 5.0
 AGAIN_S = 0.5
@@ -47,7 +47,7 @@ class Asking:
         self.pause(AGAIN_S)
         after = self._counters()
         generated = _generated(after) - _generated(before)
-        running = max(evidence.busy(before) or 0.0, evidence.busy(after) or 0.0, float(generated > 0))
+        running = max(server_metrics.busy(before) or 0.0, server_metrics.busy(after) or 0.0, float(generated > 0))
         if not running or generated > 0:
             return replace(
                 probe, running=running, rate=generated / (time.monotonic() - at_s) if generated > 0 else None
@@ -79,7 +79,7 @@ class Asking:
             counters = self._counters()
             if _generated(counters) > generated:
                 return replace(probe, rate=(_generated(counters) - generated) / (time.monotonic() - now_s))
-            if not evidence.busy(counters):
+            if not server_metrics.busy(counters):
                 return replace(probe, running=0.0)
         return replace(probe, still_s=time.monotonic() - began_s)
 
@@ -91,7 +91,7 @@ class Asking:
         return max(0.0, seen.now_s - float(last["time_s"])) if same and asked else 0.0
 
     def _counters(self) -> dict[str, float]:
-        return evidence.metrics(self.url, self.key)[0]
+        return server_metrics.read(self.url, self.key)[0]
 
 
 def _generated(counters: Mapping[str, float]) -> float:

@@ -12,7 +12,7 @@ from sparkwright.engines.vllm import endpoints
 from sparkwright.host import evidence
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, key_of
-from sparkwright.measure import gpu, smoke, stream
+from sparkwright.measure import gpu, server_metrics, smoke, stream
 from sparkwright.measure.counted import SETTLES_S, uncounted
 from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Run
@@ -98,7 +98,7 @@ class Measured:
 
 def measure(context: Context, url: str, model: str, key: str, expected: Expected) -> Measured:
     """A warm-up, one stream, and two more when the first leaves a doubt."""
-    found = Measured(before=evidence.metrics(url, key)[0])
+    found = Measured(before=server_metrics.read(url, key)[0])
     shape = smoke.Shape(url, model, key)
     with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         try:
@@ -149,7 +149,7 @@ def _settle(found: Measured, url: str, key: str) -> None:
     """The counters afterwards: they may come a moment later than the last token."""
     deadline_s = time.monotonic() + SETTLES_S
     while True:
-        found.after = evidence.metrics(url, key)[0]
+        found.after = server_metrics.read(url, key)[0]
         if not _others(found) or time.monotonic() > deadline_s:
             return
         time.sleep(0.1)
@@ -162,7 +162,7 @@ def _others(found: Measured) -> str:
         served = found.after[name] - found.before[name]
         if uncounted(served, found.tokens, found.capped):
             return f"others used it meanwhile: it generated {served:.0f} tokens, {found.tokens} of them were asked for here"
-    running = evidence.busy(found.after)
+    running = server_metrics.busy(found.after)
     return f"others use it: {running:.0f} requests" if running and not found.capped else ""
 
 

@@ -13,8 +13,9 @@ from sparkwright.engines.vllm.architecture import architecture
 from sparkwright.engines.vllm.failures import cause
 from sparkwright.engines.vllm.flags import command_words
 from sparkwright.engines.vllm.predict import effective
-from sparkwright.host import evidence, http_probe
+from sparkwright.host import evidence
 from sparkwright.host.module import Context
+from sparkwright.measure import http_probe, server_metrics
 
 if TYPE_CHECKING:
     from sparkwright.doctor.diagnosis.asked import Asked
@@ -39,7 +40,7 @@ def seen(
         log=server.log.to_json() if server.log is not None else None,
         ollama=evidence.ollama(context),
         memory=evidence.memory(context),
-        busy=evidence.busy(measured.before),
+        busy=server_metrics.busy(measured.before),
         kv_used=measured.after.get(endpoints.KV_CACHE_USED),
         acceptance=measured.acceptance,
         findings=rules.check(told, kind, version) if server.inspected else (),

@@ -53,16 +53,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
         data: dict[str, Any] = {"arm": args.arm, "settings": found, "state": readings(state)}
         if args.series:
             cells.write(context.state, args.series, args.key, data)
-        return Result(msg=_sentence(state), data={**data, **judged(args.against, found, args.changed)})
-
-
-def judged(against: dict[str, Any] | None, found: dict[str, str], changed: list[str]) -> dict[str, Any]:
-    """Verdict, and what differs, of two dumps."""
-    if not against:
-        return {"verdict": "", "same": False, "differs": {}}
-    verdict = settings.compared(against, found, changed)
-    differs = {name: list(values) for name, values in settings.differences(against, found).items()}
-    return {"verdict": verdict, "same": verdict == "same", "differs": differs}
+        return Result(msg=_sentence(state), data={**data, **settings.judged(args.against, found, args.changed)})
 
 
 def readings(state: logs.EngineState) -> dict[str, Any]:

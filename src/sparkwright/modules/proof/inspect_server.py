@@ -9,11 +9,12 @@ from typing import Any
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.logs import logs
-from sparkwright.host import http_probe, server_key
+from sparkwright.host import server_key
 from sparkwright.host.containers import container_options, containers, log_reading
 from sparkwright.host.containers.running import Running, ended_ago, start_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
+from sparkwright.measure import http_probe
 from sparkwright.modules.server.container import Found, drift
 from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg

@@ -12,6 +12,7 @@ from sparkwright.errors import Exit
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
+from sparkwright.measure import server_metrics
 from sparkwright.modules.proof.verify_health import VerifyHealth
 from sparkwright.protocol.result import Change, Result, arg
 
@@ -93,14 +94,14 @@ def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> s
 
 def _generates(args: Liveness.Args, context: Context) -> bool:
     """Whether tokens are generated, for whomever, while we got none."""
-    from sparkwright.host import evidence, server_key
+    from sparkwright.host import server_key
 
     key = server_key.for_probe(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
-    before = evidence.metrics(args.base_url, key)[0].get(endpoints.GENERATED_TOKENS)
+    before = server_metrics.read(args.base_url, key)[0].get(endpoints.GENERATED_TOKENS)
     until_s = time.monotonic() + OTHERS_S
     while before is not None and time.monotonic() < until_s:
         time.sleep(POLL_S)
-        now = evidence.metrics(args.base_url, key)[0].get(endpoints.GENERATED_TOKENS)
+        now = server_metrics.read(args.base_url, key)[0].get(endpoints.GENERATED_TOKENS)
         if now is not None and now > before:
             return True
     return False

@@ -8,9 +8,9 @@ from typing import Any
 from sparkwright.engines.vllm import endpoints, prefix_caching, versions
 from sparkwright.engines.vllm.architecture import architecture
 from sparkwright.errors import Exit, Inconclusive
-from sparkwright.host import evidence, http_probe, measuring, server_key
+from sparkwright.host import evidence, measuring, server_key
 from sparkwright.host.module import Context, Module
-from sparkwright.measure import prefix, stream
+from sparkwright.measure import http_probe, prefix, server_metrics, stream
 from sparkwright.protocol.result import Result, arg
 
 #: a template's and a question's share of the context, beside the prefix
@@ -57,7 +57,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
 
     def _tried(self, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        counters, cache = evidence.metrics(args.base_url, key)
+        counters, cache = server_metrics.read(args.base_url, key)
         if prefix_caching.is_off(cache):
             return _result(prefix_caching.judge([], 0, 1, cache, None), args, {})
         if endpoints.PREFIX_QUERIES not in counters:
@@ -75,7 +75,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
                 args.base_url,
                 args.model,
                 words,
-                lambda: evidence.metrics(args.base_url, key)[0],
+                lambda: server_metrics.read(args.base_url, key)[0],
                 api_key=key,
                 timeout_s=args.timeout_s,
                 progress=lambda done, total: context.progress(done, total, text="showing it a prefix"),

@@ -12,7 +12,7 @@ from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence, measuring, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
-from sparkwright.measure import gpu, smoke, stream
+from sparkwright.measure import gpu, server_metrics, smoke, stream
 from sparkwright.measure.counted import SETTLES_S, miscounted
 from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
@@ -131,8 +131,8 @@ def _idle(args: SmokeTest.Args, key: str) -> dict[str, float]:
     """The counters of a server that does nothing else. Raises Inconclusive when it does."""
     deadline_s = time.monotonic() + IDLE_S
     while True:
-        counters, _ = evidence.metrics(args.base_url, key)
-        running = evidence.busy(counters)
+        counters, _ = server_metrics.read(args.base_url, key)
+        running = server_metrics.busy(counters)
         if not running:
             return counters
         if time.monotonic() > deadline_s:
@@ -168,7 +168,7 @@ def _settled(args: SmokeTest.Args, key: str, before: dict[str, float], found: Me
     """The counters afterwards: they may come a moment later than the last token."""
     deadline_s = time.monotonic() + SETTLES_S
     while True:
-        after, _ = evidence.metrics(args.base_url, key)
+        after, _ = server_metrics.read(args.base_url, key)
         if not _mismatch(before, after, found) or time.monotonic() > deadline_s:
             return after
         time.sleep(0.1)

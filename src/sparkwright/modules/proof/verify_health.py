@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 
 from sparkwright.engines.vllm import endpoints
-from sparkwright.host import http_probe, server_key
+from sparkwright.host import server_key
 from sparkwright.host.module import Context, Module
+from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
 
 DYING_S = 2.0

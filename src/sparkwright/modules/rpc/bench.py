@@ -9,7 +9,8 @@ from sparkwright.errors import Refused
 from sparkwright.host import evidence, measuring, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import cells
-from sparkwright.measure import lab
+from sparkwright.measure import lab, server_metrics
+from sparkwright.measure.cell import described, sentence
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
 from sparkwright.protocol.result import Result, arg
@@ -56,7 +57,7 @@ class Bench(Module["Bench.Args"]):
             args.base_url,
             args.model,
             key,
-            counters=lambda: evidence.metrics(args.base_url, key)[0],
+            counters=lambda: server_metrics.read(args.base_url, key)[0],
             gpu_query=lambda: evidence.gpu_query(context),
         )
         with measuring.alone(context.state, context.run_id, "a benchmark", note=context.note):
@@ -81,19 +82,3 @@ def _load(data: dict[str, Any]) -> Load:
         return Load.from_json(data)
     except (TypeError, ValueError) as error:
         raise Refused(f"bench.load: {error}.") from None
-
-
-def described(wanted: Load) -> dict[str, Any]:
-    """The load as results keep it: how many prompts were given, not their words."""
-    return {**wanted.to_json(), "prompts": len(wanted.prompts)}
-
-
-def sentence(cell: dict[str, Any]) -> str:
-    """A cell in a line."""
-    if cell["verdict"] == "failed":
-        return f"every request failed: {'; '.join(cell['notes'])}"
-    one = cell["figures"]
-    doubt = f" ({cell['verdict']}: {'; '.join(cell['doubts'])})" if cell["doubts"] else ""
-    ttft = f", TTFT p50 {one['ttft_p50_ms']:.0f} ms" if "ttft_p50_ms" in one else ""
-    gap = f", largest gap {one['largest_gap_ms']:.0f} ms" if one["largest_gap_ms"] else ""
-    return f"{one['output_tok_per_s']:.1f} tok/s of {one['streams']} streams{ttft}{gap}{doubt}"

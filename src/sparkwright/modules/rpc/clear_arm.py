@@ -9,10 +9,8 @@ from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
+from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.protocol.result import Change, arg
-
-#: the label that tells a container of the lab from a server of the user's
-LABEL = "sparkwright.bench"
 
 
 class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
@@ -33,7 +31,7 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         labels = (found.get("Config") or {}).get("Labels") or {}
-        return [Change("container", f"{args.name} (arm {labels[LABEL]})", None)] if LABEL in labels else []
+        return [Change("container", f"{args.name} (arm {labels[LAB_LABEL]})", None)] if LAB_LABEL in labels else []
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
         footprint.before_stop(context, found)

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 
 from sparkwright.engines.vllm import endpoints
-from sparkwright.host import http_probe
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, Module
+from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
 
 POLL_S = 0.2

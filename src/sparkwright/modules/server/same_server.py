@@ -8,10 +8,10 @@ from typing import Any
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Inconclusive
-from sparkwright.host import http_probe
 from sparkwright.host.containers import containers
 from sparkwright.host.containers.running import start_of
 from sparkwright.host.module import Context, Module
+from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
 
 SETTLES_S = 10.0

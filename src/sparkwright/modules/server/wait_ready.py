@@ -10,9 +10,9 @@ from typing import Any
 from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.logs import log_lines, logs
 from sparkwright.errors import Failed
-from sparkwright.host import http_probe
 from sparkwright.host.containers import containers, log_reading
 from sparkwright.host.module import Context, Module
+from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
 
 POLL_S = 0.2

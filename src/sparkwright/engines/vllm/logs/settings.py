@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.logs import log_lines
@@ -74,3 +74,12 @@ def _parts(text: str) -> Iterator[str]:
             yield text[start:at]
             start = at + 1
     yield text[start:]
+
+
+def judged(against: dict[str, Any] | None, found: dict[str, str], changed: list[str]) -> dict[str, Any]:
+    """Verdict, and what differs, of two dumps."""
+    if not against:
+        return {"verdict": "", "same": False, "differs": {}}
+    verdict = compared(against, found, changed)
+    differs = {name: list(values) for name, values in differences(against, found).items()}
+    return {"verdict": verdict, "same": verdict == "same", "differs": differs}
