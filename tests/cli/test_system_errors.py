@@ -84,9 +84,12 @@ def test_a_read_only_folder_is_named(small: Path) -> None:
         assert "internal error" not in said and "Traceback" not in said
 
 
-@pytest.mark.parametrize("line", ["hosts", "lint", "schema recipe", "--list"])
+@pytest.mark.parametrize(
+    "line", ["hosts", "lint", "schema recipe", "--list", "deploy --list-tasks", "status --host away"]
+)
 def test_a_pipe_that_nobody_reads_ends_quietly(tmp_path: Path, line: str) -> None:
     starter.lay(tmp_path)
+    (tmp_path / "hosts/away.yml").write_text("address: 127.0.0.1\nport: 1\n")
     words = f"{BIN} {line} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,9 +8,17 @@ from rich.console import Console
 from rich.progress import TextColumn
 
 
+class Terminal(Console):
+    """A Console that leaves a closed pipe to the command, as `print` does: Rich itself would exit with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while the error is handled."""
+        raise
+
+
 def terminal(**options: Any) -> Console:
     """A Console for text from anywhere. options: as `Console` takes them."""
-    return Console(markup=False, emoji=False, highlight=False, **options)
+    return Terminal(markup=False, emoji=False, highlight=False, **options)
 
 
 def column(text: str, **options: Any) -> TextColumn:
