@@ -302,6 +302,12 @@ def test_a_crash_loop_is_broken_and_stays_so(ward: Ward) -> None:
     assert again.state == "crash-looping" and "stopped for a crash loop" in again.why
     assert (ward.state.path / "incidents").is_dir()
 
+    ward.state.write(
+        "verified", {**(ward.state.read("verified") or {}), "since": time.time()}
+    )  # it was restarted, and then
+    later = ward.check(later_s=60)  # it was stopped by hand
+    assert (later.state, "crash loop" in later.why) == ("down", False), later.why
+
 
 def test_without_docker_or_a_verified_server_nothing_is_claimed(ward: Ward) -> None:
     gone = ward.check(context=ward.context(docker_host="unix:///nonexistent/docker.sock"))

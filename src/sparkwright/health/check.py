@@ -170,7 +170,8 @@ class Check:
         except SparkwrightError as error:
             self.context.note(f"the loop of {name} is not broken: {error.message}")
             return judgement
-        remembered.broken = {"id": look.container.id, "why": look.loop}
+        since = str(good_states.last(self.context.state).get("since", ""))
+        remembered.broken = {"id": look.container.id, "why": look.loop, "since": since}
         return replace(judgement, why=f"{judgement.why}: stopped, and its policy set to no")
 
 

@@ -71,8 +71,7 @@ class Looker:
         except Exception as error:  # requests' and docker's own: an engine that hangs or answers nonsense
             said = f"the Docker Engine does not answer: {type(error).__name__}"
             return {}, replace(found, engine_error=said, container=Container(name))
-        broken = self.remembered.broken
-        why = broken.get("why", "") if broken.get("id") == box.id else ""
+        why = self.remembered.stopped_for(box.id, self.good)
         answered = self.remembered.answered == start_of(box) or ready_since(box, self.good)
         return inspected, replace(found, container=box, loop=loop, broken=why, drift=differs, answered=answered)
 

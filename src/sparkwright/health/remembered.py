@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,8 @@ NAME = "health-remembered"
 class Remembered:
     """seen: states of the last looks, oldest first. state, since_s: what was told, and since when. cures: how many looks in a
     row said that a restart helps. counted: time_s, start, running, generated of the last look at the counters.
-    answered: the start (container and time) that has answered. broken: container and why, of a loop that was broken.
+    answered: the start (container and time) that has answered. broken: id, why and since (when it had been verified) of the
+    container whose crash loop was stopped.
     told: the state that command and webhook were told last. heals: when a restart was begun. failed: of them in a row.
     """
 
@@ -45,6 +47,12 @@ class Remembered:
         past.seen = [one for one in past.seen if one in STATES]
         past.state = past.state if past.state in STATES else None
         return past
+
+    def stopped_for(self, container_id: str, good: Mapping[str, Any]) -> str:
+        """Why this container was stopped for a crash loop; empty when it was not, or was verified again since."""
+        about = self.broken
+        ours = about.get("id") == container_id and about.get("since", "") in ("", str(good.get("since", "")))
+        return about.get("why", "") if ours else ""
 
     def save(self, state: StateFolder) -> None:
         """Leave it to the next."""

@@ -81,8 +81,7 @@ def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name
         return replace(seen, engine_error=_engine_error(context, error), engine_fix=error.fix)
     except Exception as error:  # docker's own and requests': an engine that hangs or answers nonsense
         return replace(seen, engine_error=f"the Docker Engine does not answer: {type(error).__name__}")
-    remembered = Remembered.of(context.state).broken
-    broken = remembered.get("why", "") if remembered.get("id") == box.id else ""
+    broken = Remembered.of(context.state).stopped_for(box.id, good)
     loops = box.exit_code or box.status != "exited"
     loop = crash_loop.verdict_now(inspected, context) if loops else ""
     found = replace(seen, box=box, inspected=inspected, end=end_of(inspected), loop=loop, broken=broken)

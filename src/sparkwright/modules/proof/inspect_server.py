@@ -196,7 +196,7 @@ def _exited(name: str, inspected: dict[str, Any], context: Context) -> Result:
 
 def _starting(server: Running, url: str, error: str, context: Context) -> Result:
     restarts = int(server.container.get("RestartCount") or 0)
-    again = f", after {restarts} restarts" if restarts else ""
+    again = f", after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
     said = f"{server.name} has been running for {server.age_s:.0f} s{again}; nothing answers at {url} ({error})"
     return _none(said, server.name, context)
 
