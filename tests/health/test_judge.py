@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.health.judge import EXITS, GIB, ORDER, QUESTIONS, Limits, Look, judge
+from sparkwright.health.judge import EXITS, ORDER, QUESTIONS, Limits, Look, judge
 from sparkwright.health.record import STATES, Container, Gpu, Machine, Server, Speed
+from sparkwright.units import GIB
 
 NOW_S = 100_000.0
 BOX = Container("qwen35", "abc", "running", 0, "unless-stopped", None, NOW_S - 7200, verified=True)

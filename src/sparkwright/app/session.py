@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import getpass
-import platform
 from collections.abc import Callable
 from typing import Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans.planning import Planner, new_run_id
+from sparkwright.app.plans.planning import Planner, new_run_id, who
 from sparkwright.app.presenters import Shown
 from sparkwright.app.rollout import Asked, Trip
 from sparkwright.console.out import say
-from sparkwright.errors import Exit, Failed, Inconclusive, Refused
+from sparkwright.errors import Inconclusive, Refused
 from sparkwright.fleet.fleet import Fleet, Member
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
+from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task
 
 #: how long --wait waits: longer than any deploy takes
@@ -32,7 +31,7 @@ def options(**given: Any) -> playbook.Options:
         tags=_words(given["tags"]),
         skip_tags=_words(given["skip_tags"]),
         start_at_task=given["start_at_task"],
-        who=f"{getpass.getuser()}@{platform.node()}",
+        who=who(),
         wait_s=WAIT_S if given["wait"] else 0,
         extra={} if given.get("rollback", True) else {"rollback": False},
     )
@@ -75,7 +74,7 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
         fleet.each(fleet.members, lambda member: fleet.request(member, header))
     finally:
         fleet.close()
-    return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
+    return fleet.codes()
 
 
 def one_task(chosen: Chosen, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
@@ -91,17 +90,16 @@ def tasks(
     """Run some tasks on each chosen host, shown as a play. exclusive: they hold the host's lock."""
     fleet = chosen.fleet
     Shown(chosen, json=json, diff=False)
-    who = f"{getpass.getuser()}@{platform.node()}"
 
     def ask(member: Member) -> None:
-        plan = Plan(new_run_id(), member.host.name, play, steps(member.host), exclusive=exclusive, who=who)
+        plan = Plan(new_run_id(), member.host.name, play, steps(member.host), exclusive=exclusive, who=who())
         fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
     try:
         fleet.each(fleet.members, ask)
     finally:
         fleet.close()
-    return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
+    return fleet.codes()
 
 
 def look(
@@ -125,10 +123,7 @@ def look(
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
     done = next((one for one in events if one["event"] == "task_finished" and one["status"] in ("ok", "changed")), None)
     if done is None:
-        recap = next((one for one in events if one["event"] == "recap"), None)
-        error = Failed(recap["msg"] if recap else "the host gave no answer.")
-        error.exit = Exit(recap["exit"]) if recap else Exit.FAILED
-        raise error
+        raise recap.error(recap.of(events))
     from sparkwright.app.questions import answers  # a deploy with nothing to do asks no module
 
     return answers.checked(module, done["data"], host=member.host.name)

@@ -9,6 +9,7 @@ from typing import Any
 from invoke.collection import Collection
 from invoke.tasks import task
 
+from sparkwright import units
 from sparkwright.app.outcome import reporting, worst
 from sparkwright.app.prompts import agreed
 from sparkwright.console.out import say, say_error, say_json
@@ -38,6 +39,7 @@ def prune(
     """Show which images of a host nothing needs and what removing them frees, ask, and remove them."""
     from sparkwright.app import session
     from sparkwright.app.connect import reach
+    from sparkwright.fleet.fleet import hang_up
 
     chosen = reach(host)
     codes: list[int] = []
@@ -57,15 +59,13 @@ def prune(
                 if json:
                     say_json({"host": member.host.name, "images": found["images"], "freed_bytes": freed})
                 elif freed is not None:
-                    say(f"{member.host.name}: {freed / 1e9:.1f} GB freed.")
+                    say(f"{member.host.name}: {units.size(freed)} freed.")
             except SparkwrightError as error:
                 error.where = error.where or member.host.name
                 say_error(error, json=json, host=member.host.name)
                 codes.append(int(error.exit))
     finally:
-        for member in chosen.fleet.members:
-            if member.link is not None:
-                member.link.close()
+        hang_up(chosen.fleet.members)
     return int(worst(codes))
 
 
@@ -145,12 +145,12 @@ def _prune_args(chosen: Any, member: Any, *, everything: bool) -> dict[str, Any]
 
 def _show(host: str, found: dict[str, Any]) -> None:
     """Print what stays and what would go."""
-    from sparkwright.console import grid, listed, words
+    from sparkwright.console import grid, listed
 
     going = any(not row["kept"] for row in found["images"])
     rows = [
         (
-            *(host, "keep" if row["kept"] else "free", words.size(row["frees_bytes"])),
+            *(host, "keep" if row["kept"] else "free", units.size(row["frees_bytes"])),
             *(row["names"][0] if row["names"] else row["id"][7:19], row["kept"]),
         )
         for row in found["images"]
@@ -158,7 +158,7 @@ def _show(host: str, found: dict[str, Any]) -> None:
     listed.show(
         [*map(grid.Column, ("HOST", "STATE")), grid.Column("FREES", 1), *map(grid.Column, ("IMAGE", "WHY"))], rows
     )
-    say(f"{host}: would free {words.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
+    say(f"{host}: would free {units.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
 
 
 def images_collection() -> Collection:

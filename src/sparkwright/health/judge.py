@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from sparkwright.errors import Exit
 from sparkwright.health.record import Container, Cure, Evidence, Gpu, Level, Machine, Server, Speed, State
-
-GIB = 2**30
+from sparkwright.units import GIB, gib
 
 #: from good to bad: the worst finding is the state
 ORDER: tuple[State, ...] = ("ok", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged")
@@ -277,11 +276,11 @@ def _memory(look: Look, limits: Limits) -> Answer:
     left, total = look.machine.mem_available_bytes, look.machine.mem_total_bytes
     if left is None or total is None:
         return None if look.busy else ("unknown", "/proc/meminfo can't be read")
-    said = f"{left / GIB:.1f} of {total / GIB:.1f} GiB available"
+    said = f"{gib(left)} of {gib(total)} GiB available"
     if left < limits.available_bytes:
         return (
             "bad",
-            f"{said}: below {limits.available_bytes / GIB:.1f} the host itself is in danger",
+            f"{said}: below {gib(limits.available_bytes)} the host itself is in danger",
             "degraded",
             "person",
         )
@@ -292,7 +291,7 @@ def _swap(look: Look, limits: Limits) -> Answer:
     used, total = look.machine.swap_used_bytes, look.machine.swap_total_bytes
     if used is None or not total:
         return None
-    said = f"{used / GIB:.1f} of {total / GIB:.1f} GiB of swap used"
+    said = f"{gib(used)} of {gib(total)} GiB of swap used"
     return ("bad", said, "degraded", "person") if used > limits.swap_used * total else ("ok", said)
 
 
@@ -300,7 +299,7 @@ def _disk(look: Look, limits: Limits) -> Answer:
     free = look.machine.disk_free_bytes
     if free is None:
         return None
-    said = f"{free / GIB:.1f} GiB free on the disk"
+    said = f"{gib(free)} GiB free on the disk"
     return ("bad", said, "degraded", "person") if free < limits.disk_free_bytes else ("ok", said)
 
 

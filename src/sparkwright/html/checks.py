@@ -11,13 +11,13 @@ from typing import Any
 
 from sparkwright.html.stretches import Stretch, seconds, stretches
 from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment
+from sparkwright.units import GIB
 
 #: states from best to worst; a span is as bad as its worst check
 SEVERITY = ("ok", "starting", "degraded", "unknown", "stalled", "wedged", "crash-looping", "down")
 MOST_SPANS = 240
 #: lengths of a span that a person reads easily, seconds
 LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)

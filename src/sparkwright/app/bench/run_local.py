@@ -15,13 +15,12 @@ from sparkwright.bench.play import said
 from sparkwright.bench.results_models import Results
 from sparkwright.console.out import say
 from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.vllm.key_file import VARIABLE as KEY
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.host import evidence, http_probe
 from sparkwright.measure import lab
 from sparkwright.modules.rpc.bench import described, sentence
 
-#: where the server's key stands, when it asks for one
-KEY = "VLLM_API_KEY"
 SERVER = "server"
 
 

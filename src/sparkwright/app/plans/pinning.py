@@ -13,6 +13,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
+from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task
 
 
@@ -125,9 +126,9 @@ def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[st
     """What a host's modules answer, by the task's id. Raises Refused with the host's words."""
     plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
-    recap = next((one for one in events if one["event"] == "recap"), None)
-    if recap is None or recap["exit"] != 0:
-        raise Refused(recap["msg"] if recap else "the host gave no answer about the lock.", where=member.host.name)
+    ended = recap.of(events)
+    if ended is None or ended["exit"] != 0:
+        raise Refused(ended["msg"] if ended else "the host gave no answer about the lock.", where=member.host.name)
     from sparkwright.app.questions import answers  # a deploy with nothing to do asks no module
 
     return {

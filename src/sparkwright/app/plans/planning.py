@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import platform
 import secrets
 import threading
 import time
@@ -165,6 +166,11 @@ def user_of(host: Host) -> str:
     from sparkwright.remote import ssh_config
 
     return ssh_config.resolve(host).user
+
+
+def who() -> str:
+    """Who gives the order, and from where: it stands in the host's lock and history."""
+    return f"{getpass.getuser()}@{platform.node()}"
 
 
 def new_run_id() -> str:

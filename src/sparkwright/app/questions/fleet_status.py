@@ -15,7 +15,7 @@ from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
 from sparkwright.errors import Exit, Failed, SparkwrightError
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.fleet import Member, hang_up
 from sparkwright.health.judge import EXITS
 from sparkwright.health.record import checked
 from sparkwright.project import recipe
@@ -43,7 +43,7 @@ def once(chosen: Chosen, *, json: bool) -> list[int]:
     try:
         rows = ask(chosen, pinned(chosen))
     finally:
-        fan_out.close(chosen.fleet.members)
+        hang_up(chosen.fleet.members)
     if json:
         _print_json(rows)
     else:
@@ -76,7 +76,7 @@ def watch(chosen: Chosen, *, every_s: float, json: bool) -> int:
     finally:
         if screen is not None:
             screen.close()
-        fan_out.close(chosen.fleet.members)
+        hang_up(chosen.fleet.members)
 
 
 def ask(chosen: Chosen, wanted: Mapping[str, Pinned]) -> list[Row]:

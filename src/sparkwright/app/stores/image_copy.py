@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sparkwright import units
 from sparkwright.app import session
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import planning
 from sparkwright.app.plans.pinning import lock_folder
-from sparkwright.console import words
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet, Member
 from sparkwright.host.images import image_stream
@@ -80,8 +80,8 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
         raise
     compared = {"layers": here["layers"], "platform": here["platform"], "before": there["names"]}
     session.look(fleet, target, "adopt_image", {**wanted.to_json(), "incoming": incoming, **compared}, exclusive=True)
-    took = words.duration(time.monotonic() - started_s)
-    size = words.size(here["size_bytes"])
+    took = units.duration(time.monotonic() - started_s)
+    size = units.size(here["size_bytes"])
     proof = "its content is the lock's" if wanted.ids else f"the lock can't prove it: as {source.host.name} has it"
     return f"{target.host.name}: has {wanted.ref} now, {proof} ({size}, {took}, {way}, {packer})."
 
@@ -124,7 +124,7 @@ def _refuse_what_cannot_be(
     need = int(here["size_bytes"] * MARGIN)
     if there["free_bytes"] is not None and there["free_bytes"] < need:
         said = (
-            f"{words.size(there['free_bytes'])} are free where Docker stores images, and {words.size(need)} are needed."
+            f"{units.size(there['free_bytes'])} are free where Docker stores images, and {units.size(need)} are needed."
         )
         raise Refused(said, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
     for member, found in ((source, here), (target, there)):
@@ -221,4 +221,4 @@ def _through_the_laptop(
     ended = relay(out, into, progress)
     if ended.code:
         raise Failed(f"its engine refuses the image: {ended.said}", where=target.host.name)
-    return f"{words.size(ended.sent_bytes)} through this laptop"
+    return f"{units.size(ended.sent_bytes)} through this laptop"

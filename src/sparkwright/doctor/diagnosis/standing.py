@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from sparkwright import units
 from sparkwright.doctor.diagnosis.sight import Sight
+from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Exit
 from sparkwright.health.judge import Limits
 
@@ -64,14 +66,6 @@ def standing(seen: Sight, limits: Limits) -> Standing | None:
         return found
     meanwhile = found.said if found is not None else "/health answers; nothing was measured beside it"
     return Standing("in progress", f"in progress: {seen.busy}; {meanwhile}", "Diagnose again when it has ended.")
-
-
-def ago(seconds: float) -> str:
-    """20 s ago, 5 min ago, 3 h ago, 2 days ago."""
-    for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * factor:
-            return f"{seconds / factor:.0f} {unit} ago"
-    return f"{max(0.0, seconds):.0f} s ago"
 
 
 def is_slow(seen: Sight, limits: Limits) -> bool:
@@ -175,7 +169,7 @@ def _token(seen: Sight, limits: Limits) -> Standing | None:
         said = f"/health answers 200, nothing else runs, and no token came within {probe.waited_s:g} s"
         return Standing("wedged", f"no token: the server is wedged: {said}", RESTART)
     if probe.token == "refused":
-        return Standing("unknown", "not measured: the server asks for an API key that is not known here", KEY)
+        return Standing("unknown", "not measured: the server asks for an API key that is not known here", key_file.SET)
     if probe.token == "error":
         return Standing("down", f"no token: the server answers a request with an error: {probe.error}", LOOK)
     return None
@@ -206,7 +200,6 @@ DEPLOY = "`invoke deploy` brings a server up."
 RESTART = "`invoke restart` starts it again."
 LOOK = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
 WAIT = "Wait, and ask again."
-KEY = "Set its secret VLLM_API_KEY in the host's file."
 
 
 def _ended(seen: Sight, more: str = "") -> str:
@@ -214,7 +207,7 @@ def _ended(seen: Sight, more: str = "") -> str:
     end = seen.end
     how = "was killed for lack of memory" if end.out_of_memory else "exited"
     code = f" ({end.code})" if end.code is not None else ""
-    when = f" {ago(seen.now_s - end.at_s)}" if end.at_s is not None else ""
+    when = f" {units.about(seen.now_s - end.at_s)} ago" if end.at_s is not None else ""
     line = f', its last line: "{seen.last_line}"' if seen.last_line else ""
     return f"{how}{code}{when}{more}{line}"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from sparkwright import units
 from sparkwright.host.containers import container_options, containers
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.trust import hidden
@@ -96,8 +97,7 @@ def ended_ago(container: Mapping[str, Any]) -> str:
         return "time unknown"
     if ended.year <= 1970:
         return "never started"
-    seconds = max(0.0, (_now() - ended).total_seconds())
-    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
+    return f"{units.about((_now() - ended).total_seconds())} ago"
 
 
 def _now() -> datetime:

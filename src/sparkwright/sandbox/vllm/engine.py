@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from sparkwright.sandbox.memory import GIB, LINGER_S, TOTAL, Pool
+from sparkwright.sandbox.memory import LINGER_S, TOTAL, Pool
 from sparkwright.sandbox.vllm import config_file, rules, startup
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.arguments import Refused, parse
@@ -18,6 +18,7 @@ from sparkwright.sandbox.vllm.metrics import Metrics
 from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
 from sparkwright.sandbox.vllm.tokens import Tokenizer
 from sparkwright.sandbox.web import Server
+from sparkwright.units import GIB
 
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
