@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.health.judge import EXITS, ORDER, QUESTIONS, Limits, Look, judge
+from sparkwright.health.judge import EXITS, QUESTIONS, Limits, Look, judge
 from sparkwright.health.record import STATES, Container, Gpu, Machine, Server, Speed
 from sparkwright.units import GIB
 
@@ -150,7 +150,7 @@ def test_a_look_means_one_state(differs: dict[str, Any], state: str, cure: str, 
 
 
 def test_every_state_has_its_place_and_its_exit_code() -> None:
-    assert set(STATES) == set(ORDER) == set(EXITS)
+    assert set(STATES) == set(EXITS)
     assert {state for _, state, _, _ in CASES.values()} == set(STATES)
     assert EXITS["starting"] == Exit.OK and EXITS["degraded"] == Exit.CHANGES and EXITS["unknown"] == Exit.INCONCLUSIVE
 

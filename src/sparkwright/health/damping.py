@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkwright.health.judge import ORDER
-from sparkwright.health.record import State
+from sparkwright.health.record import State, severity
 
 #: how many looks in a row a worse state needs; one, where it isn't said. What is stalled was frozen over two looks already.
 CONFIRM: dict[State, int] = {"degraded": 2, "unknown": 2}
@@ -35,6 +34,6 @@ def damp(before: State | None, seen: Sequence[State]) -> Told:
     if before is None or now == before:
         return Told(now, flapping)
     same = next((n for n, one in enumerate(reversed(recent)) if one != now), len(recent))
-    worse = ORDER.index(now) > ORDER.index(before)
+    worse = severity(now) > severity(before)
     needed = CONFIRM.get(now, 1) if worse else HOLD if flapping else 1
     return Told(now if same >= needed else before, flapping)

@@ -9,11 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sparkwright.errors import Exit
-from sparkwright.health.record import Container, Cure, Evidence, Gpu, Level, Machine, Server, Speed, State
+from sparkwright.health.record import Container, Cure, Evidence, Gpu, Level, Machine, Server, Speed, State, severity
 from sparkwright.units import GIB, gib
-
-#: from good to bad: the worst finding is the state
-ORDER: tuple[State, ...] = ("ok", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged")
 
 #: what `sparkwright health` ends with. A slow start is no failure; what serves, but not as it should, is "changes or drift"
 EXITS: dict[State, Exit] = {
@@ -109,7 +106,7 @@ Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State,
 def judge(look: Look, limits: Limits) -> Judgement:
     """The state that a look means by itself."""
     findings = [found for name, ask in QUESTIONS.items() if (found := _finding(name, ask(look, limits))) is not None]
-    worst = max(findings, key=lambda one: ORDER.index(one.state))
+    worst = max(findings, key=lambda one: severity(one.state))
     cure: Cure = "power" if any(one.cure == "power" for one in findings) else worst.cure
     good = worst.state == "ok"
     why = _fine(look) if good else worst.evidence.said
