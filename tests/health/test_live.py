@@ -13,7 +13,7 @@ NOW_S = 1_000_000.0
 URL = "http://127.0.0.1:8000"
 
 
-def judged(box: dict[str, Any], health: int, good: dict[str, Any]) -> tuple[str, str]:
+def judged(box: dict[str, Any], health: int | None, good: dict[str, Any]) -> tuple[str, str]:
     container = Container("qwen35", id="a", **{"status": "running", "started_s": NOW_S - 10, **box})
     return live.judged(live.Now(NOW_S, container, URL, health), good)
 
@@ -30,11 +30,14 @@ def judged(box: dict[str, Any], health: int, good: dict[str, Any]) -> tuple[str,
         ({"status": "paused"}, 0, {}, "down", "qwen35 is paused"),
         ({"status": "exited", "exit_code": 1}, 0, {}, "down", "qwen35 is exited (exit code 1)"),
         ({"status": "restarting", "exit_code": 1, "restarts": 3}, 0, {}, "crash-looping", "restart 3 is under way"),
+        ({"status": "restarting", "exit_code": 0, "restarts": 1}, 0, {}, "starting", "qwen35 is being restarted"),
         ({"status": "absent"}, 0, {}, "down", "there is no container qwen35"),
+        ({}, None, {}, "unknown", "qwen35 publishes no port"),
+        ({"started_s": None}, 0, {}, "unknown", "it is not known since when it runs"),
     ],
 )
 def test_a_state_is_of_this_moment(
-    box: dict[str, Any], health: int, good: dict[str, Any], state: str, why: str
+    box: dict[str, Any], health: int | None, good: dict[str, Any], state: str, why: str
 ) -> None:
     said = judged(box, health, good)
     assert (said[0], why in said[1]) == (state, True), said

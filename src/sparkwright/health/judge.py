@@ -5,7 +5,7 @@ The worst answer decides. A question that can't be answered says so; it never co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from sparkwright.errors import Exit
@@ -103,9 +103,10 @@ class Judgement:
 Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
 
 
-def judge(look: Look, limits: Limits) -> Judgement:
-    """The state that a look means by itself."""
-    findings = [found for name, ask in QUESTIONS.items() if (found := _finding(name, ask(look, limits))) is not None]
+def judge(look: Look, limits: Limits, asked: Collection[str] = ()) -> Judgement:
+    """The state that a look means by itself. asked: only these questions; all if not given."""
+    answers = [(name, ask(look, limits)) for name, ask in QUESTIONS.items() if not asked or name in asked]
+    findings = [found for name, answer in answers if (found := _finding(name, answer)) is not None]
     worst = max(findings, key=lambda one: severity(one.state))
     cure: Cure = "power" if any(one.cure == "power" for one in findings) else worst.cure
     good = worst.state == "ok"
@@ -156,8 +157,8 @@ def _container(look: Look, limits: Limits) -> Answer:
     if box.status == "restarting":
         return "warn", f"{box.name} is being restarted", "starting"
     if box.status != "running":
-        how = "or was stopped by hand" if box.exit_code == 0 else "and nobody started it again"
-        return "bad", f"{box.name} has {box.status} with exit code {box.exit_code}, {how}", "down", "person"
+        how = "by itself or stopped by hand" if box.exit_code == 0 else "and not started again"
+        return "bad", f"{box.name} is {box.status} (exit code {box.exit_code}), {how}", "down", "person"
     age = f" for {(look.time_s - box.started_s) / 3600:.1f} h" if box.started_s is not None else ""
     return "ok", f"{box.name} runs{age}, {box.restarts} restarts"
 
@@ -189,13 +190,18 @@ def _health(look: Look, limits: Limits) -> Answer:
     if box.started_s is None:
         return "unknown", f"{said}, and it is not known since when it runs", "unknown"
     age_s = max(0.0, look.time_s - box.started_s)
-    allowed_s = max(limits.ready_floor_s, limits.ready_factor * look.ready_s) if look.ready_s else limits.ready_s
+    most_s = allowed_s(look.ready_s, limits)
     measured = f", the last start took {look.ready_s:.0f} s" if look.ready_s else ""
     if look.answered:
         return "bad", f"{said} any more, though its process runs", "down", "restart"
-    if age_s <= allowed_s:
-        return "warn", f"starting for {age_s:.0f} s (up to {allowed_s:.0f} s{measured})", "starting"
-    return "bad", f"{said} after {age_s:.0f} s; a start may take {allowed_s:.0f} s{measured}", "down", "restart"
+    if age_s <= most_s:
+        return "warn", f"starting for {age_s:.0f} s (up to {most_s:.0f} s{measured})", "starting"
+    return "bad", f"{said} after {age_s:.0f} s; a start may take {most_s:.0f} s{measured}", "down", "restart"
+
+
+def allowed_s(ready_s: float | None, limits: Limits) -> float:
+    """How long a start may take, seconds. ready_s: how long the last one took."""
+    return max(limits.ready_floor_s, limits.ready_factor * ready_s) if ready_s else limits.ready_s
 
 
 def _token(look: Look, limits: Limits) -> Answer:
