@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from sparkwright.host.images import loads
-from sparkwright.host.images.image_names import Name, look
+from sparkwright.host.images.image_names import look
 from sparkwright.project.lock import lockfile
+from sparkwright.trust.image_name import Name
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
 from tests.registry.test_docker_image import locked, pull

@@ -128,17 +128,17 @@ def copy(
 def _prune_args(chosen: Any, member: Any, *, everything: bool) -> dict[str, Any]:
     """The repositories that recipes and lock know, and what the lock pins for any host: another host's rest may be wanted."""
     from sparkwright.app.plans.pinning import lock_folder
-    from sparkwright.host.images.image_names import Name
     from sparkwright.project import recipe
     from sparkwright.project.lock import lockfile
     from sparkwright.protocol.container import locked_ids
+    from sparkwright.trust import image_name
 
     root: Path = chosen.project.root
     lock = lockfile.load(lock_folder(chosen.project, member.host))
     refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
-    pinned = {f"{ref}@{entry['digest']}": list(locked_ids(entry)) for ref, entry in lock.images.items()}
+    pinned = {image_name.pinned(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()}
     return {
-        "repositories": [] if everything else sorted({Name.parse(one).repository for one in refs}),
+        "repositories": [] if everything else sorted({image_name.Name.parse(one).repository for one in refs}),
         "pinned": pinned,
     }
 

@@ -117,7 +117,7 @@ def _entries(chosen: Any) -> Iterator[Pinned]:
         model = wanted.file.model
         both = (
             ("image", wanted.image, known.image(wanted.image)),
-            ("model", f"{model.id}@{model.revision}", known.model(model.id, model.revision)),
+            ("model", lockfile.model_key(model.id, model.revision), known.model(model.id, model.revision)),
         )
         for kind, key, old in both:
             if (folder, key) not in seen:
@@ -231,8 +231,8 @@ def _write(fresh: list[Pinned]) -> None:
             if one.kind == "image":
                 known = known.with_image(one.key, entry)
             else:
-                model_id, _, revision = one.key.partition("@")
-                known = known.with_model(model_id, revision, entry)
+                model = one.wanted.file.model
+                known = known.with_model(model.id, model.revision, entry)
         try:
             known.save(folder)
         except OSError as error:

@@ -15,6 +15,7 @@ from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
 from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task
+from sparkwright.trust import image_name
 
 
 def lock_folder(project: Project, host: Host) -> Path:
@@ -102,7 +103,7 @@ def _told(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[st
 
 def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = True) -> Task:
     """Ask the registry about a recipe's image. pinned: the lock's digest. follow: False asks what that digest holds."""
-    ref = wanted.image if follow or not pinned else f"{wanted.image}@{pinned}"
+    ref = wanted.image if follow else image_name.pinned(wanted.image, pinned)
     args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else ""}
     name = f"Pin {wanted.image}: ask the registry for its digest"
     return Task(id="image", name=name, module="lock_image", args=args)

@@ -17,13 +17,13 @@ from sparkwright.app.plans.pinning import lock_folder
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet, Member
 from sparkwright.host.images import image_stream
-from sparkwright.host.images.image_names import Name
 from sparkwright.project.lock import lockfile
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.events import event
 from sparkwright.remote import ssh_config
 from sparkwright.remote.ssh import SshLink
 from sparkwright.secret import Secret
+from sparkwright.trust.image_name import Name, pinned
 
 KEY = "SPARKWRIGHT_COPY_KEY"
 MARGIN = 1.05
@@ -65,7 +65,7 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
         fix = "Deploy it there first, or name one with --image."
         raise Refused(f"{source.host.name} has no {wanted.ref}{other}.", fix=fix)
     if not Name.parse(wanted.ref).digest and here["digests"]:
-        wanted = replace(wanted, ref=f"{wanted.ref}@{here['digests'][0]}")
+        wanted = replace(wanted, ref=pinned(wanted.ref, here["digests"][0]))
     there = session.look(fleet, target, "inspect_image", wanted.to_json())
     if there["present"] and there["layers"] == here["layers"]:
         return f"{target.host.name}: has {wanted.ref} already."
@@ -109,10 +109,10 @@ def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
     if not image:
         image = planning.recipe_of(chosen.project, target.host).image
     name = Name.given(image)
-    entry = lockfile.load(lock_folder(chosen.project, target.host)).image(f"{name.repository}:{name.tag or 'latest'}")
+    entry = lockfile.load(lock_folder(chosen.project, target.host)).image(name.by_tag)
     if entry is None or (name.digest and name.digest != entry["digest"]):
         return Wanted(image)
-    return Wanted(f"{name.repository}:{name.tag or 'latest'}@{entry['digest']}", locked_ids(entry))
+    return Wanted(pinned(name.by_tag, entry["digest"]), locked_ids(entry))
 
 
 def _refuse_what_cannot_be(

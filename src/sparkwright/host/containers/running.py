@@ -11,6 +11,7 @@ from sparkwright import units
 from sparkwright.host.containers import container_options, containers
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.trust import hidden
+from sparkwright.trust.image_name import pinned, tagged
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,9 @@ class Running:
     @property
     def image(self) -> str:
         """As repository:tag@digest; without a digest of a registry its Id."""
-        named = str(self.container["Config"].get("Image") or "").partition("@")[0]
+        named = tagged(str(self.container["Config"].get("Image") or ""))
         digest = next(iter(digests_of(self.made_from)), str(self.container["Image"]))
-        return digest if not named or named == digest else f"{named}@{digest}"
+        return digest if not named or named == digest else pinned(named, digest)
 
     @property
     def words(self) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.host.images import image_names
-from sparkwright.host.images.image_names import Name
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
+from sparkwright.trust.image_name import Name
 
 
 @dataclass(frozen=True, slots=True)
