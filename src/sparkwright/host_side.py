@@ -18,6 +18,7 @@ PARTS = (
     "errors.py",
     "secret.py",
     "shell.py",
+    "units.py",
     "trust",
     "protocol",
     "engines",

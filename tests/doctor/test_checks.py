@@ -153,9 +153,9 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ("earlyoom", "earlyoom", {"/proc/1/comm": None}, "unknown", "can't be seen", ""),
     ("swap", "swap", {"/proc/meminfo": SWAPPED}, "warning", "16.0 of 16.0 GiB", "invoke restart --host spark1"),
     ("swap", "swap", {"/proc/meminfo": "MemTotal: 1 kB\n"}, "unknown", "nothing of swap", ""),
-    ("disk", "disk", {"/sandbox/disk_free": "1000000000"}, "bad", "1 GB free", "invoke images.prune --host spark1"),
-    ("disk", "disk", {"/sandbox/disk_free": "30000000000"}, "warning", "30 GB free", "images.prune"),
-    ("disk", "disk", {"/sandbox/disk_free": "300000000000"}, "ok", "300 GB free", ""),
+    ("disk", "disk", {"/sandbox/disk_free": "1000000000"}, "bad", "1.0 GB free", "invoke images.prune --host spark1"),
+    ("disk", "disk", {"/sandbox/disk_free": "30000000000"}, "warning", "30.0 GB free", "images.prune"),
+    ("disk", "disk", {"/sandbox/disk_free": "300000000000"}, "ok", "300.0 GB free", ""),
     ("clock", "clock", NTP_OFF, "warning", "NTP is off", "sudo timedatectl set-ntp true"),
     ("clock", "clock", {clock.SYNCHRONIZED: None}, "unknown", "nobody says", ""),
     (

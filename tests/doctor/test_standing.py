@@ -17,12 +17,11 @@ from sparkwright.engines.vllm.failures import causes
 from sparkwright.engines.vllm.logs.engine_state import EngineState, Reading
 from sparkwright.health.judge import Limits
 from sparkwright.health.record import Container
-from sparkwright.health.restarts import ago
 from sparkwright.measure.smoke import Run
+from sparkwright.units import GIB
 
 NOW = 1_800_000_000.0
 LIMITS = Limits()
-GIB = 2**30
 REFUSED = Probe("http://127.0.0.1:8000", health=0, error="refused")
 SERVES = Probe("http://127.0.0.1:8000", health=200)
 LOADS = EngineState(stage="weights", shards=(3, 14))
@@ -160,14 +159,6 @@ def test_a_server_that_gave_a_token_and_has_nothing_to_do_is_to_be_measured() ->
     assert standing(sight(probe=replace(SERVES, token="made")), LIMITS) is None
     unseen = sight(engine_error="no Docker Engine answers", box=box(""), probe=replace(SERVES, token="made"))
     assert standing(unseen, LIMITS) is None
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.4, "0 s ago"), (119, "119 s ago"), (300, "5 min ago"), (9000, "2 h ago"), (2e5, "2 days ago")],
-)
-def test_how_long_ago_is_said_in_one_unit(seconds: float, said: str) -> None:
-    assert ago(seconds) == said
 
 
 def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() -> None:

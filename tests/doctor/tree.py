@@ -10,9 +10,9 @@ from sparkwright.doctor.checks import CHECKS
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.host import Host, Wanted
 from sparkwright.sandbox import system
+from sparkwright.units import GIB
 from tests.modules.context import RecordingContext
 
-GIB = 2**30
 MEMINFO = "MemTotal: {total} kB\nMemAvailable: {total} kB\nSwapTotal: 16777216 kB\nSwapFree: {swap_free} kB\n"
 RELEASE = 'DGX_NAME="DGX Spark"\nDGX_SWBUILD_VERSION="7.2.3"\nDGX_OTA_VERSION="{}"\n'
 STATUS = "Name:\tpython3\nGroups:\t27 999 1000 \n"

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from sparkwright.health.check import Check
-from sparkwright.health.judge import GIB, Limits
+from sparkwright.health.judge import Limits
 from sparkwright.health.record import Record, history, latest
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
@@ -31,6 +31,7 @@ from sparkwright.host.runs import lock
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
+from sparkwright.units import GIB
 from tests.e2e.conftest import Desk, fresh_desk
 
 QUICK = Settings(host="sandbox", every_s=300, smoke_every_s=0, smoke_tokens=24, limits=Limits(token_s=0.4))
@@ -362,7 +363,7 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--every", "often"), "--every 'often' is no time"),
+        (("--every", "often"), "--every: invalid duration 'often'"),
         (("--every", "1s"), "too short"),
         (("--heal", "reboot"), "There are: none, restart"),
         (("--webhook", "https://hooks.slack.com/services/T/B/x"), "--webhook-file"),

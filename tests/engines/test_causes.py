@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.vllm.failures.causes import Seen, causes, likely
+from sparkwright.units import GIB
 
-GIB = 2**30
 GRAPHS = {"cuda_graphs": "cudagraph_mode=NONE"}
 
 

@@ -15,7 +15,7 @@ BOOK = """  serial: 1
       when: host.name in refused
     - fail: {msg: broken}
       when: host.name in failing
-    - directory: {path: ~/made}
+    - file: {path: ~/made, state: directory}
     - stopped: {name: none, stop_timeout_s: 1}
       when: false
 """

@@ -11,7 +11,8 @@ from sparkwright.host.containers import container_options, containers, inspected
 from sparkwright.host.images import image_names, registry_documents, registry_errors, registry_http
 from sparkwright.modules.image import docker_image
 from sparkwright.protocol.container import ContainerSpec
-from sparkwright.trust import container_words, names
+from sparkwright.trust import container_words
+from sparkwright.trust.image_name import Name, why_not_an_image
 from sparkwright.trust.visible import one_line
 from tests.fuzz.harness import feed, texts, values
 
@@ -152,7 +153,7 @@ def test_references_and_dockers_words() -> None:
         container_words.port,
         container_words.gpus,
         container_words.ulimit,
-        names.why_not_an_image,
+        why_not_an_image,
     )
 
     def read(raw: bytes) -> None:
@@ -168,8 +169,8 @@ def test_references_and_dockers_words() -> None:
             container_options.gpu_request(text)
         if not container_words.ulimit(text):
             container_options.ulimits({"memlock": text})
-        if not names.why_not_an_image(text):
-            image_names.Name.given(text)
+        if not why_not_an_image(text):
+            Name.given(text)
 
     seeds = [b"64gb", b"1.5 GiB", b"127.0.0.1:8000:8000/tcp", b"[::1]:1:1", b"device=0,1", b"1024:-1"]
     feed(read, texts([*seeds, b"registry.lan:5000/a__b/c-d.e:x_Y.1", f"a/b:v1@{ZERO}".encode()]))

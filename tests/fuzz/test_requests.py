@@ -94,7 +94,7 @@ def _tried_again(task: dict[str, Any]) -> bool:
 def _other_modules(data: Any) -> bool:
     """Whether a damaged task names a module that does something."""
     if isinstance(data, dict):
-        return data.get("module", "fail") in ("command", "file", "directory") or any(map(_other_modules, data.values()))
+        return data.get("module", "fail") in ("command", "file") or any(map(_other_modules, data.values()))
     return isinstance(data, list) and any(map(_other_modules, data))
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.health.judge import EXITS, GIB, ORDER, QUESTIONS, Limits, Look, judge
+from sparkwright.health.judge import EXITS, QUESTIONS, Limits, Look, judge
 from sparkwright.health.record import STATES, Container, Gpu, Machine, Server, Speed
+from sparkwright.units import GIB
 
 NOW_S = 100_000.0
 BOX = Container("qwen35", "abc", "running", 0, "unless-stopped", None, NOW_S - 7200, verified=True)
@@ -54,13 +55,13 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"container": box(status="restarting", exit_code=1), "server": Server()},
         "down",
         "",
-        "exited with code 1; Docker is restarting it",
+        "exited with code 1; restart",
     ),
     "ended with 0 and being restarted": (
         {"container": box(status="restarting", exit_code=0, restarts=1, finished_s=NOW_S - 4), "server": Server()},
         "down",
         "",
-        "exited with code 0 4 s ago; Docker is restarting it",
+        "exited with code 0 4 s ago; restart",
     ),
     "the next start after it ended by itself": (
         {"server": SILENT, "answered": False, "container": box(started_s=NOW_S - 3, restarts=1, finished_s=NOW_S - 4)},
@@ -172,7 +173,7 @@ def test_a_look_means_one_state(differs: dict[str, Any], state: str, cure: str, 
 
 
 def test_every_state_has_its_place_and_its_exit_code() -> None:
-    assert set(STATES) == set(ORDER) == set(EXITS)
+    assert set(STATES) == set(EXITS)
     assert {state for _, state, _, _ in CASES.values()} == set(STATES)
     assert EXITS["starting"] == Exit.OK and EXITS["degraded"] == Exit.CHANGES and EXITS["unknown"] == Exit.INCONCLUSIVE
 

@@ -13,7 +13,7 @@ NOW_S = 1_000_000.0
 URL = "http://127.0.0.1:8000"
 
 
-def judged(box: dict[str, Any], health: int, good: dict[str, Any]) -> tuple[str, str]:
+def judged(box: dict[str, Any], health: int | None, good: dict[str, Any]) -> tuple[str, str]:
     container = Container("qwen35", id="a", **{"status": "running", "started_s": NOW_S - 10, **box})
     return live.judged(live.Now(NOW_S, container, URL, health), good)
 
@@ -66,10 +66,12 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
         ({"restarts": 2, "finished_s": NOW_S - 14}, 200, {}, "up", "/health answers"),
         ({"restarts": 0, "finished_s": NOW_S - 14}, 0, {}, "starting", "starting for 10 s"),  # started by hand again
         ({"status": "absent"}, 0, {}, "down", "there is no container qwen35"),
+        ({}, None, {}, "unknown", "qwen35 publishes no port"),
+        ({"started_s": None}, 0, {}, "unknown", "it is not known since when it runs"),
     ],
 )
 def test_a_state_is_of_this_moment(
-    box: dict[str, Any], health: int, good: dict[str, Any], state: str, why: str
+    box: dict[str, Any], health: int | None, good: dict[str, Any], state: str, why: str
 ) -> None:
     said = judged(box, health, good)
     assert (said[0], why in said[1]) == (state, True), said

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from sparkwright import html
-from sparkwright.app.questions.host_report import seconds_of
-from sparkwright.errors import Refused
 from sparkwright.html import checks
 from tests.html import weeks
 
@@ -59,17 +57,6 @@ def test_fields_of_a_newer_host_are_left_out() -> None:
     host = checks.of("spark1", event, weeks.SINCE_S, weeks.UNTIL_S)
     assert [one.state for one in host.checks] == ["ok"]
     assert host.spans[0].memory_gib is None
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("90m", 5400), ("12h", 43200), ("7d", 604800), ("2w", 1209600)])
-def test_how_far_back(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["7", "d", "-1d", "0d", "1y", ""])
-def test_a_time_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(Refused, match="--since takes"):
-        seconds_of(text)
 
 
 def test_a_check_counts_for_as_long_as_it_speaks() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from sparkwright import html
 from sparkwright.health.record import Gpu, Machine, Record, Speed, State
 from sparkwright.runner.status import FIELDS, row_of
+from sparkwright.units import GIB
 
-GIB = 2**30
 HOUR_S, DAY_S = 3600.0, 86400.0
 SINCE_S = 1_795_000_000.0 // DAY_S * DAY_S
 UNTIL_S = SINCE_S + 7 * DAY_S

@@ -1,4 +1,4 @@
-"""file, directory, template, command, package: idempotent, and honest in check mode."""
+"""file, template, command, package: idempotent, and honest in check mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from sparkwright.errors import Failed, Refused
 from sparkwright.host import files
 from sparkwright.host.state import write_atomically
-from sparkwright.modules.files.directory import Directory
 from sparkwright.modules.files.file import File
 from sparkwright.modules.files.template import Template
 from sparkwright.modules.system.command import Command
@@ -55,12 +54,19 @@ def test_a_folder_in_the_way_of_a_file_is_not_thrown_away(context: RecordingCont
 
 
 def test_a_folder_is_made_and_taken_away(context: RecordingContext) -> None:
-    args = Directory.Args(path="~/a/b", mode="0700")
-    assert Directory().run(args, context).changed
-    assert not Directory().run(args, context).changed
-    gone = Directory.Args(path="~/a", state="absent")
-    assert Directory().run(gone, context).changed
-    assert not Directory().run(gone, context).changed
+    args = File.Args(path="~/a/b", state="directory", mode="0700")
+    assert File().run(args, context).changed
+    assert (context.machine.home / "a/b").stat().st_mode & 0o777 == 0o700
+    assert not File().run(args, context).changed
+    gone = File.Args(path="~/a", state="absent")
+    assert File().run(gone, context).changed
+    assert not File().run(gone, context).changed
+
+
+def test_a_folder_with_a_content_is_refused(context: RecordingContext) -> None:
+    with pytest.raises(Refused, match="a directory has no `content`"):
+        File().run(File.Args(path="~/a", state="directory", content="x"), context)
+    assert not (context.machine.home / "a").exists()
 
 
 def test_a_template_that_its_check_refuses_does_not_replace_the_old_one(context: RecordingContext) -> None:

@@ -21,9 +21,8 @@ from sparkwright.modules.memory.assert_memory_fits import AssertMemoryFits
 from sparkwright.modules.memory.memory import Memory
 from sparkwright.modules.memory.wait_memory_released import WaitMemoryReleased
 from sparkwright.modules.model import page_cache
+from sparkwright.units import GIB
 from tests.modules.context import RecordingContext
-
-GIB = 2**30
 
 
 @pytest.fixture

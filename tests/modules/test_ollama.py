@@ -19,9 +19,8 @@ from sparkwright.host.ollama.ollama_client import Loaded, Ollama
 from sparkwright.modules.ollama.ollama_reload import OllamaReload
 from sparkwright.modules.ollama.ollama_unload import OllamaUnload
 from sparkwright.modules.rpc.ollama_ps import OllamaPs
+from sparkwright.units import GIB
 from tests.modules.context import RecordingContext
-
-GIB = 2**30
 
 
 @dataclass

@@ -353,7 +353,7 @@ def test_a_throttled_way_is_measured_as_one(hub: LoopbackHub, monkeypatch: pytes
 
 def test_too_little_to_measure_is_said(context: RecordingContext, hub: LoopbackHub) -> None:
     fetch(context, hub, "auto")
-    assert "transfer: plain (70 MB are too few to measure)" in notes(context)
+    assert "transfer: plain (70.3 MB are too few to measure)" in notes(context)
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

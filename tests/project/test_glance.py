@@ -16,6 +16,7 @@ HOSTS = {
     "spark2": "address: 10.0.0.2\nuser: me\nport: 2222\ngroups: [lab, rack]\n",
     "spark3": "groups: [rack, lab]\nport: 0x10\n",
     "spark4": "",
+    "spark5": "groups: [rack, lab, rack]\n",
     "desk": "connection: local\n",
     "play": "connection: sandbox\n",
 }
@@ -38,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_sees_what_the_check_finds(project: Path) -> None:
     checked = Inventory.load(project).hosts
     seen = {host.name: host.way for host in glance.hosts(project, ",".join(HOSTS))}
-    assert seen == {name: checked[name].way for name in ("spark1", "spark2", "spark3", "spark4")}
+    assert seen == {name: checked[name].way for name in ("spark1", "spark2", "spark3", "spark4", "spark5")}
 
 
 @pytest.mark.parametrize("pattern", ["lab", "all", "spark*", "rack:!spark1", "lab:&rack", "spark4,spark1", "!lab"])

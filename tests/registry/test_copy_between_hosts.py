@@ -16,13 +16,14 @@ import pytest
 import yaml
 
 from sparkwright.host.images import loads
-from sparkwright.host.images.image_names import Name, look
+from sparkwright.host.images.image_names import look
 from sparkwright.project.lock import lockfile
+from sparkwright.trust.image_name import Name
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
 from tests.registry.test_docker_image import locked, pull
 from tests.registry.test_hostile_images import archive, load
-from tests.remote.conftest import Lab, lab  # noqa: F401  the fixture
+from tests.remote.conftest import Lab
 from tests.remote.sshd import Sshd
 
 pytestmark = [pytest.mark.docker, pytest.mark.ssh]
@@ -121,7 +122,7 @@ def other_engine() -> Iterator[tuple[str, Any]]:
 
 @pytest.fixture
 def pair(
-    lab: Lab,  # noqa: F811
+    lab: Lab,
     other_engine: tuple[str, Any],
     registry: Registry,
     engine: Any,

@@ -15,6 +15,7 @@ from sparkwright.modules.image.docker_image import DockerImage
 from sparkwright.modules.rpc.lock_image import LockImage
 from sparkwright.protocol.container import ContainerSpec, locked_ids
 from sparkwright.protocol.result import Result
+from sparkwright.trust.image_name import Name
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 
@@ -201,6 +202,6 @@ def test_a_registry_that_is_down_says_so(engine: Any, repository: str, context: 
     ],
 )
 def test_a_reference_in_its_parts(ref: str, registry: str, path: str, asked: str) -> None:
-    name = image_names.Name.parse(ref)
+    name = Name.parse(ref)
     assert (name.registry, name.path, name.asked) == (registry, path, asked)
     assert name.at("mirror.lan:5000").repository == f"mirror.lan:5000/{path}"

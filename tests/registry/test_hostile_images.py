@@ -12,7 +12,6 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.images import image_names, loads
-from sparkwright.host.images.image_names import Name
 from sparkwright.modules.image.adopt_image import AdoptImage
 from sparkwright.modules.image.docker_image import DockerImage
 from sparkwright.modules.image.undo_load import UndoLoad
@@ -21,6 +20,7 @@ from sparkwright.modules.rpc.lock_image import LockImage
 from sparkwright.modules.rpc.prune_images import PruneImages
 from sparkwright.modules.server.container import Container
 from sparkwright.protocol.container import ContainerSpec, locked_ids
+from sparkwright.trust.image_name import Name
 from tests.modules.context import RecordingContext
 from tests.registry.server import Proxy, Registry
 from tests.registry.test_docker_image import locked, pull

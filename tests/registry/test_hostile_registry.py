@@ -19,10 +19,10 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_http
-from sparkwright.host.images.image_names import Name
 from sparkwright.host.images.registry_client import Registry
 from sparkwright.host.images.registry_documents import CONFIGS, INDEXES, MANIFESTS
 from sparkwright.host.images.registry_http import Http
+from sparkwright.trust.image_name import Name
 
 ZERO = "sha256:" + "0" * 64
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from sparkwright.sandbox import ollama
-from sparkwright.sandbox.memory import GIB, Pool
+from sparkwright.sandbox.memory import Pool
 from sparkwright.sandbox.ollama import Ollama, OllamaApi
 from sparkwright.sandbox.ollama_models import LARGE, MODELS
 from sparkwright.sandbox.web import Server
+from sparkwright.units import GIB
 
 UNLOAD = {"model": "qwen3:32b", "keep_alive": 0}
 

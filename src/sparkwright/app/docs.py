@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import typing
 from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.modules import registry
 from sparkwright.project.documents.checked import nearest
-from sparkwright.protocol.signature import spelled
+from sparkwright.protocol import signature
+from sparkwright.protocol.signature import Argument, Wanted
 
 
 def index() -> str:
@@ -25,7 +25,10 @@ def module(name: str) -> str:
         kind = registry.load(name)
     except KeyError:
         raise Refused(f"no module is called {name!r}.", fix=nearest(name, registry.NAMES)) from None
-    rows = [_row(field, typing.get_type_hints(kind.Args)[field.name]) for field in dataclasses.fields(kind.Args)]
+    rows = [
+        _row(*named, field)
+        for named, field in zip(signature.of(kind.Args).items(), dataclasses.fields(kind.Args), strict=True)
+    ]
     table = (
         ["| argument | type | default | meaning |", "|---|---|---|---|", *rows] if rows else ["It takes no arguments."]
     )
@@ -36,10 +39,9 @@ def _first_sentence(kind: type[Any]) -> str:
     return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
 
 
-def _row(field: dataclasses.Field[Any], hint: Any) -> str:
-    required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    default = "required" if required else f"`{_default(field)}`"
-    return f"| `{spelled(field.name)}` | {_type(hint)} | {default} | {field.metadata.get('doc', '')} |"
+def _row(name: str, takes: Argument, field: dataclasses.Field[Any]) -> str:
+    default = "required" if takes.required else f"`{_default(field)}`"
+    return f"| `{name}` | {_type(takes.wanted)} | {default} | {takes.doc} |"
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
@@ -54,16 +56,10 @@ def _simple(value: Any) -> bool:
     return value is None or isinstance(value, bool | str)
 
 
-def _type(hint: Any) -> str:
-    if typing.get_origin(hint) is typing.Literal:
-        return " or ".join(f"`{value}`" for value in typing.get_args(hint))
-    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
-    parts = typing.get_args(hint)
-    origin = typing.get_origin(hint)
-    if origin is list:
-        return f"list of {_type(parts[0])}"
-    if origin is dict:
-        return "mapping"
-    if parts:
-        return " or ".join(_type(part) for part in parts if part is not type(None))
-    return names.get(hint, str(hint))
+def _type(wanted: Wanted) -> str:
+    kind, *of = wanted
+    if kind == "one of":
+        return " or ".join(f"`{value}`" for value in of[0])
+    if kind == "or":
+        return " or ".join(_type(one) for one in of[0] if one != ["null"])
+    return f"list of {_type(of[0])}" if kind == "list" else kind

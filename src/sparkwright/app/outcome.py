@@ -13,7 +13,7 @@ from invoke.exceptions import Exit as InvokeExit
 
 from sparkwright.errors import Exit, Inconclusive, SparkwrightError
 from sparkwright.program import typed
-from sparkwright.protocol.events import event
+from sparkwright.protocol import recap
 
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
 
@@ -77,8 +77,5 @@ def _say(error: SparkwrightError, options: dict[str, Any]) -> None:
     said = typed(str(error))
     print(said, file=sys.stderr)
     if options.get("json"):
-        unreachable = int(error.exit is Exit.UNREACHABLE)
-        counts = {"ok": 0, "changed": 0, "failed": 1 - unreachable, "skipped": 0, "unreachable": unreachable}
-        recap = event("recap", host=options.get("host", ""), **counts, exit=int(error.exit), seconds=0, msg=said)
-        recap["error"] = said
-        print(json.dumps(recap, ensure_ascii=False))
+        row = {**recap.of_error(options.get("host", ""), error, msg=said), "error": said}
+        print(json.dumps(row, ensure_ascii=False))

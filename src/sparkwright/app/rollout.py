@@ -15,7 +15,7 @@ from sparkwright.app.connect import Chosen
 from sparkwright.app.plans.pinning import lock_folder
 from sparkwright.console.words import names as named
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
-from sparkwright.fleet.fleet import GOOD, Member
+from sparkwright.fleet.fleet import GOOD, Member, hang_up
 from sparkwright.fleet.guard import Guard, floors
 from sparkwright.fleet.record import Prints, Record, RecordFile, refuse_other
 from sparkwright.fleet.rollout import Roll
@@ -233,9 +233,7 @@ class _Looks:
 
     def close(self) -> None:
         """Close the connections that only these questions needed."""
-        for member in self._mine:
-            if member.link is not None:
-                member.link.close()
+        hang_up(self._mine)
 
     def _member(self, name: str) -> Member:
         if name not in self._members:

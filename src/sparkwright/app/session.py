@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +17,7 @@ from sparkwright.project import playbook
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import listing
-from sparkwright.protocol.plan import Plan, Task, new_run_id
+from sparkwright.protocol.plan import Plan, Task, new_run_id, who
 
 #: how long --wait waits: longer than any deploy takes
 WAIT_S = 4 * 3600.0
@@ -33,7 +31,7 @@ def options(**given: Any) -> playbook.Options:
         tags=_words(given["tags"]),
         skip_tags=_words(given["skip_tags"]),
         start_at_task=given["start_at_task"],
-        who=f"{getpass.getuser()}@{platform.node()}",
+        who=who(),
         wait_s=WAIT_S if given["wait"] else 0,
         extra={} if given.get("rollback", True) else {"rollback": False},
     )
@@ -76,7 +74,7 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
         fleet.each(fleet.members, lambda member: fleet.request(member, header))
     finally:
         fleet.close()
-    return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
+    return fleet.codes()
 
 
 def one_task(chosen: Chosen, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
@@ -92,17 +90,16 @@ def tasks(
     """Run some tasks on each chosen host, shown as a play. exclusive: they hold the host's lock."""
     fleet = chosen.fleet
     Shown(chosen, json=json, diff=False)
-    who = f"{getpass.getuser()}@{platform.node()}"
 
     def ask(member: Member) -> None:
-        plan = Plan(new_run_id(), member.host.name, play, steps(member.host), exclusive=exclusive, who=who)
+        plan = Plan(new_run_id(), member.host.name, play, steps(member.host), exclusive=exclusive, who=who())
         fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
     try:
         fleet.each(fleet.members, ask)
     finally:
         fleet.close()
-    return [member.recap["exit"] if member.recap else 0 for member in fleet.members]
+    return fleet.codes()
 
 
 def list_tasks(book: str, given: playbook.Options, *, json: bool) -> int:

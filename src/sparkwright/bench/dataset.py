@@ -13,12 +13,13 @@ from typing import Any
 from sparkwright.errors import Refused
 from sparkwright.measure.workload import LONGEST, SHORTEST
 from sparkwright.trust import bounds
+from sparkwright.units import MIB
 
 CHARS_PER_TOKEN = 4
 ANSWER_TOKENS = 128
 #: who asks and who answers, in the spellings that are about
 #: ShareGPT has 650 MB
-MOST_BYTES = 2048 * bounds.MIB
+MOST_BYTES = 2048 * MIB
 ASKS, ANSWERS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 TOKENS = ("output_tokens", "max_tokens", "completion_tokens")
 

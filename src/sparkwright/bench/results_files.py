@@ -16,9 +16,10 @@ from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.trust import bounds
 from sparkwright.trust.visible import in_cell, one_line
+from sparkwright.units import MIB
 
 #: one of ten thousand cells
-MOST_BYTES = 64 * bounds.MIB
+MOST_BYTES = 64 * MIB
 JSON, CSV, PAGE = "results.json", "results.csv", "report.html"
 
 #: the load's numbers that stand in columns of the CSV

@@ -18,6 +18,7 @@ from sparkwright.bench.results_models import SCHEMA, Results
 from sparkwright.errors import Refused
 from sparkwright.measure.figures import STALL, Spread
 from sparkwright.trust import bounds
+from sparkwright.units import MIB
 
 #: its word for a kind of figure, ours
 KINDS = {"mean": "mean", "median": "p50", "p99": "p99"}
@@ -26,7 +27,7 @@ METRICS = ("ttft", "itl", "tpot", "e2el")
 #: its printed line, our key; the numbers of a load too
 #: a result that lists every gap of ten thousand requests
 TEXT_CHARS = 200
-MOST_BYTES = 256 * bounds.MIB
+MOST_BYTES = 256 * MIB
 LINES: Mapping[str, str] = {
     "Successful requests": "completed",
     "Failed requests": "failed",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from invoke.collection import Collection
 from invoke.tasks import task
 
+from sparkwright import units
 from sparkwright.app.outcome import reporting, worst
 from sparkwright.errors import Refused
 
@@ -69,10 +70,10 @@ def install(
 ) -> int:
     """Have each host check its server by its own clock; no laptop is needed for it."""
     args = {
-        "every_s": seconds("--every", every, least=30),
+        "every_s": units.seconds(every, "--every", least_s=30),
         "heal": _one_of("--heal", heal, ("none", "restart")),
-        "heal_every_s": seconds("--heal-every", heal_every, least=600),
-        "smoke_every_s": seconds("--smoke-every", smoke_every),
+        "heal_every_s": units.seconds(heal_every, "--heal-every", least_s=600),
+        "smoke_every_s": units.seconds(smoke_every, "--smoke-every"),
         "command": _words("--command", command),
         "webhook": _public("--webhook", webhook),
         "webhook_file": webhook_file,
@@ -95,21 +96,6 @@ def uninstall(context: object, host: str = "", json: bool = False, debug: bool =
             _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",)),
         ),
     )
-
-
-def seconds(option: str, text: str, least: float = 0) -> float:
-    """A time as "5m", "90s", "1h", "1d" or seconds. Raises Refused, naming the option."""
-    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
-    try:
-        found = float(number) * UNITS[unit]
-    except ValueError:
-        raise Refused(f"{option} {text!r} is no time.", fix="Say it as 90s, 5m or 1h.") from None
-    if not least <= found < float("inf"):
-        raise Refused(f"{option} {text} is too short.", fix=f"At least {least:g}s.")
-    return found
-
-
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def _words(option: str, text: str) -> list[str]:

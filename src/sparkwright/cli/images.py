@@ -9,6 +9,7 @@ from typing import Any
 from invoke.collection import Collection
 from invoke.tasks import task
 
+from sparkwright import units
 from sparkwright.app.outcome import reporting, worst
 from sparkwright.app.prompts import agreed
 from sparkwright.console.out import say, say_error, say_json
@@ -39,6 +40,7 @@ def prune(
 
     from sparkwright.app.connect import reach
     from sparkwright.app.questions.one_module import ask_module
+    from sparkwright.fleet.fleet import hang_up
 
     chosen = reach(host)
     codes: list[int] = []
@@ -58,15 +60,13 @@ def prune(
                 if json:
                     say_json({"host": member.host.name, "images": found["images"], "freed_bytes": freed})
                 elif freed is not None:
-                    say(f"{member.host.name}: {freed / 1e9:.1f} GB freed.")
+                    say(f"{member.host.name}: {units.size(freed)} freed.")
             except SparkwrightError as error:
                 error.where = error.where or member.host.name
                 say_error(error, json=json, host=member.host.name)
                 codes.append(int(error.exit))
     finally:
-        for member in chosen.fleet.members:
-            if member.link is not None:
-                member.link.close()
+        hang_up(chosen.fleet.members)
     return int(worst(codes))
 
 
@@ -129,29 +129,29 @@ def copy(
 def _prune_args(chosen: Any, member: Any, *, everything: bool) -> dict[str, Any]:
     """The repositories that recipes and lock know, and what the lock pins for any host: another host's rest may be wanted."""
     from sparkwright.app.plans.pinning import lock_folder
-    from sparkwright.host.images.image_names import Name
     from sparkwright.project import recipe
     from sparkwright.project.lock import lockfile
     from sparkwright.protocol.container import locked_ids
+    from sparkwright.trust import image_name
 
     root: Path = chosen.project.root
     lock = lockfile.load(lock_folder(chosen.project, member.host))
     refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
-    pinned = {f"{ref}@{entry['digest']}": list(locked_ids(entry)) for ref, entry in lock.images.items()}
+    pinned = {image_name.pinned(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()}
     return {
-        "repositories": [] if everything else sorted({Name.parse(one).repository for one in refs}),
+        "repositories": [] if everything else sorted({image_name.Name.parse(one).repository for one in refs}),
         "pinned": pinned,
     }
 
 
 def _show(host: str, found: dict[str, Any]) -> None:
     """Print what stays and what would go."""
-    from sparkwright.console import grid, listed, words
+    from sparkwright.console import grid, listed
 
     going = any(not row["kept"] for row in found["images"])
     rows = [
         (
-            *(host, "keep" if row["kept"] else "free", words.size(row["frees_bytes"])),
+            *(host, "keep" if row["kept"] else "free", units.size(row["frees_bytes"])),
             *(row["names"][0] if row["names"] else row["id"][7:19], row["kept"]),
         )
         for row in found["images"]
@@ -159,7 +159,7 @@ def _show(host: str, found: dict[str, Any]) -> None:
     listed.show(
         [*map(grid.Column, ("HOST", "STATE")), grid.Column("FREES", 1), *map(grid.Column, ("IMAGE", "WHY"))], rows
     )
-    say(f"{host}: would free {words.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
+    say(f"{host}: would free {units.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
 
 
 def images_collection() -> Collection:

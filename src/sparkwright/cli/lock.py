@@ -10,6 +10,7 @@ from typing import Any
 
 from invoke.tasks import task
 
+from sparkwright import units
 from sparkwright.app.outcome import reporting, worst
 from sparkwright.app.plans import recipes
 from sparkwright.app.prompts import agreed
@@ -72,6 +73,7 @@ def lock(
     if check and update:
         raise Refused("--check changes nothing and --update does.", fix="Give one of them.")
     from sparkwright.app.connect import everyone, reach
+    from sparkwright.fleet.fleet import hang_up
 
     chosen = reach(host or everyone())
     entries = list(_entries(chosen))
@@ -82,9 +84,7 @@ def lock(
     try:
         _ask(chosen, asked, follow=follow)
     finally:
-        for member in chosen.fleet.members:
-            if member.link is not None:
-                member.link.close()
+        hang_up(chosen.fleet.members)
     for one in asked:
         _show(one, json=json)
     failed = [int(one.error.exit) for one in asked if one.error is not None]
@@ -118,7 +118,7 @@ def _entries(chosen: Any) -> Iterator[Pinned]:
         model = wanted.file.model
         both = (
             ("image", wanted.image, known.image(wanted.image)),
-            ("model", f"{model.id}@{model.revision}", known.model(model.id, model.revision)),
+            ("model", lockfile.model_key(model.id, model.revision), known.model(model.id, model.revision)),
         )
         for kind, key, old in both:
             if (folder, key) not in seen:
@@ -211,11 +211,11 @@ def _state(one: Pinned) -> str:
         return "as pinned"
     if one.kind == "model":
         size = sum(file["size_bytes"] for file in new["files"])
-        return f"{one.state}: commit {new['commit'][:12]}, {len(new['files'])} files, {words.size(size)}"
+        return f"{one.state}: commit {new['commit'][:12]}, {len(new['files'])} files, {units.size(size)}"
     about = [words.short(new["digest"])]
     about += [f"vLLM {new['engine_version']}"] if new.get("engine_version") else []
     about += [new["created"][:10]] if new.get("created") else []
-    about += [words.size(new["size_bytes"])] if new.get("size_bytes") else []
+    about += [units.size(new["size_bytes"])] if new.get("size_bytes") else []
     return f"{one.state}: {', '.join(about)}"
 
 
@@ -231,8 +231,8 @@ def _write(fresh: list[Pinned]) -> None:
             if one.kind == "image":
                 known = known.with_image(one.key, entry)
             else:
-                model_id, _, revision = one.key.partition("@")
-                known = known.with_model(model_id, revision, entry)
+                model = one.wanted.file.model
+                known = known.with_model(model.id, model.revision, entry)
         try:
             known.save(folder)
         except OSError as error:

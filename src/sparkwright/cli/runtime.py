@@ -24,7 +24,7 @@ QUIET_S = 2.0
 @reporting
 def fetch(context: object, machine: str = "aarch64", python: str = "3.12", debug: bool = False) -> int:
     """Fill this laptop's cache with the runtime for hosts, so that a first deploy needs no internet."""
-    from sparkwright.console import words
+    from sparkwright import units
     from sparkwright.errors import Refused
     from sparkwright.remote import bootstrap, wheels
 
@@ -39,8 +39,8 @@ def fetch(context: object, machine: str = "aarch64", python: str = "3.12", debug
     for one, version in wanted:
         there, started_s = wheels.here(version, one), time.monotonic()
         found = wheels.fetched(version, one, _progress(f"{one}, Python {version}"))
-        size = words.size(sum(path.stat().st_size for path in found))
-        how = "in the cache already" if there else f"fetched in {words.duration(time.monotonic() - started_s)}"
+        size = units.size(sum(path.stat().st_size for path in found))
+        how = "in the cache already" if there else f"fetched in {units.duration(time.monotonic() - started_s)}"
         print(f"{one}, Python {version}: {len(found)} wheels, {size}, {how}; every hash is right.")
     return 0
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sparkwright.console import words
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
+from sparkwright.protocol.recap import COUNTS
 
 VERDICTS = {
     Exit.OK: "ok",
@@ -125,7 +126,7 @@ class Board:
         row.verdict = "changed" if code is Exit.OK and event["changed"] else VERDICTS[code]
         row.verdict += ", put back" if code is Exit.FAILED and row.put_back else ""
         row.took_s, row.progress = float(event["seconds"]), ""
-        row.counts = " ".join(f"{name}={event[name]}" for name in ("ok", "changed", "failed", "skipped") if event[name])
+        row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
         fix = row.failure["fix"] if row.failure else ""  # the failure is explained with it
         row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sparkwright import units
 from sparkwright.console import rolled, words
 from sparkwright.console.board import Board, Row
 from sparkwright.console.lines import explained, plain
@@ -56,7 +57,7 @@ class HostLines:
 
     def ended(self, row: Row) -> None:
         """The line of a host that is through."""
-        took = words.duration(row.took_s or 0)
+        took = units.duration(row.took_s or 0)
         stage = row.stage[:LONGEST].replace("\n", " ")
         self.write(row.style, f"{row.verdict:<{WIDTH_VERDICT}} {row.host:<{self._width}}  {took:>6}  {stage}")
         if row.failure is not None:

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.board import Board, Row
 from sparkwright.console.host_lines import HostLines
@@ -76,7 +77,7 @@ class HostTable:
     def _cells(self, row: Row) -> tuple[str, ...]:
         took_s = self._board.took_s(row)
         stage = visible(words.line(row.stage) if self._ended or row.ended else words.short(row.stage, 60))
-        time = "" if took_s is None else words.duration(took_s)
+        time = "" if took_s is None else units.duration(took_s)
         return visible(row.host), row.verdict, time, visible(row.progress), stage
 
 

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sparkwright import units
 from sparkwright.console import grid, rolled, words
 from sparkwright.protocol.events import KNOWN_AFTER, Event
+from sparkwright.protocol.recap import shown
 from sparkwright.trust.visible import visible
 
 PROGRESS_EVERY_S = 5.0
@@ -110,7 +112,7 @@ class Lines:
         if _is_skip(event):
             self._skipped.setdefault(event["host"], []).append(event["name"])
             return
-        took = f"  ({words.duration(event['seconds'])})" if event["seconds"] >= 2 else ""
+        took = f"  ({units.duration(event['seconds'])})" if event["seconds"] >= 2 else ""
         said = f"  {self._not_told(event)}" if event["msg"] and event["status"] != "skipped" else ""
         word = "later" if event["status"] == "skipped" else event["status"]
         self.write(word, self._line(word, event["host"], f"{event['name']}{took}{said}"))
@@ -155,10 +157,8 @@ class Lines:
                 self.write(style, f"{indent}{sign} {change['field']}: {row}{why if sign == '+' else ''}")
 
     def _recap(self, recap: Event) -> None:
-        counts = " ".join(f"{name}={recap[name]}" for name in ("ok", "changed", "failed", "skipped", "unreachable"))
-        more = "".join(f" {name}={recap[name]}" for name in ("rescued", "ignored") if recap.get(name))
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
-        self.write(style, f"{recap['host']:<{self._width}} : {counts}{more}  in {words.duration(recap['seconds'])}")
+        self.write(style, f"{recap['host']:<{self._width}} : {shown(recap)}  in {units.duration(recap['seconds'])}")
         if recap.get("msg") and recap["msg"] not in self._failures.get(recap["host"], ()):  # told where it failed
             self.write("fix", "  " + recap["msg"].replace("\n", "\n  "))
 

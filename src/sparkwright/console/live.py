@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TimeRemainingColumn
 from rich.text import Text
 
+from sparkwright import units
 from sparkwright.console import words
 from sparkwright.console.lines import Lines
 from sparkwright.console.terminal import column, terminal
@@ -68,7 +69,7 @@ class Live:
             self._bars[host] = self._progress.add_task("", total=None, who=host, far="")
         bar = self._bars[host]
         rate = self._progress._tasks[bar].speed or 0
-        pace = f"  {words.size(rate)}/s" if event["unit"] == "bytes" and rate else ""
+        pace = f"  {units.speed(rate)}" if event["unit"] == "bytes" and rate else ""
         self._progress.update(
             bar,
             completed=event["done"],

@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.status_row import Row
 from sparkwright.console.terminal import terminal
@@ -90,7 +91,7 @@ def _cells(row: Row) -> dict[str, str]:
         "VLLM": row.engine_version or "-",
         "MODEL": f"{row.model.rpartition('/')[2]}@{row.commit[:COMMIT]}" if row.model else "-",
         "TOK/S": _speed(row),
-        "UP": "-" if row.up_s is None else age(row.up_s),
+        "UP": "-" if row.up_s is None else units.age(row.up_s),
         "MEMORY": _memory(row),
         "DRIFT": _drift(row),
         "CHECKED": _checked(row),
@@ -124,7 +125,7 @@ def _drift(row: Row) -> str:
 def _checked(row: Row) -> str:
     if row.live:
         return "now" if row.scheduled else "now, no schedule"
-    return "-" if row.checked_s is None else f"{age(row.checked_s)} ago"
+    return "-" if row.checked_s is None else f"{units.age(row.checked_s)} ago"
 
 
 def _why(row: Row) -> str:
@@ -132,11 +133,3 @@ def _why(row: Row) -> str:
     fine = "it came and went several times in the last checks" if row.flapping else ""
     said = row.busy or row.interrupted or (fine if row.state == "ok" else row.why)
     return words.line("; ".join(filter(None, (said, row.outdated if row.state in FINE and not row.busy else ""))))
-
-
-def age(seconds: float) -> str:
-    """12s, 5m, 3h, 2d: one unit is enough to see whether it was restarted."""
-    for unit, factor in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= factor:
-            return f"{seconds / factor:.0f}{unit}"
-    return f"{seconds:.0f}s"

@@ -6,28 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-
-def size(size_bytes: float) -> str:
-    """12.3 GB: decimal, as registries, hubs and disks count."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(size_bytes) >= factor:
-            return f"{size_bytes / factor:.1f} {unit}"
-    return f"{size_bytes:.0f} B"
-
-
-def duration(seconds: float) -> str:
-    """0.4s, 12s, 3m05s, 1h02m."""
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    if seconds < 60:
-        return f"{seconds:.0f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+from sparkwright import units
 
 
 def amount(done: float, total: float, unit: str) -> str:
     """How far something is: "1.2 GB of 9.0 GB", "64 of 128 tokens", "12s of 15m00s"."""
-    say = {"bytes": size, "s": duration}.get(unit, "{:g}".format)
+    say = {"bytes": units.size, "s": units.duration}.get(unit, "{:g}".format)
     tail = f" {unit}" if unit not in ("bytes", "s", "") else ""
     return f"{say(done)} of {say(total)}{tail}" if total else f"{say(done)}{tail}"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GIB = 2**30
-GB = 10**9
+from sparkwright.units import GB, GIB
 
 
 @dataclass(frozen=True, slots=True)

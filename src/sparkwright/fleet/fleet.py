@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sparkwright.console.subscriber import Subscriber
-from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError, Unreachable
+from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
 from sparkwright.fleet.rollout import Roll
 from sparkwright.fleet.rollout_policy import Pace
 from sparkwright.program import typed_in
 from sparkwright.project.inventory.host import Host
+from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
 from sparkwright.remote import FORKS, Link, Need, open_link
@@ -187,9 +188,11 @@ class Fleet:
             self._say(one)
         for subscriber in self.subscribers:
             self._guarded_from(subscriber, subscriber.close)
-        for member in self.members:
-            if member.link is not None:
-                member.link.close()
+        hang_up(self.members)
+
+    def codes(self) -> list[int]:
+        """The exit code of each member; 0 for one that has none, for nothing went wrong there."""
+        return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
 
     def tell(self, member: Member, text: str) -> None:
         """Say something about a host that no task said, once: who is looked at first is planned for twice."""
@@ -277,15 +280,15 @@ class Fleet:
         try:
             act(member)
         except SparkwrightError as error:
-            self._note(member, failure(member.host.name, error))
+            self._note(member, recap.of_error(member.host.name, error))
         except Exception as error:
-            self._note(member, failure(member.host.name, broke(error)))
+            self._note(member, recap.of_error(member.host.name, broke(error)))
         then(member)
 
     def _note(self, member: Member, one: Event) -> None:
         """Keep what the next play and the end need. A recap is said once, at the end, over all plays."""
         if one["event"] == "recap":
-            member.recap = added(member.recap, one)
+            member.recap = recap.added(member.recap, one)
             return
         if one["event"] == "task_finished":
             version = (one.get("data") or {}).get("engine_version")
@@ -334,6 +337,13 @@ class Fleet:
                 print(visible(said), file=sys.stderr)
 
 
+def hang_up(members: Iterable[Member]) -> None:
+    """Close the connections of these hosts."""
+    for member in members:
+        if member.link is not None:
+            member.link.close()
+
+
 def _options(data: Any) -> dict[str, Any] | None:
     """The engine's options in a task's result; None where it tells none that can be kept."""
     try:
@@ -350,18 +360,3 @@ def broke(error: Exception) -> SparkwrightError:
         return SparkwrightError(sentence)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return SparkwrightError(f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno}).")
-
-
-def failure(host: str, error: SparkwrightError) -> Event:
-    """The recap of a host that could not be asked, or refused."""
-    unreachable = int(isinstance(error, Unreachable))
-    counts = {"ok": 0, "changed": 0, "failed": 1 - unreachable, "skipped": 0, "unreachable": unreachable}
-    return event("recap", host=host, **counts, exit=int(error.exit), seconds=0, msg=str(error))
-
-
-def added(before: Event | None, now: Event) -> Event:
-    """The recap over several plays of one host."""
-    if before is None:
-        return now
-    keys = ("ok", "changed", "failed", "skipped", "unreachable", "rescued", "ignored", "seconds")
-    return {**now, **{key: before.get(key, 0) + now.get(key, 0) for key in keys}}

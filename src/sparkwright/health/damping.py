@@ -9,8 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkwright.health.judge import ORDER
-from sparkwright.health.record import State
+from sparkwright.health.record import State, severity
 
 #: how many looks in a row a worse state needs; one, where it isn't said. What is stalled was frozen over two looks already.
 CONFIRM: dict[State, int] = {"degraded": 2, "unknown": 2}
@@ -36,7 +35,7 @@ def damp(before: State | None, seen: Sequence[State]) -> Told:
     now, often = seen[-1], flapping(seen)
     if before is None or now == before:
         return Told(now, often)
-    worse = ORDER.index(now) > ORDER.index(before)
+    worse = severity(now) > severity(before)
     needed = CONFIRM.get(now, 1) if worse else HOLD if often and now not in SERVES else 1
     return Told(now if _held(seen) >= needed else before, often)
 

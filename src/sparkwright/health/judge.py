@@ -5,17 +5,25 @@ The worst answer decides. A question that can't be answered says so; it never co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from sparkwright.errors import Exit
 from sparkwright.health import restarts
-from sparkwright.health.record import Container, Cure, Evidence, Gpu, Level, Machine, Server, Speed, State, differs
-
-GIB = 2**30
-
-#: from good to bad: the worst finding is the state
-ORDER: tuple[State, ...] = ("ok", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged")
+from sparkwright.health.record import (
+    Container,
+    Cure,
+    Evidence,
+    Gpu,
+    Level,
+    Machine,
+    Server,
+    Speed,
+    State,
+    differs,
+    severity,
+)
+from sparkwright.units import GIB, gib
 
 #: what `sparkwright health` ends with. A slow start is no failure; what serves, but not as it should, is "changes or drift"
 EXITS: dict[State, Exit] = {
@@ -108,10 +116,11 @@ class Judgement:
 Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
 
 
-def judge(look: Look, limits: Limits) -> Judgement:
-    """The state that a look means by itself."""
-    findings = [found for name, ask in QUESTIONS.items() if (found := _finding(name, ask(look, limits))) is not None]
-    worst = max(findings, key=lambda one: ORDER.index(one.state))
+def judge(look: Look, limits: Limits, asked: Collection[str] = ()) -> Judgement:
+    """The state that a look means by itself. asked: only these questions; all if not given."""
+    answers = [(name, ask(look, limits)) for name, ask in QUESTIONS.items() if not asked or name in asked]
+    findings = [found for name, answer in answers if (found := _finding(name, answer)) is not None]
+    worst = max(findings, key=lambda one: severity(one.state))
     cure: Cure = "power" if any(one.cure == "power" for one in findings) else worst.cure
     good = worst.state == "ok"
     why = _fine(look) if good else worst.evidence.said
@@ -159,10 +168,14 @@ def _container(look: Look, limits: Limits) -> Answer:
     if box.status == "restarting" and not box.exit_code and not box.restarts:
         return "warn", f"{box.name} is being restarted", "starting"
     if box.status == "restarting":
-        return "bad", f"{restarts.exited(box, look.time_s)}; Docker is restarting it", restarts.state(box, look.time_s)
+        return (
+            "bad",
+            f"{restarts.exited(box, look.time_s)}; restart {box.restarts} is under way",
+            restarts.state(box, look.time_s),
+        )
     if box.status != "running":
-        how = "or was stopped by hand" if box.exit_code == 0 else "and nobody started it again"
-        return "bad", f"{box.name} has {box.status} with exit code {box.exit_code}, {how}", "down", "person"
+        how = "by itself or stopped by hand" if box.exit_code == 0 else "and not started again"
+        return "bad", f"{box.name} is {box.status} (exit code {box.exit_code}), {how}", "down", "person"
     age = f" for {(look.time_s - box.started_s) / 3600:.1f} h" if box.started_s is not None else ""
     return "ok", f"{box.name} runs{age}, {box.restarts} restarts"
 
@@ -194,16 +207,21 @@ def _health(look: Look, limits: Limits) -> Answer:
     if box.started_s is None:
         return "unknown", f"{said}, and it is not known since when it runs", "unknown"
     age_s = max(0.0, look.time_s - box.started_s)
-    allowed_s = max(limits.ready_floor_s, limits.ready_factor * look.ready_s) if look.ready_s else limits.ready_s
+    most_s = allowed_s(look.ready_s, limits)
     measured = f", the last start took {look.ready_s:.0f} s" if look.ready_s else ""
     if look.answered:
         return "bad", f"{said} any more, though its process runs", "down", "restart"
-    start = f"starting for {age_s:.0f} s (up to {allowed_s:.0f} s{measured})"
-    if age_s <= allowed_s and box.restarts:
+    start = f"starting for {age_s:.0f} s (up to {most_s:.0f} s{measured})"
+    if age_s <= most_s and box.restarts:
         return "bad", f"{restarts.again(box, look.time_s)}; {start}", restarts.state(box, look.time_s)
-    if age_s <= allowed_s:
+    if age_s <= most_s:
         return "warn", start, "starting"
-    return "bad", f"{said} after {age_s:.0f} s; a start may take {allowed_s:.0f} s{measured}", "down", "restart"
+    return "bad", f"{said} after {age_s:.0f} s; a start may take {most_s:.0f} s{measured}", "down", "restart"
+
+
+def allowed_s(ready_s: float | None, limits: Limits) -> float:
+    """How long a start may take, seconds. ready_s: how long the last one took."""
+    return max(limits.ready_floor_s, limits.ready_factor * ready_s) if ready_s else limits.ready_s
 
 
 def _token(look: Look, limits: Limits) -> Answer:
@@ -281,11 +299,11 @@ def _memory(look: Look, limits: Limits) -> Answer:
     left, total = look.machine.mem_available_bytes, look.machine.mem_total_bytes
     if left is None or total is None:
         return None if look.busy else ("unknown", "/proc/meminfo can't be read")
-    said = f"{left / GIB:.1f} of {total / GIB:.1f} GiB available"
+    said = f"{gib(left)} of {gib(total)} GiB available"
     if left < limits.available_bytes:
         return (
             "bad",
-            f"{said}: below {limits.available_bytes / GIB:.1f} the host itself is in danger",
+            f"{said}: below {gib(limits.available_bytes)} the host itself is in danger",
             "degraded",
             "person",
         )
@@ -296,7 +314,7 @@ def _swap(look: Look, limits: Limits) -> Answer:
     used, total = look.machine.swap_used_bytes, look.machine.swap_total_bytes
     if used is None or not total:
         return None
-    said = f"{used / GIB:.1f} of {total / GIB:.1f} GiB of swap used"
+    said = f"{gib(used)} of {gib(total)} GiB of swap used"
     return ("bad", said, "degraded", "person") if used > limits.swap_used * total else ("ok", said)
 
 
@@ -304,7 +322,7 @@ def _disk(look: Look, limits: Limits) -> Answer:
     free = look.machine.disk_free_bytes
     if free is None:
         return None
-    said = f"{free / GIB:.1f} GiB free on the disk"
+    said = f"{gib(free)} GiB free on the disk"
     return ("bad", said, "degraded", "person") if free < limits.disk_free_bytes else ("ok", said)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import restarts
-from sparkwright.health.judge import Limits
+from sparkwright.health import judge
+from sparkwright.health.judge import Limits, Look
 from sparkwright.health.record import Container, Record, Server, Serves, speaks_s
 from sparkwright.host.containers import containers, engine_socket
 from sparkwright.host.machine import Machine
@@ -22,6 +22,8 @@ ENGINE_S = 3.0
 HEALTH_S = 2.0
 #: states that are told from this moment alone: a start goes on, an end may be over
 MOMENTARY = ("starting", "unknown")
+#: the questions of a check that this moment can answer
+ASKED = ("container", "/health")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,32 +57,20 @@ def look(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> 
 
 
 def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
-    """(state, why) of this moment alone: up, starting, crash-looping, down or unknown."""
+    """(state, why) of this moment alone, by the rules of a check: up, starting, crash-looping, down or unknown."""
     box = now.container
-    if now.error:
-        return "unknown", now.error
-    if box.status == "absent":
-        return "down", f"there is no container {box.name}"
-    if box.status == "restarting":
-        return restarts.state(
-            box, now.time_s
-        ), f"{restarts.exited(box, now.time_s)}; restart {box.restarts} is under way"
-    if box.status != "running":
-        code = "" if box.status == "paused" else f" (exit code {box.exit_code})"
-        return "down", f"{box.name} is {box.status}{code}"
-    if now.health_status is None:
+    if box.status == "running" and now.health_status is None and not now.error:
         return "unknown", f"{box.name} publishes no port"
-    if now.health_status == 200:
-        return "up", "/health answers; no token was asked for"
-    said = f"/health answers {now.health_status}" if now.health_status else f"nothing answers at {now.url}"
-    runs_s = max(0.0, now.time_s - (box.started_s or now.time_s))
-    most_s = allowed_s(good, Limits())
-    if now.health_status or runs_s > most_s or ready_since(box, good):
-        return "down", f"{said}; the container has been running for {runs_s:.0f} s"
-    start = f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)"
-    if not box.restarts:
-        return "starting", start
-    return restarts.state(box, now.time_s), f"{restarts.again(box, now.time_s)}; {start}"
+    seen = Look(
+        now.time_s,
+        engine_error=now.error,
+        container=box,
+        answered=ready_since(box, good),
+        ready_s=ready_s(good),
+        server=Server(now.url, health_status=now.health_status),
+    )
+    found = judge.judge(seen, Limits(), ASKED)
+    return ("up", "/health answers; no token was asked for") if found.state == "ok" else (found.state, found.why)
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:
@@ -88,10 +78,15 @@ def ready_since(box: Container, good: Mapping[str, Any]) -> bool:
     return good.get("container_id") == box.id and float(good.get("since") or 0) > (box.started_s or 0.0) > 0
 
 
+def ready_s(good: Mapping[str, Any]) -> float | None:
+    """How long the verified start took, as far as that was measured."""
+    measured = (good.get("measured") or {}).get("ready_s")
+    return float(measured) if measured else None
+
+
 def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
     """How long a start may take, seconds."""
-    measured_s = (good.get("measured") or {}).get("ready_s")
-    return max(limits.ready_floor_s, limits.ready_factor * float(measured_s)) if measured_s else limits.ready_s
+    return judge.allowed_s(ready_s(good), limits)
 
 
 def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from sparkwright.engines.vllm import endpoints, key_file
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import drift
 from sparkwright.health.judge import Limits, Look, starved
-from sparkwright.health.live import container_of, ready_since, serves_of
+from sparkwright.health.live import container_of, ready_s, ready_since, serves_of
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence, server_key
@@ -49,7 +49,7 @@ class Looker:
         found = Look(self.now(), busy=busy, known=bool(self.good), machine=self._machine(), gpus=self._gpus())
         if busy or not self.good:
             return found
-        found = replace(found, policy=self.good["spec"].get("restart", ""), ready_s=self._ready_s())
+        found = replace(found, policy=self.good["spec"].get("restart", ""), ready_s=ready_s(self.good))
         inspected, found = self._container(found)
         found = self._server(found, inspected)
         return replace(found, gpus=self._gpus_again(found.gpus))
@@ -74,11 +74,6 @@ class Looker:
         why = self.remembered.stopped_for(box.id, self.good)
         answered = self.remembered.answered == start_of(box) or ready_since(box, self.good)
         return inspected, replace(found, container=box, loop=loop, broken=why, drift=differs, answered=answered)
-
-    def _ready_s(self) -> float | None:
-        """How long its last start took, as far as that was measured."""
-        measured = (self.good.get("measured") or {}).get("ready_s")
-        return float(measured) if measured else None
 
     # -- the server ----------------------------------------------------------------------------------------------------
 

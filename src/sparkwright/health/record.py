@@ -26,11 +26,18 @@ ROTATE_BYTES = 4 * 2**20
 #: a check by hand speaks for the present as long as this
 BY_HAND_S = 600.0
 
-State = Literal["ok", "starting", "degraded", "stalled", "wedged", "crash-looping", "down", "unknown"]
+#: from best to worst: of several findings, and of several checks of one time, the worst counts
+State = Literal["ok", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged"]
 STATES: tuple[State, ...] = get_args(State)
 
 #: what a file of the model begins with in a record's drift
 FILE = "model "
+
+
+def severity(state: str) -> int:
+    """How bad a state is: 0 is ok. One that this version does not know is as bad as `unknown`."""
+    return STATES.index(state) if state in STATES else STATES.index("unknown")
+
 
 Level = Literal["ok", "warn", "bad", "unknown"]
 #: what helps: a restart, cutting the AC power, a new deploy, a person; "" when nothing has to be done

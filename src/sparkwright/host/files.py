@@ -1,4 +1,4 @@
-"""What `file`, `directory` and `template` share: reading what stands there, and writing it in one step."""
+"""What `file` and `template` share: reading what stands there, and writing it in one step."""
 
 from __future__ import annotations
 

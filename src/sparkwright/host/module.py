@@ -4,11 +4,11 @@ A module is one class in one file of modules/SUBJECT/, named after the file in C
 docstring is its documentation: what it guarantees, its arguments with units, what it returns, what can go wrong.
 Its arguments are the fields of its nested frozen dataclass `Args`; the laptop checks a playbook against them.
 
-    class Directory(StateModule["Directory.Args", Found]):
+    class File(StateModule["File.Args", Found]):
         \"\"\"...\"\"\"
         @dataclass(frozen=True)
         class Args:
-            path: str = arg("the folder; ~ is the user's home")
+            path: str = arg("where; ~ is the user's home")
         def read(self, args, context) -> Found: ...                   # look, never touch
         def differences(self, args, found) -> list[Change]: ...       # pure: tested as data
         def act(self, args, found, changes, context) -> dict: ...     # make it so; what it returns is registered

@@ -19,6 +19,7 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
+from sparkwright.protocol.result import arg
 
 
 def resolved(spec: ContainerSpec, context: Context) -> ContainerSpec:
@@ -54,6 +55,11 @@ def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:
         return server_keys.read(server_keys.path_of(state, name, fingerprint))
     config = inspected.get("Config") or {}
     return endpoints.api_key(list(config.get("Cmd") or ()), list(config.get("Env") or ()))
+
+
+def secret_arg() -> Any:
+    """The argument with which a module that asks a server takes its key; see `for_probe`."""
+    return arg("a secret to use instead of the key that the server was deployed with", default=key_file.VARIABLE)
 
 
 def for_probe(context: Context, base_url: str, secret: str) -> str:

@@ -6,6 +6,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from sparkwright import units
+
 WINDOW_S = 5.0
 
 
@@ -29,10 +31,4 @@ def left(remaining_bytes: int, rate: float) -> str:
     """How long the rest takes: "40 s left", "12 min left"; "" when nothing says."""
     if rate <= 0 or remaining_bytes <= 0:
         return ""
-    seconds = remaining_bytes / rate
-    return f"{seconds:.0f} s left" if seconds < 120 else f"{seconds / 60:.0f} min left"
-
-
-def rate_text(rate: float) -> str:
-    """ "412 MB/s"."""
-    return f"{rate / 1e6:.0f} MB/s" if rate >= 1e6 else f"{rate / 1e3:.0f} kB/s"
+    return f"{units.about(remaining_bytes / rate)} left"

@@ -1,6 +1,7 @@
-"""`invoke report`: what hosts did, as one HTML page that needs nothing else. The laptop's side.
+"""The HTML pages: what hosts did (`invoke report`) and what an experiment measured (`invoke bench`). The laptop's side.
 
-checks.py: a host's checks, summed into spans of time. plot.py: an SVG of one figure. page.py: the page.
+page.py, page.html.j2, style.css: what the pages share. hosts_page, checks, stretches, plot: of hosts over time.
+experiment_page, charts, drawing: of an experiment.
 """
 
 from sparkwright.html.checks import Host, of

@@ -9,44 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.html.stretches import Stretch, seconds, stretches
-from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment
+from sparkwright.health.record import severity
+from sparkwright.html.stretches import CHECK, Check, Stretch, seconds, stretches
+from sparkwright.trust.shapes import fitted
+from sparkwright.units import GIB
 
-#: states from best to worst; a span is as bad as its worst check
-SEVERITY = ("ok", "starting", "degraded", "unknown", "stalled", "wedged", "crash-looping", "down")
 MOST_SPANS = 240
 #: lengths of a span that a person reads easily, seconds
 LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check, as far as the report draws it. None: not known. every_s: of its schedule, 0 by hand."""
-
-    time_s: float
-    state: str
-    why: str = ""
-    tok_per_s: float | None = None
-    baseline_tok_per_s: float | None = None
-    mem_available_bytes: float | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
-    healed: str = ""
-    every_s: float = 0.0
-
-
-#: a check as a host sends it
-CHECK: dict[str, Shape] = {
-    "time_s": moment,
-    "state": line,
-    **dict.fromkeys(("why", "healed"), Usual(line, "")),
-    **dict.fromkeys(
-        ("tok_per_s", "baseline_tok_per_s", "mem_available_bytes", "temperature_c", "power_w"),
-        Usual((None, float), None),
-    ),
-    "every_s": Usual(moment, 0.0),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +129,3 @@ def episodes(checks: Sequence[Check], until_s: float) -> Iterable[Episode]:
     for one in stretches(checks, until_s):
         if one.state != "ok":
             yield Episode(one.state, one.why, one.start_s, None if one.end_s >= until_s else one.end_s, one.known)
-
-
-def severity(state: str) -> int:
-    """How bad a state is: 0 is ok; one that nobody knows is as bad as `unknown`."""
-    return SEVERITY.index(state) if state in SEVERITY else SEVERITY.index("unknown")

@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 from sparkwright.html.charts import Chart
+from sparkwright.html.page import STYLE_SHEET
 
-#: Okabe and Ito's colours for all kinds of sight
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = re.findall(r"--series\d: (#\w+)", STYLE_SHEET.read_text())
 STROKES = ("-", "--", "-.", ":")
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 LEAST_MS = 1.0  # of a gap that is shown: what came in one piece has none

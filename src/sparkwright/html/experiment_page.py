@@ -1,20 +1,16 @@
-"""One self-contained HTML page of an experiment: nothing is loaded from anywhere, and each plot has its table beside it."""
+"""The page of an experiment: each plot has its table beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
-
-from sparkwright import program
 from sparkwright.bench import compare, results_files, summary
 from sparkwright.bench.results_models import Arm, Results
 from sparkwright.bench.rows import rows
 from sparkwright.host.state import write_atomically
 from sparkwright.html import charts, drawing
-
-TEMPLATE = Path(__file__).with_suffix(".html.j2")
+from sparkwright.html.page import render
 
 
 def write(folder: Path, results: Results) -> str:
@@ -27,11 +23,9 @@ def html(results: Results) -> str:
     """The page's text."""
     plots = drawing.available()
     found = charts.of(results)
-    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return page.from_string(TEMPLATE.read_text()).render(
-        title=f"{results.name} - sparkwright bench",
+    return render(
+        "experiment_page.html.j2",
         results=results,
-        program=program.name(),
         words=_words(results),
         notes=[*summary.extras(results), *summary.verdicts(results)],
         table=_table(results),

@@ -1,35 +1,32 @@
-"""The page: one file, no script, nothing fetched. What a plot shows stands in a table below it."""
+"""The page of hosts over time. What a plot shows stands in a table below it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
-from sparkwright import program
+from sparkwright.health.record import STATES
 from sparkwright.html import plot
 from sparkwright.html.checks import Host
+from sparkwright.html.page import render
 
-TEMPLATE = Path(__file__).with_suffix(".html.j2")
 HOTTEST_C = 100.0
 
 
 def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
     """The HTML of all hosts over one time, seconds since the epoch."""
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(clock=clock, figure=figure)
-    template = environment.from_string(TEMPLATE.read_text())
     zone = time.strftime("%Z (UTC%z)", time.localtime(until_s))
-    return template.render(
+    return render(
+        "hosts_page.html.j2",
+        {"clock": clock, "figure": figure},
         hosts=[_shown(one) for one in hosts],
         since=clock(since_s),
         until=clock(until_s),
         zone=zone,
-        program=program.name(),
+        states=STATES,
     )
 
 

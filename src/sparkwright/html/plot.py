@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sparkwright.html.checks import severity
+from sparkwright.health.record import severity
 from sparkwright.html.stretches import Stretch
 
 WIDTH, HEIGHT, BAND = 720, 120, 34
@@ -85,7 +85,7 @@ def band(found: Sequence[Stretch], axis: Axis, label: str) -> str:
 
 
 def _svg(parts: Iterable[str], height: int, label: str) -> str:
-    start = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">'
+    start = f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">'
     return start + "".join(parts) + "</svg>"
 
 

@@ -1,15 +1,41 @@
-"""How long each check speaks for: until the next one, or until it is too old. What lies between is not known. Pure."""
+"""A check as the report draws it, and how long it speaks for: until the next one, or until it is too old. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sparkwright.health.record import speaks_s
+from sparkwright.trust.shapes import Shape, Usual, line, moment
 
-if TYPE_CHECKING:
-    from sparkwright.html.checks import Check
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check, as far as the report draws it. None: not known. every_s: of its schedule, 0 by hand."""
+
+    time_s: float
+    state: str
+    why: str = ""
+    tok_per_s: float | None = None
+    baseline_tok_per_s: float | None = None
+    mem_available_bytes: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    healed: str = ""
+    every_s: float = 0.0
+
+
+#: a check as a host sends it
+CHECK: dict[str, Shape] = {
+    "time_s": moment,
+    "state": line,
+    **dict.fromkeys(("why", "healed"), Usual(line, "")),
+    **dict.fromkeys(
+        ("tok_per_s", "baseline_tok_per_s", "mem_available_bytes", "temperature_c", "power_w"),
+        Usual((None, float), None),
+    ),
+    "every_s": Usual(moment, 0.0),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.errors import Exit
+from sparkwright.protocol import recap
 from sparkwright.protocol.events import STATUSES
 from sparkwright.trust.names import STEP
 from sparkwright.trust.shapes import Shape, Usual, line, moment, within
@@ -74,8 +75,8 @@ KINDS: dict[str, dict[str, Shape]] = {
         "seconds": SECONDS,
     },
     "recap": {
-        **dict.fromkeys(("ok", "changed", "failed", "skipped", "unreachable"), COUNT),
-        **dict.fromkeys(("rescued", "ignored"), Usual(COUNT, 0)),
+        **dict.fromkeys(recap.COUNTS, COUNT),
+        **dict.fromkeys(recap.RARE, Usual(COUNT, 0)),
         "exit": exit_code,
         "seconds": SECONDS,
         "msg": TEXT,

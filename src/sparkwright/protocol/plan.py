@@ -6,6 +6,8 @@ and registered results. The runner evaluates them when the task's turn comes. No
 
 from __future__ import annotations
 
+import getpass
+import platform
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -217,3 +219,8 @@ _IS: dict[str, Callable[[Any], bool]] = {
 def new_run_id() -> str:
     """An id for a run, sortable by time."""
     return time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(4)
+
+
+def who() -> str:
+    """Who gives the order, and from where: it stands in the host's lock and history."""
+    return f"{getpass.getuser()}@{platform.node()}"

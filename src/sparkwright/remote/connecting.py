@@ -95,7 +95,7 @@ def _once(target: SshTarget, name: str, gateway: Connection | None, say: Callabl
         raise
     except Exception as error:
         if "banner" in str(error) and time.monotonic() - began_s < CONNECT_S / 2:
-            where = f"{target.user}@{target.hostname}:{target.port}"
+            where = target.shown
             fix = "Too many logins at once? `MaxStartups` of its sshd says how many it takes."
             raise _Dropped(f"unreachable: {where} hangs up before the login.", where=name, fix=fix) from None
         raise _refusal(error, target, name, login) from None
@@ -124,7 +124,7 @@ def _socket(target: SshTarget) -> socket.socket | paramiko.ProxyCommand:
 
 def _refusal(error: Exception, target: SshTarget, name: str, login: Login) -> Unreachable:
     """What paramiko or the network said, as a sentence."""
-    where = f"{target.user}@{target.hostname}:{target.port}"
+    where = target.shown
     if isinstance(error, paramiko.PasswordRequiredException):
         fix = "Add it to your agent: `ssh-add`."
         return Unreachable("unreachable: the key has a passphrase and no agent holds it.", where=name, fix=fix)

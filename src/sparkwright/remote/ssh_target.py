@@ -56,6 +56,11 @@ class SshTarget:
         return name if self.port == 22 or self.check_as else f"[{name}]:{self.port}"
 
     @property
+    def shown(self) -> str:
+        """As a sentence names it: USER@HOST:PORT."""
+        return f"{self.user}@{self.hostname}:{self.port}"
+
+    @property
     def by_hand(self) -> str:
         """The command a person logs in with; ssh finds the jump hosts itself."""
         port = ["-p", self.port] if self.port != 22 else []

@@ -30,6 +30,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.runs import cut_off, journal, lock
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
+from sparkwright.protocol import recap as recaps
 from sparkwright.protocol.events import SCHEMA, Event, event, lines
 from sparkwright.protocol.plan import Plan
 from sparkwright.runner import records
@@ -273,13 +274,11 @@ def _find(state: StateFolder, run_id: str) -> Path:
 
 
 def _refusal(request: dict[str, Any], error: SparkwrightError) -> Event:
-    return _recap(str(request.get("plan", {}).get("host", "")), error, 0.0)
+    return _recap(str(request.get("plan", {}).get("host", "")), error)
 
 
-def _recap(host: str, error: SparkwrightError, seconds: float) -> Event:
-    counts = {"ok": 0, "changed": 0, "failed": 1, "skipped": 0, "unreachable": 0}
-    msg = f"{error.message} {error.fix}".strip()
-    return event("recap", host=host, **counts, exit=int(error.exit), seconds=round(seconds, 3), msg=msg)
+def _recap(host: str, error: SparkwrightError, seconds: float = 0.0) -> Event:
+    return recaps.of_error(host, error, seconds, msg=f"{error.message} {error.fix}".strip())
 
 
 _VERBS = {

@@ -14,7 +14,7 @@ from sparkwright.host.module import Module
 from sparkwright.host.runs.context import RunContext, engine_went_away
 from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
-from sparkwright.protocol import arguments, expressions
+from sparkwright.protocol import arguments, expressions, recap
 from sparkwright.protocol.events import KNOWN_AFTER, Event, event
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.protocol.result import Result, sound
@@ -44,7 +44,7 @@ class PlayRun:
         self.stop_requested = stop_requested
         self.registered: dict[str, Any] = {"failed_result": Result().registered(), **plan.registered}
         self.notified: set[str] = set()
-        self.counts = {"ok": 0, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0, "rescued": 0, "ignored": 0}
+        self.counts = dict.fromkeys((*recap.COUNTS, *recap.RARE), 0)
         self.touched_by = ""
         self.stopped: Result | None = None
         self.unproved: Result | None = None

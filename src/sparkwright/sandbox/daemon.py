@@ -17,10 +17,11 @@ from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
 from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.faults import AT_START
 from sparkwright.sandbox.hub import Hub, HubApi
-from sparkwright.sandbox.memory import GIB, Pool
+from sparkwright.sandbox.memory import Pool
 from sparkwright.sandbox.ollama import Ollama, OllamaApi, Refused
 from sparkwright.sandbox.ollama_models import LARGE, MODELS, Model
 from sparkwright.sandbox.web import Server, UnixServer
+from sparkwright.units import gib
 
 ALIVE = "alive"
 DEFAULT_PORT = 18471  # of hosts/sandbox.yml
@@ -139,7 +140,7 @@ class Spark:
     def status(self) -> dict[str, str]:
         """For `invoke sandbox.status`."""
         rows = [f"{one.name} {one.status} restart={one.policy}" for one in self.containers.all.values()]
-        return {"containers": "; ".join(rows) or "none", "memory": f"{self.pool.available / GIB:.1f} GiB available"}
+        return {"containers": "; ".join(rows) or "none", "memory": f"{gib(self.pool.available)} GiB available"}
 
     def _apply(self, fault: str, *, again: bool) -> None:
         """What a fault does to what runs now; the rest shows at the next start or request.

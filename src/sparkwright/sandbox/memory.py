@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-GIB = 2**30
+from sparkwright.units import GIB
+
 TOTAL = int(119.7 * GIB)  # what a GB10 of 2025 shows
 SYSTEM = int(6.2 * GIB)  # DGX OS, its desktop and the driver
 LINGER_S = 0.4  # a CUDA context outlives its container a little

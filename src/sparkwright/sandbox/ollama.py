@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sparkwright.sandbox.memory import GIB, Pool
+from sparkwright.sandbox.memory import Pool
 from sparkwright.sandbox.ollama_models import LARGE, MODELS, Model
 from sparkwright.sandbox.web import Handler, Server
+from sparkwright.units import gib
 
 VERSION = "0.32.15"
 KEEP_S = 300.0
@@ -94,7 +95,7 @@ class Ollama:
                 time.time() + (KEEP_S if keep_s is None else keep_s),
             )
             if not self._pool.claim(runner.holder, model.held):
-                sizes = f"({model.held / GIB:.1f} GiB) than is available ({self._pool.available / GIB:.1f} GiB)"
+                sizes = f"({gib(model.held)} GiB) than is available ({gib(self._pool.available)} GiB)"
                 raise Refused(500, f"model requires more system memory {sizes}")
             with runner.lock:
                 with self._mutex:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sparkwright.sandbox.memory import GIB
+from sparkwright.units import GIB
 
 CONTEXT = 262144  # what Ollama takes by itself where so much memory is
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparkwright.trust.visible import visible
+from sparkwright.units import MIB
 
-MIB = 2**20
 #: a model's config.json has 2 kB; quantized ones that list every layer 300
 CONFIG_BYTES, CONFIG_DEPTH = 4 * MIB, 32
 #: an index of weights names every tensor: 10 MB of the largest models

@@ -22,13 +22,6 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 #: a git commit, as Hugging Face names a revision
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
-#: an image's repository and tag, as distribution/reference has them: HOST[:PORT]/path/of/it, tag
-_LABEL = r"[A-Za-z0-9](?:-*+[A-Za-z0-9])*+"
-_HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?"
-_PART = r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+"
-REPOSITORY = re.compile(rf"(?<![A-Za-z0-9.-])(?:{_HOST}/)?{_PART}(?:/{_PART})*")
-TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
-REPOSITORY_BYTES = 255
 #: what an image is made for, as linux/arm64
 PLATFORM = re.compile(r"[a-z0-9]{1,32}/[a-z0-9_]{1,32}")
 
@@ -62,20 +55,6 @@ def why_not_a_file(name: str) -> str:
     if len(name.encode()) > PATH_BYTES or any(len(step.encode()) > STEP_BYTES for step in steps):
         return "is too long"
     return ""
-
-
-def why_not_an_image(ref: str) -> str:
-    """Why this is not REPOSITORY[:TAG][@DIGEST]; empty when it is. What passes is safe in a URL's path and as one word."""
-    name, at, digest = ref.partition("@")
-    head, colon, tail = name.rpartition(":")
-    repository, tag = (head, tail) if colon and "/" not in tail else (name, None)
-    if len(repository) > REPOSITORY_BYTES:
-        return "is too long"
-    if not REPOSITORY.fullmatch(repository):
-        return "is not REPOSITORY:TAG; a repository has small letters, digits and . _ - /"
-    if tag is not None and not TAG.fullmatch(tag):
-        return "has a tag that is not valid: letters, digits and _ . -, at most 128"
-    return "has a digest that is not sha256: and 64 hex digits" if at and not DIGEST.fullmatch(digest) else ""
 
 
 def inside(folder: Path, name: str) -> Path:

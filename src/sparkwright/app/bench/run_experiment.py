@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +26,7 @@ from sparkwright.fleet.fleet import Member
 from sparkwright.program import typed
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.protocol.plan import Plan, new_run_id
+from sparkwright.protocol.plan import Plan, new_run_id, who
 
 
 def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Results | None, int, Path]:
@@ -111,8 +109,7 @@ class _Bench:
             "arms_known": known,
             "loads": {cell.key: cell.load.to_json() for turn in experiment.turns for cell in turn.cells},
         }
-        who = f"{getpass.getuser()}@{platform.node()}"
-        options = playbook.Options(who=who, wait_s=session.WAIT_S if self.wait else 0)
+        options = playbook.Options(who=who(), wait_s=session.WAIT_S if self.wait else 0)
         one = playbook.load(path).plays[0]
         return playbook.compile(one, member.host, names, options, run_id=run_id, project=self.root)
 

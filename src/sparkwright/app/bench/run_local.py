@@ -15,12 +15,11 @@ from sparkwright.bench.play import said
 from sparkwright.bench.results_models import Results
 from sparkwright.console.out import say
 from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.vllm.key_file import VARIABLE as KEY
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.measure import http_probe, lab, server_metrics
 from sparkwright.measure.cell import described, sentence
 
-#: where the server's key stands, when it asks for one
-KEY = "VLLM_API_KEY"
 SERVER = "server"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.fleet import Fleet, Member, hang_up
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.plan import Block, Plan, Step, Task
@@ -57,9 +57,7 @@ class Neighbours:
 
     def close(self) -> None:
         """Let go of them; what they hand out ends by itself."""
-        for member in self._members.values():
-            if member.link is not None:
-                member.link.close()
+        hang_up(self._members.values())
 
     def _told(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
         source = str(task.args["from"])

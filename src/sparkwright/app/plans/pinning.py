@@ -13,7 +13,9 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
+from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task
+from sparkwright.trust import image_name
 
 
 def lock_folder(project: Project, host: Host) -> Path:
@@ -101,7 +103,7 @@ def _told(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[st
 
 def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = True) -> Task:
     """Ask the registry about a recipe's image. pinned: the lock's digest. follow: False asks what that digest holds."""
-    ref = wanted.image if follow or not pinned else f"{wanted.image}@{pinned}"
+    ref = wanted.image if follow else image_name.pinned(wanted.image, pinned)
     args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else ""}
     name = f"Pin {wanted.image}: ask the registry for its digest"
     return Task(id="image", name=name, module="lock_image", args=args)
@@ -125,10 +127,10 @@ def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[st
     """What a host's modules answer, by the task's id. Raises Refused with the host's words."""
     plan = Plan(run_id=f"{run_id}-lock", host=member.host.name, play="Lock", steps=tuple(tasks), exclusive=False)
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
-    recap = next((one for one in events if one["event"] == "recap"), None)
-    if recap is None or recap["exit"] != 0:
-        raise Refused(recap["msg"] if recap else "the host gave no answer about the lock.", where=member.host.name)
-    from sparkwright.app.questions import answers  # a deploy with nothing to do asks no module
+    ended = recap.of(events)
+    if ended is None or ended["exit"] != 0:
+        raise Refused(ended["msg"] if ended else "the host gave no answer about the lock.", where=member.host.name)
+    from sparkwright.app.questions import answers
 
     return {
         one["task"]: answers.checked(one["module"], one["data"], host=member.host.name)

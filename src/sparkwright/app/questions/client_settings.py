@@ -7,14 +7,14 @@ from typing import Any
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import lock_folder
-from sparkwright.app.questions import fan_out, served
+from sparkwright.app.questions import served
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.app.templates import rendered
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.console.summary import Served
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.fleet import Member, hang_up
 from sparkwright.project import recipe
 from sparkwright.project.folder import Project
 from sparkwright.project.lock import lockfile
@@ -34,7 +34,7 @@ def show(chosen: Chosen, *, json: bool) -> list[int]:
     try:
         chosen.fleet.each(chosen.fleet.members, ask)
     finally:
-        fan_out.close(chosen.fleet.members)
+        hang_up(chosen.fleet.members)
     codes = []
     for host in (member.host.name for member in chosen.fleet.members):
         one = found[host]

@@ -12,7 +12,7 @@ from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Exit, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.fleet import Member, hang_up
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 
@@ -44,7 +44,7 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
     try:
         rows = ask(chosen, token_s)
     finally:
-        fan_out.close(chosen.fleet.members)
+        hang_up(chosen.fleet.members)
     if json:
         for row in rows:
             say_json(row)

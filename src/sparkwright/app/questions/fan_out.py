@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sparkwright.errors import Exit, Failed, SparkwrightError
-from sparkwright.fleet.fleet import Member, broke
+from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.fleet.fleet import Member, broke, hang_up
+from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.remote import FORKS
 
@@ -26,13 +27,6 @@ def everyone(members: Sequence[Member], header_of: Callable[[Member], dict[str, 
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def close(members: Sequence[Member]) -> None:
-    """Let go of every host."""
-    for member in members:
-        if member.link is not None:
-            member.link.close()
-
-
 def _ask(member: Member, header: dict[str, Any], kind: str) -> Answer:
     """A member that could not be asked is connected to anew the next time."""
     try:
@@ -40,18 +34,12 @@ def _ask(member: Member, header: dict[str, Any], kind: str) -> Answer:
             if one["event"] == kind:
                 return one
             if one["event"] == "recap":
-                return _refusal(one)
+                return recap.error(one)
         return Failed("the host gave no answer.")
     except SparkwrightError as error:
-        close([member])
+        hang_up([member])
         member.link = None
         error.where = "" if error.where == member.host.name else error.where
         return error
     except Exception as error:
         return broke(error)
-
-
-def _refusal(recap: Event) -> SparkwrightError:
-    error = Failed(str(recap["msg"]))
-    error.exit = Exit(recap["exit"])
-    return error

@@ -15,11 +15,12 @@ from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
 from sparkwright.errors import Exit, Failed, SparkwrightError
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.fleet import Member, hang_up
 from sparkwright.health.judge import EXITS
 from sparkwright.health.record import checked
 from sparkwright.project import recipe
 from sparkwright.project.lock import lockfile
+from sparkwright.trust.image_name import digest_of, tagged
 
 #: how the command exits for each state: those of a check, and those that only this moment has
 CODES: dict[str, Exit] = {str(state): code for state, code in EXITS.items()} | {
@@ -43,7 +44,7 @@ def once(chosen: Chosen, *, json: bool) -> list[int]:
     try:
         rows = ask(chosen, pinned(chosen))
     finally:
-        fan_out.close(chosen.fleet.members)
+        hang_up(chosen.fleet.members)
     if json:
         _print_json(rows)
     else:
@@ -76,7 +77,7 @@ def watch(chosen: Chosen, *, every_s: float, json: bool) -> int:
     finally:
         if screen is not None:
             screen.close()
-        fan_out.close(chosen.fleet.members)
+        hang_up(chosen.fleet.members)
 
 
 def ask(chosen: Chosen, wanted: Mapping[str, Pinned]) -> list[Row]:
@@ -106,7 +107,7 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
     state, why = told["state"], told["why"] if event["live"] else record.sentence
     if event["late"] and not event["live"]:
         state, why = "unknown", f"the check is overdue; at the last one it was {state}"
-    digest = record.serves.image.partition("@")[2]
+    digest = digest_of(record.serves.image)
     started_s = record.container.started_s if record.container.status == "running" else None
     behind = [
         *(["image"] if wanted.digest and digest and wanted.digest != digest else []),
@@ -117,7 +118,7 @@ def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) ->
         state=state,
         why=why,
         recipe=wanted.recipe,
-        image=record.serves.image.partition("@")[0],
+        image=tagged(record.serves.image),
         digest=digest,
         engine_version=record.serves.engine_version,
         model=record.serves.model,

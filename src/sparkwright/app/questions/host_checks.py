@@ -21,6 +21,7 @@ from sparkwright.fleet.fleet import Member
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
+from sparkwright.protocol import recap
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
@@ -145,8 +146,8 @@ def _wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
 
 
 def _unanswered(member: Member) -> Seen:
-    recap = member.recap or {"msg": "no answer.", "exit": Exit.UNREACHABLE}
-    return Seen(member.host.name, error=recap["msg"], error_exit=Exit(recap["exit"]))
+    error = recap.error(member.recap)
+    return Seen(member.host.name, error=error.message, error_exit=error.exit)
 
 
 # -- what a person sees --------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from sparkwright.app.connect import choose
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.trust import evidence
 from sparkwright.trust.bounds import PARTS, clean, json_of
@@ -114,21 +115,15 @@ def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> tuple[dict[str,
         chosen.fleet.close()
     for member in chosen.fleet.members:
         if member.recap is not None:
-            error = SparkwrightError(str(member.recap["msg"]))
-            error.exit = Exit(member.recap["exit"])
-            say_error(error, json=json, host=member.host.name)
-    codes = [member.recap["exit"] if member.recap else Exit.OK for member in chosen.fleet.members]
-    return {name: answers[name] for name in sorted(answers)}, codes
+            say_error(recap.error(member.recap), json=json, host=member.host.name)
+    return {name: answers[name] for name in sorted(answers)}, chosen.fleet.codes()
 
 
 def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:
     """A request's events. Raises Failed with the host's words when it refuses."""
     events = fleet.request(member, header, counted=False)
-    refused = next((one for one in events if one["event"] == "recap"), None)
-    if refused is not None:
-        error = Failed(refused["msg"])
-        error.exit = Exit(refused["exit"])
-        raise error
+    if refused := recap.of(events):
+        raise recap.error(refused)
     return events
 
 

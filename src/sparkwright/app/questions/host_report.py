@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sparkwright import html
+from sparkwright import html, units
 from sparkwright.app.connect import Chosen
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.fleet.fleet import hang_up
 from sparkwright.host.state import write_atomically
-
-UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-
-
-def seconds_of(text: str) -> float:
-    """90m, 12h, 7d, 2w as seconds. Raises Refused for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip())
-    if not found or float(found[1]) <= 0:
-        raise Refused(f"--since takes a time like 90m, 12h, 7d or 2w, not {text!r}.")
-    return float(found[1]) * UNITS_S[found[2]]
 
 
 def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
     """Ask every host for its checks and write the page. Returns the exit codes."""
-    whole_s = seconds_of(since)
+    whole_s = units.seconds(since, "--since", least_s=60)
     until_s = time.time()
     since_s = until_s - whole_s
     hosts = ask(chosen, since_s, until_s)
@@ -58,7 +48,7 @@ def ask(chosen: Chosen, since_s: float, until_s: float) -> list[html.Host]:
     try:
         answers = fan_out.everyone(members, lambda member: {"verb": "checks", "since_s": since_s}, "checks")
     finally:
-        fan_out.close(members)
+        hang_up(members)
     return [_host(member.host.name, answer, since_s, until_s) for member, answer in zip(members, answers, strict=True)]
 
 

@@ -17,6 +17,7 @@ from sparkwright.console.out import error_row, say, say_json
 from sparkwright.engines.vllm.logs import log_text, logs
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.fleet import Member
+from sparkwright.protocol import recap
 from sparkwright.trust.visible import visible
 
 
@@ -76,8 +77,8 @@ def _answer(member: Member, data: Mapping[str, Any] | None) -> Found:
     source = {"host": member.host.name}
     if data is not None:
         return Found(source, data["state"], data["text"], known=data["known"])
-    recap = member.recap or {"msg": "no answer.", "exit": Exit.UNREACHABLE}
-    return Found(source, logs.EngineState().to_json(), error=recap["msg"], error_exit=Exit(recap["exit"]))
+    error = recap.error(member.recap)
+    return Found(source, logs.EngineState().to_json(), error=error.message, error_exit=error.exit)
 
 
 def show(one: Found, *, state: bool, json: bool, titled: bool) -> None:

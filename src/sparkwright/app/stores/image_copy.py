@@ -9,21 +9,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sparkwright import units
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import lock_folder
 from sparkwright.app.questions.one_module import ask_module
-from sparkwright.console import words
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet, Member
 from sparkwright.host.images import image_stream
-from sparkwright.host.images.image_names import Name
 from sparkwright.project.lock import lockfile
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.events import event
 from sparkwright.remote import ssh_config
 from sparkwright.remote.ssh import SshLink
 from sparkwright.secret import Secret
+from sparkwright.trust.image_name import Name, pinned
 
 KEY = "SPARKWRIGHT_COPY_KEY"
 MARGIN = 1.05
@@ -65,7 +65,7 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
         fix = "Deploy it there first, or name one with --image."
         raise Refused(f"{source.host.name} has no {wanted.ref}{other}.", fix=fix)
     if not Name.parse(wanted.ref).digest and here["digests"]:
-        wanted = replace(wanted, ref=f"{wanted.ref}@{here['digests'][0]}")
+        wanted = replace(wanted, ref=pinned(wanted.ref, here["digests"][0]))
     there = ask_module(fleet, target, "inspect_image", wanted.to_json())
     if there["present"] and there["layers"] == here["layers"]:
         return f"{target.host.name}: has {wanted.ref} already."
@@ -80,8 +80,8 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
         raise
     compared = {"layers": here["layers"], "platform": here["platform"], "before": there["names"]}
     ask_module(fleet, target, "adopt_image", {**wanted.to_json(), "incoming": incoming, **compared}, exclusive=True)
-    took = words.duration(time.monotonic() - started_s)
-    size = words.size(here["size_bytes"])
+    took = units.duration(time.monotonic() - started_s)
+    size = units.size(here["size_bytes"])
     proof = "its content is the lock's" if wanted.ids else f"the lock can't prove it: as {source.host.name} has it"
     return f"{target.host.name}: has {wanted.ref} now, {proof} ({size}, {took}, {way}, {packer})."
 
@@ -109,10 +109,10 @@ def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
     if not image:
         image = recipes.recipe_of(chosen.project, target.host).image
     name = Name.given(image)
-    entry = lockfile.load(lock_folder(chosen.project, target.host)).image(f"{name.repository}:{name.tag or 'latest'}")
+    entry = lockfile.load(lock_folder(chosen.project, target.host)).image(name.by_tag)
     if entry is None or (name.digest and name.digest != entry["digest"]):
         return Wanted(image)
-    return Wanted(f"{name.repository}:{name.tag or 'latest'}@{entry['digest']}", locked_ids(entry))
+    return Wanted(pinned(name.by_tag, entry["digest"]), locked_ids(entry))
 
 
 def _refuse_what_cannot_be(
@@ -124,7 +124,7 @@ def _refuse_what_cannot_be(
     need = int(here["size_bytes"] * MARGIN)
     if there["free_bytes"] is not None and there["free_bytes"] < need:
         said = (
-            f"{words.size(there['free_bytes'])} are free where Docker stores images, and {words.size(need)} are needed."
+            f"{units.size(there['free_bytes'])} are free where Docker stores images, and {units.size(need)} are needed."
         )
         raise Refused(said, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
     for member, found in ((source, here), (target, there)):
@@ -221,4 +221,4 @@ def _through_the_laptop(
     ended = relay(out, into, progress)
     if ended.code:
         raise Failed(f"its engine refuses the image: {ended.said}", where=target.host.name)
-    return f"{words.size(ended.sent_bytes)} through this laptop"
+    return f"{units.size(ended.sent_bytes)} through this laptop"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import units
 from sparkwright.console import words
 
 Entry = Mapping[str, Any]
@@ -46,7 +47,7 @@ def model(old: Entry, new: Entry) -> list[Row]:
     rows += [Row(f"- {one['path']}", _size(one["size_bytes"]), "absent") for one in removed]
     rows += [Row(f"~ {b['path']}", _content(b), _content(a)) for b, a in changed]
     anew = sum(one["size_bytes"] for one in [*added, *(after_one for _, after_one in changed)])
-    return [*rows, Row("to load", "0 B", words.size(anew))] if added or changed else rows
+    return [*rows, Row("to load", "0 B", units.size(anew))] if added or changed else rows
 
 
 def shown(rows: list[Row]) -> Iterator[str]:
@@ -77,4 +78,4 @@ def _day(created: str | None) -> str | None:
 
 
 def _size(size_bytes: int | None) -> str | None:
-    return None if size_bytes is None else words.size(size_bytes)
+    return None if size_bytes is None else units.size(size_bytes)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import units
 from sparkwright.app.connect import Chosen, choose
 from sparkwright.app.outcome import worst
 from sparkwright.app.plans import peers, recipes
@@ -17,12 +18,12 @@ from sparkwright.app.questions import served
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid, listed
 from sparkwright.console.out import error_row, say, say_json
-from sparkwright.console.words import size as in_words
 from sparkwright.errors import Exit, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Member, failure
+from sparkwright.fleet.fleet import Member, hang_up
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
+from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.trust.visible import first, one_line
 
@@ -67,9 +68,7 @@ def ask(chosen: Chosen, module: str, kind: type[served.Answer], args_of: Any) ->
     try:
         chosen.fleet.each(chosen.fleet.members, one)
     finally:
-        for member in chosen.fleet.members:
-            if member.link is not None:
-                member.link.close()
+        hang_up(chosen.fleet.members)
     for name, error in answers.errors.items():
         say(error if error.where else f"{name}: {error}", file=sys.stderr)
     return answers
@@ -94,7 +93,7 @@ def _cells(host: str, one: Mapping[str, Any]) -> tuple[str, ...]:
     changed, used = len(one["changed"]), ", ".join(one["used_by"])
     state = f"{changed} file{'s' * (changed != 1)} changed" if changed else "whole"
     model = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}"
-    return host, model, in_words(one["size_bytes"]), state, used or "unused", one["dir"]
+    return host, model, units.size(one["size_bytes"]), state, used or "unused", one["dir"]
 
 
 def verify(pattern: str, *, deep: bool, as_json: bool) -> int:
@@ -109,7 +108,7 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> int:
     else:
         for host, one in answers.found.items():
             how = "every byte read again" if deep else "as proved"
-            whole = f"whole: {one['files']} files, {in_words(one['size_bytes'])}, {how}"
+            whole = f"whole: {one['files']} files, {units.size(one['size_bytes'])}, {how}"
             said = f"wrong: {first(one['wrong'], 3)}" if one["wrong"] else whole
             say(one_line(f"{host:<12} {models[host]['id']}  {said}"))
     drift = any(one["wrong"] for one in answers.found.values())
@@ -145,7 +144,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> int:
     finally:
         neighbours.close()
         chosen.fleet.close()
-    return int(worst([member.recap["exit"] for member in chosen.fleet.members if member.recap]))
+    return int(worst(chosen.fleet.codes()))
 
 
 def _handed_out(
@@ -177,8 +176,8 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> int:
     total = sum(one["size_bytes"] for _, one in rows)
     if not as_json:
         for host, one in rows:
-            say(one_line(f"{host:<12} {one['id'] or '?'}  {in_words(one['size_bytes']):>9}  {one['dir']}"))
-        say(f"{in_words(total)} can be freed." if rows else "nothing to free.")
+            say(one_line(f"{host:<12} {one['id'] or '?'}  {units.size(one['size_bytes']):>9}  {one['dir']}"))
+        say(f"{units.size(total)} can be freed." if rows else "nothing to free.")
     if not rows:
         return _ended([], answers, as_json=as_json)
     if not agreed(f"Remove {len(rows)} models?", yes=yes):
@@ -229,7 +228,7 @@ def _removed(chosen: Chosen, rows: list[tuple[str, Any]], answers: Answers) -> l
             one(member)
         except SparkwrightError as error:
             answers.errors[member.host.name] = error
-            member.recap = failure(member.host.name, error)
+            member.recap = recap.of_error(member.host.name, error)
 
     try:
         chosen.fleet.each(chosen.fleet.members, guarded)
@@ -246,5 +245,5 @@ def _ended(done: list[dict[str, Any]], answers: Answers, *, as_json: bool) -> in
     if as_json:
         say_json(done + answers.rows())
     for one in [] if as_json else done:
-        say(one_line(f"{one['host']:<12} {one['dir']}: {in_words(one['freed_bytes'])} freed"))
+        say(one_line(f"{one['host']:<12} {one['dir']}: {units.size(one['freed_bytes'])} freed"))
     return answers.exit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparkwright import units
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.host import Host
@@ -36,7 +37,7 @@ def _room(host: Host, what: str, folder: Path, seen: set[int]) -> Finding | None
     if device in seen:
         return None
     seen.add(device)
-    shown = f"{free / known.GB:.0f} GB free for {what} in {place}"
+    shown = f"{units.size(free)} free for {what} in {place}"
     fix = f"invoke images.prune --host {host.wanted.name or 'HOST'}"
     if free < known.DISK_OUT_BYTES:
         return Finding(NAME, "bad", shown, fix, known.DISK)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.host import Host
+from sparkwright.units import gib
 
 NAME = "earlyoom"
 CONFIG = "/etc/default/earlyoom"
@@ -49,7 +50,7 @@ def threshold_bytes(words: Sequence[str], total: int) -> int | None:
 
 
 def _against(host: Host, limit: int, total: int) -> Finding:
-    source, shown = known.EARLYOOM.source, f"it acts below {limit / known.GIB:.1f} GiB available"
+    source, shown = known.EARLYOOM.source, f"it acts below {gib(limit)} GiB available"
     share = host.wanted.utilization
     if share is None:
         return Finding(NAME, "unknown", f"{shown}; without a recipe nothing says what will be left", source=source)
@@ -58,10 +59,10 @@ def _against(host: Host, limit: int, total: int) -> Finding:
     fix = (
         f"sudo sed -i 's/^EARLYOOM_ARGS=.*/EARLYOOM_ARGS=\"-m {percent}\"/' {CONFIG} && sudo systemctl restart earlyoom"
     )
-    recipe = f"the recipe {host.wanted.recipe} leaves {left / known.GIB:.1f} GiB at most"
+    recipe = f"the recipe {host.wanted.recipe} leaves {gib(left)} GiB at most"
     if limit >= left:
         return Finding(NAME, "bad", f"{shown}, and {recipe}: {known.EARLYOOM.says}", fix, source)
     if limit >= host.wanted.reserve_bytes:
-        reserve = f"a deploy lets memory fall to {host.wanted.reserve_bytes / known.GIB:.1f} GiB (reserve_gib)"
+        reserve = f"a deploy lets memory fall to {gib(host.wanted.reserve_bytes)} GiB (reserve_gib)"
         return Finding(NAME, "warning", f"{shown}, and {reserve}: {known.EARLYOOM.says}", fix, source)
     return Finding(NAME, "ok", f"{shown}; {recipe}", source=source)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.host import GB10, Host, numbers
+from sparkwright.units import gib
 
 NAME = "DGX OS"
 DASHBOARD = "Update it in the DGX Dashboard (http://localhost:11000 on the host)."
@@ -47,11 +48,11 @@ def _memory(host: Host, version: str) -> Iterator[Finding]:
         yield Finding("memory", "unknown", "/proc/meminfo can't be read")
         return
     total = memory["MemTotal"]
-    shown = f"MemTotal {total / known.GIB:.1f} GiB"
+    shown = f"MemTotal {gib(total)} GiB"
     if total < known.GB10_MEMORY_BYTES - known.MEMORY_SLACK_BYTES:
         about = known.RELEASES.get(version)
         why = f" ({about.says})" if about and about.says else ""
-        evidence = f"{shown}: {(known.GB10_MEMORY_BYTES - total) / known.GIB:.1f} GiB less than a GB10 shows{why}"
+        evidence = f"{shown}: {gib(known.GB10_MEMORY_BYTES - total)} GiB less than a GB10 shows{why}"
         yield Finding("memory", "warning", evidence, DASHBOARD, known.MEMORY_SOURCE)
     else:
         yield Finding("memory", "ok", shown, source=known.MEMORY_SOURCE)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.host import Host
+from sparkwright.units import gib
 
 NAME = "swap"
 
@@ -18,9 +19,9 @@ def check(host: Host) -> Iterator[Finding]:
         return
     total, used = memory["SwapTotal"], memory["SwapTotal"] - memory.get("SwapFree", 0)
     if used > known.SWAP_USED_BYTES:
-        evidence = f"{used / known.GIB:.1f} of {total / known.GIB:.1f} GiB are in use: {known.SWAP.says}"
+        evidence = f"{gib(used)} of {gib(total)} GiB are in use: {known.SWAP.says}"
         fix = f"invoke restart --host {host.wanted.name or 'HOST'}"
         yield Finding(NAME, "warning", evidence, fix, known.SWAP.source)
     else:
-        shown = f"{used / known.GIB:.1f} of {total / known.GIB:.1f} GiB in use" if total else "none"
+        shown = f"{gib(used)} of {gib(total)} GiB in use" if total else "none"
         yield Finding(NAME, "ok", shown, source=known.SWAP.source)

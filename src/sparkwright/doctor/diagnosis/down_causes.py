@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from sparkwright import units
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.doctor.diagnosis.standing import is_slow
 from sparkwright.engines.vllm.failures.cause import Cause, Verdict
 from sparkwright.engines.vllm.logs.engine_state import UNKNOWN, Reading
 from sparkwright.engines.vllm.logs.logs import message
 from sparkwright.health.judge import Limits
-from sparkwright.health.restarts import ago
 
 #: the exit code of a process that was killed (128 + SIGKILL), and of one that was asked to end (128 + SIGTERM)
 KILLED, TERMINATED = 137, 143
@@ -131,7 +131,7 @@ def _slow_start(seen: Sight) -> Iterator[Cause]:
 def _restarts(seen: Sight) -> Iterator[Cause]:
     """It ended by itself at least once: Docker counts no restart by hand."""
     if seen.box.restarts and seen.box.status != "exited" and not last_words(seen).value:
-        when = f", the last one {ago(seen.now_s - seen.end.at_s)}" if seen.end.at_s is not None else ""
+        when = f", the last one {units.about(seen.now_s - seen.end.at_s)} ago" if seen.end.at_s is not None else ""
         said = f"{seen.box.restarts} restarts{when} with exit code {seen.end.code}; its last line: {seen.last_line}"
         yield Cause("it ends by itself", "found", said, "`invoke logs` shows why", 110)
 

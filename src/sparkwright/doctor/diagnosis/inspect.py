@@ -33,13 +33,12 @@ RESTARTS_S = 0.1
 def look(context: Context, good: Mapping[str, Any], name: str, limits: Limits, now_s: float) -> Sight:
     """What is there now. good: the last verified state. name: of the recipe's container, for where nothing was verified."""
     verified = str((good.get("spec") or {}).get("name", ""))
-    ready = (good.get("measured") or {}).get("ready_s")
     found = Sight(
         now_s,
         name=verified or name,
         known=bool(good),
         allowed_s=live.allowed_s(good, limits),
-        ready_s=float(ready) if ready else None,
+        ready_s=live.ready_s(good),
         box=Container(verified or name),
     )
     found = _with_runs(found, context)

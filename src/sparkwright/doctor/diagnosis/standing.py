@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from sparkwright import units
 from sparkwright.doctor.diagnosis.sight import Sight
+from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Exit
 from sparkwright.health.judge import Limits
-from sparkwright.health.restarts import LOOP, SETTLED_S, ago
+from sparkwright.health.restarts import LOOP, SETTLED_S
 
 State = Literal[
     "ok",
@@ -164,7 +166,7 @@ def _token(seen: Sight, limits: Limits) -> Standing | None:
         said = f"/health answers 200, nothing else runs, and no token came within {probe.waited_s:g} s"
         return Standing("wedged", f"no token: the server is wedged: {said}", RESTART)
     if probe.token == "refused":
-        return Standing("unknown", "not measured: the server asks for an API key that is not known here", KEY)
+        return Standing("unknown", "not measured: the server asks for an API key that is not known here", key_file.SET)
     if probe.token == "error":
         return Standing("down", f"no token: the server answers a request with an error: {probe.error}", LOOK)
     return None
@@ -195,7 +197,6 @@ DEPLOY = "`invoke deploy` brings a server up."
 RESTART = "`invoke restart` starts it again."
 LOOK = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
 WAIT = "Wait, and ask again."
-KEY = "Set its secret VLLM_API_KEY in the host's file."
 
 
 def _ended(seen: Sight, more: str = "") -> str:
@@ -203,7 +204,7 @@ def _ended(seen: Sight, more: str = "") -> str:
     end = seen.end
     how = "was killed for lack of memory" if end.out_of_memory else "exited"
     code = f" ({end.code})" if end.code is not None else ""
-    when = f" {ago(seen.now_s - end.at_s)}" if end.at_s is not None else ""
+    when = f" {units.about(seen.now_s - end.at_s)} ago" if end.at_s is not None else ""
     line = f', its last line: "{seen.last_line}"' if seen.last_line else ""
     return f"{how}{code}{when}{more}{line}"
 

@@ -17,6 +17,7 @@ from sparkwright.host.images.image_names import digests_of, proves
 from sparkwright.protocol.container import KEPT, OWN_LABELS, ContainerSpec
 from sparkwright.protocol.result import Change
 from sparkwright.trust import container_words, hidden
+from sparkwright.trust.image_name import digest_of
 
 Inspect = Mapping[str, Any]
 
@@ -204,7 +205,7 @@ def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
 
 def _image(spec: ContainerSpec, image: Inspect) -> list[Change]:
     """By the Ids that the lock allows for the digest; without them by the digest that the engine noted. Never by a tag."""
-    wanted = spec.image.partition("@")[2]
+    wanted = digest_of(spec.image)
     digests = digests_of(image)
     if not wanted or proves(image, wanted, spec.image_ids):
         return []

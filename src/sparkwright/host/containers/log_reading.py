@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import containers
+from sparkwright.units import MIB
 
 if TYPE_CHECKING:
     import docker
 
-MIB = 2**20
 #: of the last start, from its beginning: what an engine says of itself stands in its first 100 kB
 MOST_BYTES, MOST_S = 256 * MIB, 30.0
 #: of the end, where the reason of a death stands

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from sparkwright import units
 from sparkwright.host.containers import container_options, containers
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.trust import hidden
+from sparkwright.trust.image_name import pinned, tagged
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,9 @@ class Running:
     @property
     def image(self) -> str:
         """As repository:tag@digest; without a digest of a registry its Id."""
-        named = str(self.container["Config"].get("Image") or "").partition("@")[0]
+        named = tagged(str(self.container["Config"].get("Image") or ""))
         digest = next(iter(digests_of(self.made_from)), str(self.container["Image"]))
-        return digest if not named or named == digest else f"{named}@{digest}"
+        return digest if not named or named == digest else pinned(named, digest)
 
     @property
     def words(self) -> list[str]:
@@ -96,8 +98,7 @@ def ended_ago(container: Mapping[str, Any]) -> str:
         return "time unknown"
     if ended.year <= 1970:
         return "never started"
-    seconds = max(0.0, (_now() - ended).total_seconds())
-    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
+    return f"{units.about((_now() - ended).total_seconds())} ago"
 
 
 def _now() -> datetime:

@@ -1,4 +1,4 @@
-"""The names of an image: where it comes from, what it is called on a host, and what proves that it is the pinned one.
+"""The images of a host: what each is called there, and what proves that it is the pinned one.
 
 A tag proves nothing: anybody who may use the engine can set it, and `docker load` brings what its sender wrote. What proves
 an image is its Id, a hash over all that is in it: of its config (overlay2) or of its manifest or index (containerd's store).
@@ -11,65 +11,10 @@ mirror's name only. So a proved image is also tagged REPOSITORY:sha256-HEX, for 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.errors import Refused
 from sparkwright.host.containers import inspected
-from sparkwright.trust.names import why_not_an_image
-from sparkwright.trust.visible import one_line
-
-DOCKER_HUB = "docker.io"
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """An image reference in its parts. repository: as the user wrote it, with its registry. tag, digest: empty if absent."""
-
-    repository: str
-    tag: str = ""
-    digest: str = ""
-
-    @classmethod
-    def parse(cls, ref: str) -> Name:
-        """Of repository[:tag][@digest]."""
-        name, _, digest = ref.partition("@")
-        head, _, tail = name.rpartition(":")
-        return cls(head, tail, digest) if head and "/" not in tail else cls(name, "", digest)
-
-    @classmethod
-    def given(cls, ref: str) -> Name:
-        """Of what a person, a recipe or a lock names. Raises Refused when it is no image reference."""
-        reason = why_not_an_image(ref)
-        if reason:
-            raise Refused(f"the image '{one_line(ref, at_most=80)}' {reason}.")
-        return cls.parse(ref)
-
-    @property
-    def registry(self) -> str:
-        """The registry's host and port; docker.io where none is written."""
-        first, slash, _ = self.repository.partition("/")
-        return first if slash and ("." in first or ":" in first or first == "localhost") else DOCKER_HUB
-
-    @property
-    def path(self) -> str:
-        """The repository inside its registry."""
-        bare = self.repository.removeprefix(f"{self.registry}/")
-        return f"library/{bare}" if self.registry == DOCKER_HUB and "/" not in bare else bare
-
-    @property
-    def asked(self) -> str:
-        """What a registry or an engine is asked for: by digest where there is one; a tag beside it is only for people."""
-        return f"{self.repository}@{self.digest}" if self.digest else f"{self.repository}:{self.tag or 'latest'}"
-
-    @property
-    def proved(self) -> str:
-        """The tag that an image gets once it was proved to be this digest; it proves nothing itself."""
-        return f"{self.repository}:{self.digest.replace(':', '-')}"
-
-    def at(self, mirror: str) -> Name:
-        """The same image at a mirror, as HOST[:PORT][/PREFIX]."""
-        return Name(f"{mirror.rstrip('/')}/{self.path}", self.tag, self.digest)
+from sparkwright.trust.image_name import Name, digest_of
 
 
 def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> dict[str, Any]:
@@ -112,7 +57,7 @@ def platform_of(image: Mapping[str, Any]) -> str:
 
 def digests_of(image: Mapping[str, Any]) -> list[str]:
     """The registry digests of a local image, of its inspect, as the engine noted them at a pull."""
-    return list(dict.fromkeys(ref.partition("@")[2] for ref in image.get("RepoDigests") or ()))
+    return list(dict.fromkeys(digest_of(ref) for ref in image.get("RepoDigests") or ()))
 
 
 def name_of(api: Any, ref: str, image_id: str) -> str:
@@ -134,6 +79,6 @@ def name_by_digest(api: Any, image_id: str, name: Name) -> None:
 def _pulled_elsewhere(api: Any, digest: str, platform: str) -> dict[str, Any]:
     """An image of this digest that was pulled under another repository's name, a mirror's."""
     everyone: Iterator[str] = (one for image in api.images() for one in image.get("RepoDigests") or ())
-    known = next((one for one in everyone if one.endswith(f"@{digest}")), "")
+    known = next((one for one in everyone if digest_of(one) == digest), "")
     found = look(api, known) if known else {}
     return found if platform in ("", platform_of(found)) else {}

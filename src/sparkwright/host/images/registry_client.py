@@ -8,8 +8,8 @@ from typing import Any
 from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_documents as documents
-from sparkwright.host.images.image_names import Name
 from sparkwright.host.images.registry_http import Http
+from sparkwright.trust.image_name import Name
 
 #: what the distribution specification has a registry take for a manifest at least, and engines for one at most
 LARGEST_MANIFEST_BYTES = 4 * 2**20

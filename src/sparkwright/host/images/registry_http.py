@@ -14,9 +14,9 @@ from urllib.parse import urljoin, urlsplit
 
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_errors
-from sparkwright.host.images.image_names import DOCKER_HUB, Name
 from sparkwright.host.within import within
 from sparkwright.trust import bounds
+from sparkwright.trust.image_name import DOCKER_HUB, Name
 from sparkwright.trust.redact import Redactor
 from sparkwright.trust.shapes import checked, optional
 from sparkwright.trust.visible import one_line

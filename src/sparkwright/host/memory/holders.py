@@ -19,10 +19,10 @@ from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context
 from sparkwright.host.ollama import ollama_models
 from sparkwright.host.ollama.ollama_url import url_of
+from sparkwright.units import GIB
 
 SHOWN_PROCESSES = 5
 SMALLEST_BYTES = 256 * 2**20
-GIB = 2**30
 
 #: what the kernel counts of itself and of processes; the rest of MemTotal is the driver's
 COUNTED = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "KernelStack", "PageTables", "Percpu")

@@ -9,8 +9,8 @@ from sparkwright.errors import Exit
 from sparkwright.host.memory import holders
 from sparkwright.host.module import Context
 from sparkwright.protocol.result import Result
+from sparkwright.units import GIB, gib
 
-GIB = 2**30
 LOWER = "Free what holds it, or lower the recipe's share of memory."
 
 
@@ -39,12 +39,12 @@ class Need:
         return self.bytes <= self.total_bytes
 
     def __str__(self) -> str:
-        return f"{self.engine_bytes / GIB:.1f} GiB for the engine and {self.reserve_bytes / GIB:g} to stay free"
+        return f"{gib(self.engine_bytes)} GiB for the engine and {self.reserve_bytes / GIB:g} to stay free"
 
 
 def never(need: Need) -> Result:
     """The refusal of what would not fit into an empty host."""
-    takes = f"the engine would take {need.engine_bytes / GIB:.1f} of {need.total_bytes / GIB:.1f} GiB"
+    takes = f"the engine would take {gib(need.engine_bytes)} of {gib(need.total_bytes)} GiB"
     msg = f"{takes}, and {need.reserve_bytes / GIB:g} GiB are to stay free."
     return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=LOWER)
 
@@ -52,7 +52,7 @@ def never(need: Need) -> Result:
 def refusal(context: Context, need: Need, said: str, data: dict[str, Any]) -> Result:
     """The refusal with the table of who holds the memory. said: how much there is, as a clause."""
     rows = holders.look(context)
-    msg = f"{need.bytes / GIB:.1f} GiB are needed ({need}), and {said}."
+    msg = f"{gib(need.bytes)} GiB are needed ({need}), and {said}."
     return Result(
         failed=True,
         exit=Exit.REFUSED,

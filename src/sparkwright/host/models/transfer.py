@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import sparkwright
+from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub
 from sparkwright.host.models.hub import Source
@@ -29,7 +30,7 @@ from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.models.retry_policy import Patience
 from sparkwright.host.models.staging import Staging
 from sparkwright.host.module import Context
-from sparkwright.host.throughput import Pace, left, rate_text
+from sparkwright.host.throughput import Pace, left
 from sparkwright.trust.visible import first
 
 POLL_S = 0.25
@@ -254,7 +255,7 @@ class Transfer:
         rate = self._paces.setdefault("", Pace()).at(done)
         parts = [self._part(path) for path in list(self._at) if path in self.missing]
         parts.sort(key=lambda part: -part["done"])
-        in_all = [rate_text(rate), left(self.total_bytes - done, rate)] if rate else []
+        in_all = [units.speed(rate), left(self.total_bytes - done, rate)] if rate else []
         of_one = [_in_words(parts[0]), f"and {len(parts) - 1} more" if len(parts) > 1 else ""] if parts else []
         text = ", ".join(word for word in [mode, *in_all, *of_one] if word)
         self.context.progress(done, self.total_bytes, unit="bytes", text=text, parts=parts)
@@ -270,7 +271,7 @@ class Transfer:
 def _in_words(part: Mapping[str, Any]) -> str:
     share = 100 * part["done"] // max(part["total"], 1)
     ending = (
-        f" at {rate_text(part['rate'])}, {left(part['total'] - part['done'], part['rate'])}" if part["rate"] else ""
+        f" at {units.speed(part['rate'])}, {left(part['total'] - part['done'], part['rate'])}" if part["rate"] else ""
     )
     return f"{part['path']} {share} %{ending}".rstrip(", ")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.ollama.ollama_url import PORT, url_of
+from sparkwright.trust.image_name import tagged
 
 if TYPE_CHECKING:
     from sparkwright.host.machine import Machine
@@ -70,7 +71,7 @@ def _containers(context: Context) -> list[Place]:
         return []
     found = []
     for row in rows:
-        image = str(row.get("Image", "")).partition("@")[0]
+        image = tagged(str(row.get("Image", "")))
         if image.rpartition("/")[2].partition(":")[0] != "ollama" and IMAGE not in image:
             continue
         found.append(Place(url_of_container(row), "container", row["Names"][0].lstrip("/")))

@@ -13,6 +13,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.measure import smoke
 from sparkwright.measure.smoke import Baseline
+from sparkwright.trust.image_name import digest_of
 
 FOLDER = "baselines"
 
@@ -81,7 +82,7 @@ def _host(machine: Machine) -> str:
 
 def _canonical(value: Any) -> Any:
     if isinstance(value, str) and "@sha256:" in value:
-        return value.partition("@")[2]
+        return digest_of(value)
     return sorted(map(str, _options(value))) if isinstance(value, list | tuple) else value
 
 

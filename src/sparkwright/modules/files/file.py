@@ -5,27 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sparkwright.errors import Refused
 from sparkwright.host import files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
 
 
 class File(StateModule["File.Args", files.Standing]):
-    """A file is there with this content, mode and owner, or is not there.
+    """A file or a folder is there, with this mode and owner; or nothing is there.
 
-    Written beside and renamed: a reader sees the old or the new. Fails without permission (says `become`).
+    A file is written beside and renamed: a reader sees the old or the new. A folder comes with the ones above it, and goes with
+    all that it holds. Fails without permission (says `become`).
     """
 
     @dataclass(frozen=True)
     class Args:
         path: str = arg("where; ~ is the user's home")
-        content: str | None = arg("the whole content; null: whatever is there", default=None)
-        state: Literal["present", "absent"] = arg("present or absent", default="present")
+        state: Literal["file", "directory", "absent"] = arg("what stands there", default="file")
+        content: str | None = arg("the whole content of a file; null: whatever is there", default=None)
         mode: str = arg('permissions, as "0644"', default="")
         owner: str = arg("user that owns it", default="")
         group: str = arg("group that owns it", default="")
 
     def read(self, args: Args, context: Context) -> files.Standing:
+        if args.content is not None and args.state == "directory":
+            raise Refused(f"{args.path}: a directory has no `content`.", fix="Leave it out, or say `state: file`.")
         return files.Standing.at(context.machine.expand(args.path))
 
     def differences(self, args: Args, found: files.Standing) -> list[Change]:
@@ -40,5 +44,4 @@ class File(StateModule["File.Args", files.Standing]):
 
     @staticmethod
     def _wanted(args: Args) -> files.Wanted:
-        kind = "file" if args.state == "present" else "absent"
-        return files.Wanted(kind, args.mode, args.owner, args.group, args.content)
+        return files.Wanted(args.state, args.mode, args.owner, args.group, args.content)

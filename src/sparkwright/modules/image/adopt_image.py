@@ -7,9 +7,9 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.images import image_names, loads
-from sparkwright.host.images.image_names import Name
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
+from sparkwright.trust.image_name import Name
 
 
 class AdoptImage(Module["AdoptImage.Args"]):

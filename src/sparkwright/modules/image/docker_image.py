@@ -9,12 +9,12 @@ from typing import Any
 from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.images import image_names, registry_documents, registry_errors
-from sparkwright.host.images.image_names import Name
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.images.registry_errors import RegistryDown
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Change, arg
+from sparkwright.trust.image_name import Name
 
 TRIES = 5
 LONGEST_PAUSE_S = 20

@@ -10,8 +10,7 @@ from sparkwright.host.memory import footprint, holders, memory_fit
 from sparkwright.host.module import Context, Module
 from sparkwright.host.ollama import ollama_models
 from sparkwright.protocol.result import Result, arg
-
-GIB = 2**30
+from sparkwright.units import gib
 
 
 class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
@@ -39,7 +38,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         server = _of_server(args.name, context)
         data = {"available_bytes": available, "freed_bytes": None, "need_bytes": need.bytes}
         if available >= need.bytes:
-            return Result(msg=f"{available / GIB:.1f} GiB are available, {need.bytes / GIB:.1f} needed", data=data)
+            return Result(msg=f"{gib(available)} GiB are available, {gib(need.bytes)} needed", data=data)
         if server is None:
             return Result(msg="what the running server holds is not known; seen once it has stopped", data=data)
         held = [one.model.size_bytes for one in ollama_models.look(context).held]
@@ -49,17 +48,13 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         models = sum(size or 0 for size in sizes)
         freed = server + models
         data["freed_bytes"] = freed
-        will = f"{(available + freed) / GIB:.1f} GiB will be available"
+        will = f"{gib(available + freed)} GiB will be available"
         if available + freed >= need.bytes:
-            return Result(msg=f"{will}, {need.bytes / GIB:.1f} needed", data=data)
+            return Result(msg=f"{will}, {gib(need.bytes)} needed", data=data)
         if None in sizes:
             data["freed_bytes"] = None
             return Result(msg="what Ollama's models hold is not known; seen once they are unloaded", data=data)
-        parts = (
-            f" ({available / GIB:.1f} now, {server / GIB:.1f} of the server, {models / GIB:.1f} of Ollama)"
-            if freed
-            else ""
-        )
+        parts = f" ({gib(available)} now, {gib(server)} of the server, {gib(models)} of Ollama)" if freed else ""
         return memory_fit.refusal(context, need, will + parts, data)
 
 

@@ -10,10 +10,10 @@ from sparkwright.host.memory import footprint, memory_fit
 from sparkwright.host.module import Context, Module
 from sparkwright.host.ollama import ollama_models
 from sparkwright.protocol.result import Result, arg
+from sparkwright.units import gib
 
 POLL_S = 0.1
 LOOK_AGAIN_S = 1.0
-GIB = 2**30
 
 
 class Memory(Module["Memory.Args"]):
@@ -49,10 +49,10 @@ class Memory(Module["Memory.Args"]):
             if available >= need.bytes:
                 if not context.check:
                     footprint.before_start(context, available)
-                msg = f"{available / GIB:.1f} GiB available, the engine takes {need.engine_bytes / GIB:.1f}"
+                msg = f"{gib(available)} GiB available, the engine takes {gib(need.engine_bytes)}"
                 return Result(msg=msg, data=data)
             if context.check or waited_s > args.timeout_s:
-                return memory_fit.refusal(context, need, f"{available / GIB:.1f} GiB are available", data)
+                return memory_fit.refusal(context, need, f"{gib(available)} GiB are available", data)
             if args.ollama != "leave" and now_s - looked_s > LOOK_AGAIN_S:
                 looked_s = now_s
                 self._unload_again(args.timeout_s - waited_s, context)

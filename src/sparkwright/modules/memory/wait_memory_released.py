@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from sparkwright.host.memory import footprint, holders
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
+from sparkwright.units import GIB, gib
 
 POLL_S = 0.1
-GIB = 2**30
 #: what other programs of the host may take meanwhile: of a small server it is more than the tolerance
 OTHERS_BYTES = GIB // 2
 
@@ -43,14 +43,14 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
             available = context.machine.meminfo()["MemAvailable"]
             waited_s = round(time.monotonic() - started_s, 2)
             if available >= wanted:
-                return Result(msg=f"{held / GIB:.1f} GiB", data=_data(True, waited_s=waited_s))
+                return Result(msg=f"{gib(held)} GiB", data=_data(True, waited_s=waited_s))
             if waited_s > args.timeout_s:
                 break
             context.progress(max(0, available - stopped["available_bytes"]), held, unit="bytes", text="coming back")
             time.sleep(POLL_S)
         missing = stopped["available_bytes"] + held - available
         rows = holders.look(context)
-        msg = f"of {held / GIB:.1f} GiB that it held {missing / GIB:.1f} did not come back within {args.timeout_s:g} s"
+        msg = f"of {gib(held)} GiB that it held {gib(missing)} did not come back within {args.timeout_s:g} s"
         context.note(msg)
         for line in holders.table(rows):
             context.note(line)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub, kept_files
 from sparkwright.host.models.hub import Source
@@ -98,7 +99,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         size = sizes(args.files)
-        whole = f"{len(args.files)} files, {size / 1e9:.2f} GB, all hashes right"
+        whole = f"{len(args.files)} files, {units.size(size)}, all hashes right"
         return {
             "dir": str(found.manifest.folder),
             "commit": args.commit,
@@ -130,8 +131,8 @@ class HfModel(StateModule["HfModel.Args", Found]):
             found.manifest.save()
         grown = max(0, context.machine.meminfo().get("Cached", 0) - cached_before)
         if grown > CACHE_WORTH_SAYING_BYTES:
-            context.note(f"the page cache grew by {grown / 1e9:.1f} GB; it counts as used memory until it is let go.")
-        msg = f"{len(files)} files fetched, {size / 1e9:.2f} GB; all hashes right"
+            context.note(f"the page cache grew by {units.size(grown)}; it counts as used memory until it is let go.")
+        msg = f"{len(files)} files fetched, {units.size(size)}; all hashes right"
         if args.from_ and files:
             msg += f"; from {args.from_}"
         if found.dropped:
@@ -177,7 +178,7 @@ def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
     if not args.neighbour:
         fix = "Use `invoke models.copy`, or a playbook of this command."
         raise Failed(f"nobody on {args.from_} hands out {args.id}.", fix=fix)
-    from sparkwright.host.models import peer  # and with it an HTTP server: few models come this way
+    from sparkwright.host.models import peer
 
     with peer.reached(args.neighbour, args.from_, context.secrets.get(peer.TOKEN)) as url:
         yield Source(url, args.id, args.commit, context.secrets.get(peer.TOKEN))
@@ -230,5 +231,7 @@ def _make_room(folder: Path, need_bytes: int, context: Context) -> None:
         raise Failed(f"no permission to write in {folder}.", fix=fix)
     free = context.machine.free_bytes(folder)
     if need_bytes * MARGIN > free:
-        said = f"the disk of {folder} is full: {need_bytes * MARGIN / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free."
+        said = (
+            f"the disk of {folder} is full: {units.size(need_bytes * MARGIN)} are needed, {units.size(free)} are free."
+        )
         raise Failed(said, fix="Free some, or give the recipe another `model.dir`.")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
+from sparkwright.units import gib
 
 DROP = "/proc/sys/vm/drop_caches"
-GIB = 2**30
 
 
 class PageCache(Module["PageCache.Args"]):
@@ -39,7 +39,7 @@ class PageCache(Module["PageCache.Args"]):
         else:
             how, files = "advised", advise_away(context.machine.expand(args.model_dir)) if args.model_dir else 0
         freed = max(0, before - context.machine.meminfo().get("Cached", 0))
-        return Result(msg=f"{freed / GIB:.1f} GiB {how} away", data={"how": how, "freed_bytes": freed, "files": files})
+        return Result(msg=f"{gib(freed)} GiB {how} away", data={"how": how, "freed_bytes": freed, "files": files})
 
 
 def _drop() -> bool:

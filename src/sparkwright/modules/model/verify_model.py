@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import units
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
@@ -41,7 +42,7 @@ class VerifyModel(Module["VerifyModel.Args"]):
         size = sum(file["size_bytes"] for file in args.files)
         wrong += lost
         how = "read again" if args.deep else "as they were proved"
-        whole = f"{len(args.files)} files, {size / 1e9:.2f} GB, {how}"
+        whole = f"{len(args.files)} files, {units.size(size)}, {how}"
         msg = f"missing or wrong: {first(wrong, 3)}" if wrong else whole
         data = {"dir": str(manifest.folder), "wrong": wrong, "files": len(args.files), "size_bytes": size}
         return Result(msg=msg, data=data)

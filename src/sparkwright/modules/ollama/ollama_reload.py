@@ -12,8 +12,8 @@ from sparkwright.host.module import Context, StateModule
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama, in_gib
 from sparkwright.host.ollama.ollama_places import SERVICE
 from sparkwright.protocol.result import Change, arg
+from sparkwright.units import GIB, gib
 
-GIB = 2**30
 COMES_S = 20.0
 
 
@@ -50,13 +50,11 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
             free = context.machine.meminfo()["MemAvailable"] - args.reserve_gib * GIB
             if not one["size_bytes"]:
                 context.note(
-                    f"{one['name']} stays out: Ollama did not say how large it is, and {free / GIB:.1f} GiB are free."
+                    f"{one['name']} stays out: Ollama did not say how large it is, and {gib(free)} GiB are free."
                 )
                 left_out.append(one["name"])
             elif one["size_bytes"] > free:
-                context.note(
-                    f"{one['name']} stays out: {one['size_bytes'] / GIB:.1f} GiB, and {free / GIB:.1f} are free."
-                )
+                context.note(f"{one['name']} stays out: {gib(one['size_bytes'])} GiB, and {gib(free)} are free.")
                 left_out.append(one["name"])
             elif _load(one, args.timeout_s, context):
                 loaded.append(one["name"])

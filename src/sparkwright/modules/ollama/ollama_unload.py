@@ -13,8 +13,8 @@ from sparkwright.host.ollama import ollama_models
 from sparkwright.host.ollama.ollama_client import in_gib
 from sparkwright.host.ollama.ollama_models import Held, Seen
 from sparkwright.protocol.result import Change, arg
+from sparkwright.units import gib
 
-GIB = 2**30
 BACK = 0.9
 
 
@@ -88,7 +88,7 @@ def _wait_for_memory(before: int, held: int, timeout_s: float, context: Context)
     deadline_s = time.monotonic() + timeout_s
     while (back := context.machine.meminfo()["MemAvailable"] - before) < BACK * held:
         if time.monotonic() > deadline_s:
-            context.note(f"Ollama held {held / GIB:.1f} GiB; {max(0, back) / GIB:.1f} of it came back so far.")
+            context.note(f"Ollama held {gib(held)} GiB; {gib(max(0, back))} of it came back so far.")
             return
         time.sleep(ollama_models.POLL_S)
 

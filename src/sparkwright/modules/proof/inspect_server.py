@@ -18,6 +18,7 @@ from sparkwright.measure import http_probe
 from sparkwright.modules.server.container import Found, drift
 from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
+from sparkwright.trust.image_name import digest_of, pinned, tagged
 
 EVIDENCE_LINES = 8
 #: what is expected of a server that nobody described
@@ -106,7 +107,7 @@ def _differences(args: InspectServer.Args, server: Running, good: Mapping[str, A
     verified_id = str(good.get("container_id", ""))
     found = Found(spec, server.container, server.made_from, verified_id, good.get("model") or {})
     changes = drift(args.model, found)
-    if "@" not in spec.image and server.image.partition("@")[0] != spec.image:
+    if not digest_of(spec.image) and tagged(server.image) != spec.image:
         changes.insert(0, Change("image", server.image, spec.image, "spark.lock pins no digest of it yet"))
     if server.name != spec.name:
         changes.insert(0, Change("name", server.name, spec.name))
@@ -155,8 +156,7 @@ def _said(value: Any) -> str:
 
 
 def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) -> str:
-    name, _, digest = server.image.partition("@")
-    named = f"{server.name}: {name}{digest and f'@{digest[:19]}'}"
+    named = f"{server.name}: {pinned(tagged(server.image), digest_of(server.image)[:19])}"
     if not changes:
         return f"{named}, as the recipe says"
     return f"{named}; not as recipe {args.recipe} says: {', '.join(one.field for one in changes)}"

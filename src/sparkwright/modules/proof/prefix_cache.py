@@ -44,9 +44,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
         model_dir: str = arg("the model's folder, for its kind; empty: only /metrics is asked", default="")
         flags: dict[str, Any] = arg("the flags of vllm serve, under their own names", default_factory=dict)
         timeout_s: float = arg("how long one request may take, seconds", default=60.0)
-        api_key_secret: str = arg(
-            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
-        )
+        api_key_secret: str = server_key.secret_arg()
 
     def run(self, args: Args, context: Context) -> Result:
         try:

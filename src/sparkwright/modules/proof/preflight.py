@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparkwright import units
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.containers import containers
 from sparkwright.host.images import image_names
@@ -96,10 +97,10 @@ def _disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     free = context.machine.free_bytes(_standing(folder))
     need = int(missing * MARGIN)
     if need > free:
-        evidence = f"the model needs {need / 1e9:.1f} GB more in {folder}, and {free / 1e9:.1f} GB are free."
+        evidence = f"the model needs {units.size(need)} more in {folder}, and {units.size(free)} are free."
         yield Finding("disk", "bad", evidence, "Free some, or give the recipe another `model.dir`.")
     else:
-        yield Finding("disk", "ok", f"{free / 1e9:.1f} GB free, {need / 1e9:.1f} GB to download")
+        yield Finding("disk", "ok", f"{units.size(free)} free, {units.size(need)} to download")
     place = _standing(folder)
     if not os.access(place, os.W_OK):
         yield Finding(
@@ -122,10 +123,10 @@ def _image_disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         return
     need = int(2 * size * MARGIN)
     if need > free:
-        evidence = f"the image needs {need / 1e9:.1f} GB or more in {root}, and {free / 1e9:.1f} GB are free."
+        evidence = f"the image needs {units.size(need)} or more in {root}, and {units.size(free)} are free."
         yield Finding("image disk", "bad", evidence, "`invoke images.prune` shows what nothing needs.")
     else:
-        yield Finding("image disk", "ok", f"{free / 1e9:.1f} GB free, {size / 1e9:.1f} GB to pull")
+        yield Finding("image disk", "ok", f"{units.size(free)} free, {units.size(size)} to pull")
 
 
 def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:

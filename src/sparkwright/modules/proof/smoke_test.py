@@ -67,9 +67,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
         container: str = arg("whose log may tell why it is slow; empty: not read", default="")
         model_dir: str = arg("the model's folder, for the ceiling; empty: none is known", default="")
         new_baseline: bool = arg("measure a new baseline instead of judging by the old one", default=False)
-        api_key_secret: str = arg(
-            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
-        )
+        api_key_secret: str = server_key.secret_arg()
         wait_s: float = arg(
             "how long another measurement on this host may take to end, seconds", default=measuring.WAIT_S
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.vllm import endpoints, key_file
 from sparkwright.host import server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe
@@ -29,9 +29,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     class Args:
         base_url: str = arg("the server, as http://127.0.0.1:8000")
         model: str = arg("the served name; empty: the first that the server names", default="")
-        api_key_secret: str = arg(
-            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
-        )
+        api_key_secret: str = server_key.secret_arg()
         tokens: int = arg("how many to generate", default=8)
         timeout_s: float = arg("how long they may take, seconds", default=30.0)
 
@@ -72,8 +70,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     @staticmethod
     def _no_token(args: Args, answer: http_probe.Answer) -> Result:
         if answer.status == 401:
-            fix = "Set `server_key` in the recipe and deploy: its checks then know the key."
-            return _failed("unauthorized", "the server asks for an API key that is not known here.", fix=fix)
+            return _failed("unauthorized", "the server asks for an API key that is not known here.", fix=key_file.SET)
         after = _settled(args.base_url)
         if answer.error == "timeout":
             said = f"/health answers {after.status or after.error}, but no token came within {args.timeout_s:g} s."

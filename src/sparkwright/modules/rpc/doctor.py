@@ -10,8 +10,7 @@ from sparkwright.doctor.examine import examine, sentence
 from sparkwright.doctor.host import Host, Wanted
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
-
-GIB = 2**30
+from sparkwright.units import GIB
 
 
 class Doctor(Module["Doctor.Args"]):

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.host.images import image_names, image_stream, loads
-from sparkwright.host.images.image_names import Name, digests_of
+from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
+from sparkwright.trust.image_name import Name
 
 NOT_OURS = ("lo", "docker", "br-", "veth", "virbr")
 

@@ -8,12 +8,13 @@ from typing import Any
 from sparkwright.engines.vllm import image as engine_image
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.images import image_names, registry_client
-from sparkwright.host.images.image_names import Name, digests_of
+from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.images.registry_errors import NotThere, RegistryDown
 from sparkwright.host.module import Context, Module
 from sparkwright.modules.image import docker_image
 from sparkwright.protocol.result import Result, arg
+from sparkwright.trust.image_name import Name
 
 
 class LockImage(Module["LockImage.Args"]):
@@ -66,8 +67,8 @@ class LockImage(Module["LockImage.Args"]):
     def _of_host(api: Any, ref: str) -> dict[str, Any] | None:
         """The entry of an image that is on the host, when the engine noted its digest at a pull."""
         image = image_names.find(api, ref)
-        repository = Name.parse(ref).repository
-        own = [one.partition("@")[2] for one in image.get("RepoDigests") or () if one.startswith(f"{repository}@")]
+        known = map(Name.parse, image.get("RepoDigests") or ())
+        own = [name.digest for name in known if name.repository == Name.parse(ref).repository]
         digests = own or digests_of(image)
         if not digests:
             return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sparkwright import units
 from sparkwright.engines.vllm.architecture.architecture import essence
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub, hub_info
@@ -51,7 +52,7 @@ class LockModel(Module["LockModel.Args"]):
             context.note(f"{error.message} Took the whole copy on this host: {copy.folder}, commit {copy.commit}.")
             data = {"commit": copy.commit, "config": _config_here(copy.folder), "files": copy.entries()}
         total = sum(one["size_bytes"] for one in data["files"])
-        msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {total / 1e9:.2f} GB"
+        msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.size(total)}"
         return Result(msg=msg, data=data)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.host.images import image_names
-from sparkwright.host.images.image_names import Name
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
+from sparkwright.trust.image_name import Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
         going = self._going(args, found)
         freed = sum(one.frees_bytes for one in going)
         rows = [one.to_json() for one in found.images]
-        return {"images": rows, "freed_bytes": freed, "msg": f"{len(going)} images, {freed / 1e9:.1f} GB"}
+        return {"images": rows, "freed_bytes": freed, "msg": f"{len(going)} images, {units.size(freed)}"}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         from docker.errors import APIError, NotFound

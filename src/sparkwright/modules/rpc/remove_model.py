@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparkwright import units
 from sparkwright.errors import Exit, Failed
 from sparkwright.host.models import model_folders
 from sparkwright.host.models.manifest import Manifest
@@ -41,7 +42,7 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
     def differences(self, args: Args, found: Manifest) -> list[Change]:
         there = [path for path in model_folders.own_files(found) if path.exists()]
         size = model_folders.on_disk(found)
-        return [Change(str(found.folder), f"{len(there)} files, {size / 1e9:.2f} GB", None)] if there or size else []
+        return [Change(str(found.folder), f"{len(there)} files, {units.size(size)}", None)] if there or size else []
 
     def describe(self, args: Args, found: Manifest) -> dict[str, Any]:
         return {"dir": str(found.folder), "freed_bytes": 0, "left": 0}
@@ -58,7 +59,7 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
         found.forget()
         left = sum(1 for one in found.folder.rglob("*") if one.is_file()) if found.folder.exists() else 0
         others = f"; {left} files of others stay" if left else ""
-        return {"freed_bytes": freed, "left": left, "msg": f"{freed / 1e9:.2f} GB freed{others}"}
+        return {"freed_bytes": freed, "left": left, "msg": f"{units.size(freed)} freed{others}"}
 
 
 def _remove_when_empty(folder: Path) -> None:

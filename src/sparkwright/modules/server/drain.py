@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from sparkwright import units
 from sparkwright.engines.vllm import endpoints
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, Module
@@ -71,14 +72,12 @@ def _ended(running: int | None, waited_s: float) -> str:
 def _cost(running: int | None, context: Context) -> str:
     ready_s = ((context.state.read("verified") or {}).get("measured") or {}).get("ready_s")
     long = (
-        f"about {_minutes(ready_s)} (as its last start)" if ready_s else "how long is not known (no start was measured)"
+        f"about {units.about(ready_s)} (as its last start)"
+        if ready_s
+        else "how long is not known (no start was measured)"
     )
     now = f"{_requests(running)} running now" if running is not None else "how many requests run now is not known"
     return f"this restarts the server: {long}, {now}"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} minutes"
 
 
 def _requests(count: int) -> str:

@@ -14,11 +14,12 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents.compose import Composer, Place, Spelled
 from sparkwright.trust import bounds
 from sparkwright.trust.visible import one_line
+from sparkwright.units import MIB
 
 __all__ = ["Document", "Place", "Spelled", "is_file", "load", "parse", "shown", "text_of"]
 
 #: the largest recipe has 5 kB
-MOST_BYTES = bounds.MIB
+MOST_BYTES = MIB
 SENTENCE_CHARS = 300
 
 

@@ -37,23 +37,16 @@ def files(folder: Path) -> list[Path]:
 
 def _host(path: Path, groups: Mapping[str, Any]) -> Host:
     own = _read(path)
-    named = [name for name in own.get("groups") or [] if name != "all"]
-    mine = [*named, *(name for name, group in groups.items() if path.stem in _members(group) and name not in named)]
-    layers = [own, *(groups.get(name) or {} for name in reversed(mine)), groups.get("all") or {}]
-
-    def first(key: str) -> Any:
-        return next((layer[key] for layer in layers if layer.get(key) is not None), None)
-
+    listed = {name: (group or {}).get("hosts") or () for name, group in groups.items()}
+    mine = patterns.groups_of(path.stem, own.get("groups") or (), listed)
+    layers = [*(groups.get(name) or {} for name in (patterns.EVERYONE, *mine)), own]
+    user, port = (patterns.last(layer.get(key) for layer in layers) for key in ("user", "port"))
     address, connection = own.get("address") or path.stem, own.get("connection") or "ssh"
-    return Host(path.stem, address, connection, user=first("user"), port=first("port"), groups=tuple(mine))
+    return Host(path.stem, address, connection, user=user, port=port, groups=mine)
 
 
 def _plain(host: Host) -> bool:
     return isinstance(host.address, str) and isinstance(host.user, str | None) and isinstance(host.port, int | None)
-
-
-def _members(group: Any) -> Any:
-    return (group or {}).get("hosts") or ()
 
 
 def _read(path: Path) -> Mapping[str, Any]:

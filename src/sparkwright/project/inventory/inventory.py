@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from sparkwright.project.inventory import glance, naming, patterns, rules, secre
 from sparkwright.project.inventory.glance import GROUPS_FILE
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import GroupFile, HostFile, Shared
-from sparkwright.project.inventory.naming import EVERYONE, Groups, Own
+from sparkwright.project.inventory.naming import Groups, Own
+from sparkwright.project.inventory.patterns import EVERYONE
 from sparkwright.secret import Secret
 from sparkwright.trust.visible import one_line
 
@@ -112,12 +113,10 @@ def _read(path: Path) -> Own:
 def _host(project: Path, name: str, read: Own, groups: Groups) -> Host:
     own = read.file
     variables.refuse(own.vars, read.source, (), project)
-    named = [group for group in own.groups if group != EVERYONE]
-    given = [group for group, file in groups.checked.items() if name in file.hosts]
-    mine = list(dict.fromkeys([*named, *given]))
+    mine = patterns.groups_of(name, own.groups, {group: file.hosts for group, file in groups.checked.items()})
     layers = [_Layer(groups.checked[one], groups.source, (one,)) for one in (EVERYONE, *mine) if one in groups.checked]
     layers.append(_Layer(own, read.source))
-    inherited = {key: _last(layers, key) for key in INHERITED}
+    inherited = {key: patterns.last(getattr(layer.file, key) for layer in layers) for key in INHERITED}
     merged: dict[str, dict[str, Any]] = {key: {} for key in MERGED}
     for layer in layers:
         for key in MERGED:
@@ -126,7 +125,7 @@ def _host(project: Path, name: str, read: Own, groups: Groups) -> Host:
         name=name,
         address=own.address or name,
         connection=own.connection,
-        groups=tuple(mine),
+        groups=mine,
         env=merged["env"],
         vars=merged["vars"],
         secret_sources=merged["secrets"],
@@ -148,11 +147,3 @@ def _key_variable(recipe: Path) -> str:
         return str(data["server_key"].get("env") or "")
     except (OSError, ValueError, Refused, AttributeError, KeyError, TypeError):
         return ""
-
-
-def _last(layers: Iterable[_Layer], key: str) -> Any:
-    found = None
-    for layer in layers:
-        value = getattr(layer.file, key)
-        found = found if value is None else value
-    return found

@@ -13,9 +13,9 @@ from sparkwright.project.documents.document import Document
 from sparkwright.project.inventory.glance import GROUPS_FILE
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import GroupFile, HostFile
+from sparkwright.project.inventory.patterns import EVERYONE
 from sparkwright.trust.visible import one_line
 
-EVERYONE = "all"
 #: signs that mean something in a pattern
 SIGNS = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
 SIGNS_SHOWN = "`, : ! & * ? [ ]` mean something in a pattern"

@@ -5,16 +5,36 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.host import Host
 
+EVERYONE = "all"
+
+
+def groups_of(name: str, named: Iterable[str], listed: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+    """The groups of a host in their order: the later outranks the earlier, the host's own file them all, and `all` none.
+
+    named: by its own file. listed: the hosts that each group of groups.yml lists.
+    """
+    mine = [group for group, hosts in listed.items() if name in hosts]
+    return tuple(dict.fromkeys(group for group in (*named, *mine) if group != EVERYONE))
+
+
+def last(values: Iterable[Any]) -> Any:
+    """What counts of a setting's values, those of `all` first, of the host's own file last; None: none says it."""
+    found = None
+    for value in values:
+        found = found if value is None else value
+    return found
+
 
 def members(hosts: Mapping[str, Host], groups: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The hosts' names by group, `all` among them. groups: those that have an entry of their own."""
-    names = dict.fromkeys(["all", *groups, *(group for host in hosts.values() for group in host.groups)])
+    names = dict.fromkeys([EVERYONE, *groups, *(group for host in hosts.values() for group in host.groups)])
     found = {name: tuple(host.name for host in hosts.values() if name in host.groups) for name in names}
-    return {**found, "all": tuple(hosts)}
+    return {**found, EVERYONE: tuple(hosts)}
 
 
 def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -25,7 +45,7 @@ def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]
     parts = [part.strip() for part in re.split(r"[,:]", pattern) if part.strip()]
     chosen: set[str] = set()
     plain = [part for part in parts if part[0] not in "!&"]
-    for part in plain or ["all"]:
+    for part in plain or [EVERYONE]:
         chosen |= _named(part, hosts, groups)
     for part in parts:
         if part[0] == "&":

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.inventory.models import Shared
 from sparkwright.trust.secret_names import PROXIES, holds_a_password, plain_secrets
 
-#: what the engine reads its key from; as a secret it would reach no container, and switch the server's authentication off
-ENGINE_KEY = "VLLM_API_KEY"
 OUT_OF_URL = "Leave user and password out of the URL."
 
 
 def refuse(file: Shared, source: Document, at: Place = ()) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
-    if ENGINE_KEY in file.secrets:
+    if key_file.VARIABLE in file.secrets:
         fix = "Name its source in the recipe: `server_key: {env: SPARK_KEY}`. Its checks then know it by themselves."
-        said = f"`secrets.{ENGINE_KEY}`: the key of a server is the recipe's."
-        raise Refused(said, where=source.where(*at, "secrets", ENGINE_KEY), fix=fix)
+        said = f"`secrets.{key_file.VARIABLE}`: the key of a server is the recipe's."
+        raise Refused(said, where=source.where(*at, "secrets", key_file.VARIABLE), fix=fix)
     found = {"env": file.env, "vars": file.vars}
     for place in plain_secrets(found):
         raise refusal(place, source, at, fix=OUT_OF_URL if place[-1] not in PROXIES and _is_url(found, place) else "")

@@ -17,7 +17,8 @@ from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import Strict, check, rule
 from sparkwright.trust import model_files, names
 from sparkwright.trust.engine_options import engine_options
-from sparkwright.trust.names import PLATFORM, why_not_an_image
+from sparkwright.trust.image_name import why_not_an_image
+from sparkwright.trust.names import PLATFORM
 
 NAME = "spark.lock"
 SCHEMA = 1
@@ -25,6 +26,11 @@ WIDTH = 160
 #: a hundred models have 1 MB
 MOST_BYTES = 16 * 2**20
 DIGEST, SHA256, COMMIT = (f"^{one.pattern}$" for one in (names.DIGEST, model_files.SHA256, names.COMMIT))
+
+
+def model_key(model_id: str, revision: str) -> str:
+    """OWNER/NAME@REVISION, as spark.lock names a model."""
+    return f"{model_id}@{revision}"
 
 
 def _why_not_a_key(key: str) -> str:
@@ -127,7 +133,7 @@ class Lock:
 
     def model(self, model_id: str, revision: str) -> dict[str, Any] | None:
         """What this branch meant, or None. A revision that is a commit already is its own entry's key."""
-        return self.models.get(f"{model_id}@{revision}")
+        return self.models.get(model_key(model_id, revision))
 
     def with_image(self, ref: str, entry: Mapping[str, Any]) -> Lock:
         """The lock with this image pinned. Raises Refused when the entry can't be one."""
@@ -135,7 +141,7 @@ class Lock:
 
     def with_model(self, model_id: str, revision: str, entry: Mapping[str, Any]) -> Lock:
         """The lock with this model pinned. Raises Refused when the entry can't be one."""
-        key = f"{model_id}@{revision}"
+        key = model_key(model_id, revision)
         return replace(self, models={**self.models, key: model_entry(key, entry)})
 
     def save(self, project: Path) -> None:

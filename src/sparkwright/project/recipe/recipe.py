@@ -19,6 +19,7 @@ from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.protocol.container import GIVEN, ContainerSpec, locked_ids
 from sparkwright.secret import Secret
 from sparkwright.trust import container_words
+from sparkwright.trust.image_name import pinned
 from sparkwright.trust.names import why_not_a_file
 from sparkwright.trust.visible import one_line
 
@@ -139,11 +140,10 @@ def container_spec(
     command: the words after the image, without those for the server's key.
     """
     file, box = recipe.file, recipe.file.container
-    digest = f"@{image_entry['digest']}" if image_entry else ""
     volumes = [f"{file.model.dir}:{file.model.mount}", *box.volumes]
     return ContainerSpec(
         name=box.name,
-        image=f"{file.image}{digest}",
+        image=pinned(file.image, image_entry["digest"] if image_entry else ""),
         restart=box.restart,
         gpus=box.gpus,
         ipc=box.ipc,

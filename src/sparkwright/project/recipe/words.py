@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.protocol.container import OWN_LABELS
 from sparkwright.trust import container_words
-from sparkwright.trust.names import why_not_an_image
+from sparkwright.trust.image_name import why_not_an_image
 from sparkwright.trust.visible import one_line
 
 

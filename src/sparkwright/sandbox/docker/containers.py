@@ -348,7 +348,7 @@ class Containers:
         body["HostConfig"] = body.get("HostConfig") or {}
         with self._mutex:
             self._refuse_taken(name)
-            image = self._images.find(body["Image"].partition("@")[0] if "@" not in body["Image"] else body["Image"])
+            image = self._images.find(body["Image"])
             if image is None:
                 raise Refused(404, f"No such image: {body['Image']}")
             missing = [

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from sparkwright.sandbox.memory import GIB, LINGER_S, TOTAL, Pool
+from sparkwright.sandbox.memory import LINGER_S, TOTAL, Pool
 from sparkwright.sandbox.vllm import config_file, rules, startup
 from sparkwright.sandbox.vllm.arguments import Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
@@ -17,6 +17,7 @@ from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
 from sparkwright.sandbox.vllm.steps import Steps
 from sparkwright.sandbox.vllm.tokens import Tokenizer
 from sparkwright.sandbox.web import Handler, Server
+from sparkwright.units import GIB
 
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7

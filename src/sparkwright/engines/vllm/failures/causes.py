@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from sparkwright.engines.vllm.failures.cause import ORDER, Cause, Seen, Verdict
 from sparkwright.engines.vllm.rules.rule import Finding
+from sparkwright.units import GIB, gib
 
 __all__ = ["Cause", "Seen", "Verdict", "causes", "likely", "of_a_start", "ranked"]
 
-GIB = 2**30
 
 JIT = "JIT compilation during inference"
 SLOW_KERNELS = ("Using default MoE config", "does not have native support for FP")
@@ -104,9 +104,7 @@ def ollama_in_memory(seen: Seen) -> Iterator[Cause]:
     if seen.ollama is None:
         yield Cause(name, "unknown", "Ollama does not answer", weight=20)
     elif seen.ollama:
-        models = ", ".join(
-            f"{model} ({f'{size / GIB:.1f} GiB' if size else 'size unknown'})" for model, size in seen.ollama
-        )
+        models = ", ".join(f"{model} ({f'{gib(size)} GiB' if size else 'size unknown'})" for model, size in seen.ollama)
         yield Cause(name, "found", models, f"ollama stop {seen.ollama[0][0]}, or `invoke restart`", weight=60)
     else:
         yield Cause(name, "excluded", "Ollama holds none")
@@ -119,7 +117,7 @@ def little_memory(seen: Seen) -> Iterator[Cause]:
         return
     swapped = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
     available = memory["MemAvailable"]
-    said = f"{available / GIB:.1f} GiB available, {swapped / GIB:.1f} GiB swapped out"
+    said = f"{gib(available)} GiB available, {gib(swapped)} GiB swapped out"
     tight = available < LITTLE_BYTES or swapped > GIB
     fix = "lower gpu-memory-utilization, or stop what else runs (`invoke plan` names who holds memory)"
     yield Cause(
@@ -138,7 +136,7 @@ def page_cache(seen: Seen) -> Iterator[Cause]:
     yield Cause(
         "page cache stands in the GPU's way",
         "possible" if share > MUCH_CACHE else "excluded",
-        f"{cache / GIB:.1f} GiB of page cache",
+        f"{gib(cache)} GiB of page cache",
         fix if share > MUCH_CACHE else "",
         weight=5,
     )

@@ -19,7 +19,7 @@ LOG_HIDES_KEY_SINCE = "0.32.0"
     "api-key-in-arguments",
     sources=(
         "docker inspect and `ps` show a container's arguments to everyone with the socket",
-        "a secret VLLM_API_KEY of sparkwright reaches no container: without the flag the server would ask for no key",
+        f"a secret {key_file.VARIABLE} of sparkwright reaches no container: without the flag the server would ask for no key",
     ),
     example=Example({"api-key": "sk-1"}),
 )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Way, rule
+from sparkwright.trust.image_name import tagged
 
 OFFICIAL = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:(?P<tag>[\w.-]+)")
 RELEASE_TAG = re.compile(r"^v(?P<major>\d+)\.(?P<minor>\d+)\.\d+(?P<rest>.*)$")
@@ -87,7 +88,7 @@ def moving_tag(case: Case) -> Iterator[Finding]:
 
 
 def _ref(case: Case) -> str:
-    return case.asked.image.partition("@")[0]
+    return tagged(case.asked.image)
 
 
 def _tag(case: Case) -> str:

@@ -1,0 +1,26 @@
+"""What all pages share: page.html.j2 is their frame, style.css how they look. One file each, no script, nothing fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from sparkwright import program
+
+FOLDER = Path(__file__).parent
+STYLE_SHEET = FOLDER / "style.css"
+
+
+def render(template: str, filters: dict[str, Any] | None = None, **names: Any) -> str:
+    """The HTML of a template of this folder. filters: its own."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(filters or {})
+    return environment.get_template(template).render(program=program.name(), **names)

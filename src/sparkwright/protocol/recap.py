@@ -1,0 +1,44 @@
+"""A recap: how it ended on one host, in one event. The last event of a run, and the whole answer of a host that refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkwright.errors import Exit, Failed, SparkwrightError, Unreachable
+from sparkwright.protocol.events import Event, event
+
+#: what a recap counts, in the order it is shown; RARE only where there are any
+COUNTS = ("ok", "changed", "failed", "skipped", "unreachable")
+RARE = ("rescued", "ignored")
+
+
+def of_error(host: str, error: SparkwrightError, seconds: float = 0.0, *, msg: str = "") -> Event:
+    """Of a host that could not be asked, or refused. msg: instead of the error's own sentence."""
+    ended = "unreachable" if isinstance(error, Unreachable) or error.exit is Exit.UNREACHABLE else "failed"
+    counts = {name: int(name == ended) for name in COUNTS}
+    return event("recap", host=host, **counts, exit=int(error.exit), seconds=round(seconds, 3), msg=msg or str(error))
+
+
+def added(before: Event | None, now: Event) -> Event:
+    """Over several plays of one host."""
+    if before is None:
+        return now
+    return {**now, **{key: before.get(key, 0) + now.get(key, 0) for key in (*COUNTS, *RARE, "seconds")}}
+
+
+def shown(recap: Mapping[str, Any]) -> str:
+    """ "ok=3 changed=1 failed=0 skipped=0 unreachable=0"."""
+    return " ".join(f"{name}={recap[name]}" for name in (*COUNTS, *(one for one in RARE if recap.get(one))))
+
+
+def of(events: Iterable[Event]) -> Event | None:
+    """The recap among a host's events; None when it has not said how it ended."""
+    return next((one for one in events if one["event"] == "recap"), None)
+
+
+def error(recap: Event | None, otherwise: str = "the host gave no answer.") -> SparkwrightError:
+    """What a recap says, to raise: with the host's words and exit code. otherwise: the words when there is none."""
+    found = Failed(recap["msg"] if recap else otherwise)
+    found.exit = Exit(recap["exit"]) if recap else Exit.FAILED
+    return found

@@ -1,0 +1,105 @@
+"""The name of an image, REPOSITORY[:TAG][@DIGEST]: its parts, taken apart and put together here and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sparkwright.errors import Refused
+from sparkwright.trust.names import DIGEST
+from sparkwright.trust.visible import one_line
+
+AT = "@"
+DOCKER_HUB = "docker.io"
+
+#: an image's repository and tag, as distribution/reference has them: HOST[:PORT]/path/of/it, tag
+_LABEL = r"[A-Za-z0-9](?:-*+[A-Za-z0-9])*+"
+_HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?"
+_PART = r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+"
+REPOSITORY = re.compile(rf"(?<![A-Za-z0-9.-])(?:{_HOST}/)?{_PART}(?:/{_PART})*")
+TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+REPOSITORY_BYTES = 255
+
+
+def pinned(ref: str, digest: str) -> str:
+    """A reference with this digest; as it is without one."""
+    return f"{ref}{AT}{digest}" if digest else ref
+
+
+def tagged(ref: str) -> str:
+    """A reference without its digest."""
+    return ref.partition(AT)[0]
+
+
+def digest_of(ref: str) -> str:
+    """The digest of a reference; empty for one that is not pinned."""
+    return ref.partition(AT)[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """An image reference in its parts. repository: as the user wrote it, with its registry. tag, digest: empty if absent."""
+
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+    @classmethod
+    def parse(cls, ref: str) -> Name:
+        """Of repository[:tag][@digest]."""
+        name = tagged(ref)
+        head, _, tail = name.rpartition(":")
+        return cls(head, tail, digest_of(ref)) if head and "/" not in tail else cls(name, "", digest_of(ref))
+
+    @classmethod
+    def given(cls, ref: str) -> Name:
+        """Of what a person, a recipe or a lock names. Raises Refused when it is no image reference."""
+        reason = why_not_an_image(ref)
+        if reason:
+            raise Refused(f"the image '{one_line(ref, at_most=80)}' {reason}.")
+        return cls.parse(ref)
+
+    @property
+    def registry(self) -> str:
+        """The registry's host and port; docker.io where none is written."""
+        first, slash, _ = self.repository.partition("/")
+        return first if slash and ("." in first or ":" in first or first == "localhost") else DOCKER_HUB
+
+    @property
+    def path(self) -> str:
+        """The repository inside its registry."""
+        bare = self.repository.removeprefix(f"{self.registry}/")
+        return f"library/{bare}" if self.registry == DOCKER_HUB and "/" not in bare else bare
+
+    @property
+    def asked(self) -> str:
+        """What a registry or an engine is asked for: by digest where there is one; a tag beside it is only for people."""
+        return pinned(self.repository, self.digest) if self.digest else self.by_tag
+
+    @property
+    def by_tag(self) -> str:
+        """REPOSITORY:TAG, as spark.lock has it."""
+        return f"{self.repository}:{self.tag or 'latest'}"
+
+    @property
+    def proved(self) -> str:
+        """The tag that an image gets once it was proved to be this digest; it proves nothing itself."""
+        return f"{self.repository}:{self.digest.replace(':', '-')}"
+
+    def at(self, mirror: str) -> Name:
+        """The same image at a mirror, as HOST[:PORT][/PREFIX]."""
+        return Name(f"{mirror.rstrip('/')}/{self.path}", self.tag, self.digest)
+
+
+def why_not_an_image(ref: str) -> str:
+    """Why this is not REPOSITORY[:TAG][@DIGEST]; empty when it is. What passes is safe in a URL's path and as one word."""
+    name, at, digest = ref.partition(AT)
+    head, colon, tail = name.rpartition(":")
+    repository, tag = (head, tail) if colon and "/" not in tail else (name, None)
+    if len(repository) > REPOSITORY_BYTES:
+        return "is too long"
+    if not REPOSITORY.fullmatch(repository):
+        return "is not REPOSITORY:TAG; a repository has small letters, digits and . _ - /"
+    if tag is not None and not TAG.fullmatch(tag):
+        return "has a tag that is not valid: letters, digits and _ . -, at most 128"
+    return "has a digest that is not sha256: and 64 hex digits" if at and not DIGEST.fullmatch(digest) else ""

@@ -1,0 +1,65 @@
+"""Amounts as a person reads and writes them. Memory counts in GiB; what is stored or sent in GB, as registries and disks do."""
+
+from __future__ import annotations
+
+import re
+
+from sparkwright.errors import Refused
+
+MIB, GIB = 2**20, 2**30
+GB = 10**9
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+WRITTEN = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+
+
+def gib(size_bytes: float) -> str:
+    """12.3: the figure alone, for sentences that compare several."""
+    return f"{size_bytes / GIB:.1f}"
+
+
+def size(size_bytes: float) -> str:
+    """12.3 GB."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size_bytes) >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def speed(bytes_per_s: float) -> str:
+    """412 MB/s."""
+    return f"{bytes_per_s / 1e6:.0f} MB/s" if bytes_per_s >= 1e6 else f"{bytes_per_s / 1e3:.0f} kB/s"
+
+
+def duration(seconds: float) -> str:
+    """0.4s, 12s, 3m05s, 1h02m."""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    if seconds < 60:
+        return f"{seconds:.0f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+def about(seconds: float) -> str:
+    """How long roughly, in one unit: 20 s, 5 min, 3 h, 2 days."""
+    for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * factor:
+            return f"{seconds / factor:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def age(seconds: float) -> str:
+    """As `about`, for a column: 12s, 5m, 3h, 2d."""
+    unit = next((one for one in ("d", "h", "m") if seconds >= UNITS_S[one]), "s")
+    return f"{seconds / UNITS_S[unit]:.0f}{unit}"
+
+
+def seconds(text: str, option: str, *, least_s: float = 0.0) -> float:
+    """What an option says as 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused, naming the option."""
+    found = WRITTEN.fullmatch(text.strip())
+    if not found:
+        raise Refused(f"{option}: invalid duration {text!r}.", fix="Write it as 90s, 5m, 1h, 7d or 2w.")
+    given_s = float(found[1]) * UNITS_S[found[2] or "s"]
+    if not least_s <= given_s < float("inf"):
+        raise Refused(f"{option} {text} is too short.", fix=f"At least {least_s:g}s.")
+    return given_s
