@@ -13,7 +13,7 @@ from sparkwright.app.presenters import Shown
 from sparkwright.app.rollout import Asked, Trip
 from sparkwright.console.out import say
 from sparkwright.errors import Exit, Failed, Inconclusive, Refused
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.fleet import Fleet, Member, run_request
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook
 from sparkwright.project.folder import Project
@@ -95,7 +95,7 @@ def tasks(
 
     def ask(member: Member) -> None:
         plan = Plan(new_run_id(), member.host.name, play, steps(member.host), exclusive=exclusive, who=who)
-        fleet.request(member, {"verb": "run", "plan": plan.to_json()})
+        fleet.request(member, run_request(member, plan))
 
     try:
         fleet.each(fleet.members, ask)

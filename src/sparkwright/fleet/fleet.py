@@ -54,6 +54,7 @@ class PlaySource(Protocol):
 class Member:
     """A host taking part: its link, kept for the command, and what its plays registered and ended with.
 
+    restart: the restart plan that goes down beside the next plan (see app/plans/restart_plan.py); empty: none could be made.
     engine_version, engine_options: what a task of its plays learnt from the image; empty when none did. proved: it was seen to
     serve. need: what will be asked of it. told: the notes about it that were said.
     """
@@ -64,6 +65,7 @@ class Member:
     registered: dict[str, Any] = field(default_factory=dict)
     recap: Event | None = None
     run_id: str = ""
+    restart: dict[str, Any] | None = None
     engine_version: str = ""
     engine_options: dict[str, Any] | None = None
     proved: bool = False
@@ -235,7 +237,7 @@ class Fleet:
         return one if one["event"] in PASSED_ON else typed_in(one)
 
     def _run(self, member: Member, plan: Plan) -> None:
-        self.request(member, {"verb": "run", "plan": plan.to_json()})
+        self.request(member, run_request(member, plan))
 
     def _looked(
         self, waiting: dict[str, Member], look_for: Callable[[Member], Plan], roll: Roll, *, rolls: bool
@@ -332,6 +334,12 @@ class Fleet:
                 self._broken.add(id(subscriber))
                 said = f"{type(subscriber).__name__}: {broke(error)} The run itself goes on."
                 print(visible(said), file=sys.stderr)
+
+
+def run_request(member: Member, plan: Plan) -> dict[str, Any]:
+    """The request that runs a plan on a member, with the restart plan that goes with it."""
+    beside = {} if member.restart is None or plan.check else {"restart": member.restart}
+    return {"verb": "run", "plan": plan.to_json(), **beside}
 
 
 def _options(data: Any) -> dict[str, Any] | None:

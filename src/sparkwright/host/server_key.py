@@ -56,6 +56,13 @@ def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:
     return endpoints.api_key(list(config.get("Cmd") or ()), list(config.get("Env") or ()))
 
 
+def of_good(state: StateFolder) -> str:
+    """The key of the server that was verified last; empty when it asks for none, or the key is no longer kept."""
+    spec = good_states.last(state).get("spec") or {}
+    fingerprint = str(spec.get("server_key", "")).removeprefix(KEPT)
+    return server_keys.read(server_keys.path_of(state, spec["name"], fingerprint)) if fingerprint else ""
+
+
 def for_probe(context: Context, base_url: str, secret: str) -> str:
     """The key for the server that answers at a URL of this host: a secret of this name, else its container's own.
 

@@ -1,6 +1,7 @@
 """Where a request from the laptop arrives: one JSON line on standard input, events on standard output.
 
-{"verb": "run", "plan": {...}, "env": {...}, "secrets": {...}}     start a run, detached, and follow it
+{"verb": "run", "plan": {...}, "env": {...}, "secrets": {...}}     start a run, detached, and follow it; with "restart": {...},
+                                                                   keep that when it has ended well (see restart_plan.py)
 {"verb": "attach", "run": "" | id}                                 follow a run again, from its first event
 {"verb": "stop", "run": "" | id}                                   ask the current run to stop at a safe point
 {"verb": "runs"}                                                   one `run` event for each kept run, newest first
@@ -21,7 +22,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import SCHEMA, Event, event, lines
 from sparkwright.protocol.plan import Plan
-from sparkwright.runner import records
+from sparkwright.runner import records, restart_plan
 from sparkwright.runner import request as requests
 from sparkwright.secret import Secret
 from sparkwright.trust import private, system_errors
@@ -107,7 +108,7 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
         os.close(heard)
         _detach(book)
         try:
-            play(plan, machine, state, secrets, book)
+            play(plan, machine, state, secrets, book, request.get("restart"))
         finally:
             os._exit(0)
     os.close(book.bell)
@@ -137,8 +138,18 @@ class _Log(io.TextIOBase):
         return len(text)
 
 
-def play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Secret], book: Journal) -> None:
-    """Run a plan in this process, its events into its journal, the recap last. Never raises."""
+def play(
+    plan: Plan,
+    machine: Machine,
+    state: StateFolder,
+    secrets: Mapping[str, Secret],
+    book: Journal,
+    restart: dict[str, Any] | None = None,
+) -> None:
+    """Run a plan in this process, its events into its journal, the recap last. Never raises.
+
+    restart: the restart plan that came with it; empty: none could be made.
+    """
     from sparkwright.runner.play import PlayRun
 
     def note(text: str) -> None:
@@ -173,6 +184,8 @@ def play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Se
                 note(f"in progress there: {before}" if alive else cut_off.story(state, before))
             with _undisturbing(plan, state, note):
                 recap = _beside(run.run(), plan, state)
+        if restart is not None and not plan.check and not recap["failed"]:
+            restart_plan.keep(restart, state, book.hidden, note)
     except SparkwrightError as error:
         recap = _recap(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
@@ -241,9 +254,9 @@ def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 
 
 def _health(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.health import on_demand
+    from sparkwright.runner import health_on_demand
 
-    return on_demand.check(request, machine, state)
+    return health_on_demand.check(request, machine, state)
 
 
 def _diagnose(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
