@@ -32,8 +32,7 @@ def keep(state: StateFolder, given: Mapping[str, Any], hidden: Redactor) -> None
     good = good_states.last(state)
     if not good or state.read(_name(good)) == given:
         return
-    plan = _plan(given)
-    if good_states.name_of(restarted_by(plan)) != good_states.name_of(good):
+    if not _restarts(_plan(given), good):
         return
     if hidden.hides(json.dumps(given, ensure_ascii=False).encode(errors="replace")):
         raise Refused("the restart plan holds a secret, so it is not kept.", fix="Look at playbooks/restart.yml.")
@@ -49,7 +48,8 @@ def usable(state: StateFolder, runtime: str) -> Plan:
 
     Raises Refused when there is none, or another version of sparkwright made it.
     """
-    kept = state.read(_name(good_states.last(state)))
+    good = good_states.last(state)
+    kept = state.read(_name(good))
     if kept is None:
         raise Refused("no restart plan is kept for what was verified.", fix=BRINGS)
     if kept["runtime"] != runtime:
@@ -57,7 +57,10 @@ def usable(state: StateFolder, runtime: str) -> Plan:
             "the restart plan was made by another version of sparkwright.",
             fix="`invoke health.install --heal restart` brings the plan and the health check up to date.",
         )
-    return _plan(kept)
+    plan = _plan(kept)
+    if not _restarts(plan, good):
+        raise Refused("the restart plan is of another server.", fix=BRINGS)
+    return plan
 
 
 def restarted_by(plan: Plan) -> dict[str, Any]:
@@ -65,6 +68,10 @@ def restarted_by(plan: Plan) -> dict[str, Any]:
     granted = [task for task in tasks_of(plan.steps) if task.module == "grant_restart"]
     state = {name: granted[-1].args.get(name) for name in ("spec", "model")} if granted else {}
     return state if all(isinstance(one, dict) for one in state.values()) else {}
+
+
+def _restarts(plan: Plan, good: Mapping[str, Any]) -> bool:
+    return good_states.name_of(restarted_by(plan)) == good_states.name_of(good)
 
 
 def _plan(kept: Mapping[str, Any]) -> Plan:
