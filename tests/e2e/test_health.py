@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.check import Check
 from sparkwright.health.judge import Limits
 from sparkwright.health.record import Record, history, latest
 from sparkwright.health.remembered import Remembered
@@ -30,6 +29,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.runs import lock
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
+from sparkwright.runner.health_check import composed
 from sparkwright.sandbox import control
 from sparkwright.units import GIB
 from tests.e2e.conftest import Desk, fresh_desk
@@ -54,7 +54,7 @@ class Ward:
     def check(self, settings: Settings = QUICK, later_s: float = 0.0, **given: Any) -> Record:
         self.ahead_s += later_s
         context = given.pop("context", None) or self.context()
-        return Check(context, settings, now=lambda: time.time() + self.ahead_s, **given).run()
+        return composed(context, settings, now=lambda: time.time() + self.ahead_s, **given).run()
 
     def docker(self) -> Any:
         return self.context().docker().api
@@ -141,6 +141,7 @@ def _running(text: str) -> float:
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[Ward]:
     with fresh_desk() as desk:
+        desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    drain_s: 1")
         desk.deployed()
         machine = Machine.here(control.up(desk.sandbox))
         state = StateFolder.of(machine.home)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.health.check import Check
 from sparkwright.health.judge import Limits
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
+from sparkwright.runner.health_check import composed
 from sparkwright.sandbox import control
 from tests.e2e.conftest import Desk, Said, fresh_desk
 from tests.watching import Watch, files_with
@@ -179,7 +179,7 @@ def test_a_host_heals_its_server_with_the_key_it_keeps(desk: Desk, monkeypatch: 
 
     def check(later_s: float) -> Record:
         context = RunContext(machine, state, "run-1", lambda event: None)
-        return Check(context, settings, now=lambda: time.time() + later_s, scheduled=True).run()
+        return composed(context, settings, now=lambda: time.time() + later_s, scheduled=True).run()
 
     assert (check(0).state, check(300).server.token) == ("ok", "made")
     control.fault(desk.sandbox, "wedge")

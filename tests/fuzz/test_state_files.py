@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 
+from sparkwright import host_side
 from sparkwright.health import heal, probe, record, settings
 from sparkwright.health.record import Evidence, Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.host.containers import crash_loop
 from sparkwright.host.memory import footprint
 from sparkwright.host.models.manifest import Manifest
-from sparkwright.host.records import good_states
+from sparkwright.host.records import good_states, restart_plans
 from sparkwright.host.records.baselines import Baselines
 from sparkwright.host.runs import cut_off, journal, lock
 from sparkwright.host.state import StateFolder
 from sparkwright.modules.server import drain
 from sparkwright.modules.server.last_good import LastGood
 from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol.plan import Plan, Task
 from sparkwright.runner import main, status
 from tests.fuzz.harness import feed, texts, values
 from tests.modules.context import RecordingContext
@@ -62,6 +64,11 @@ BASELINE = {
     "key": {"model": "m"},
     "about": {},
 }
+GRANT = Task("t1", "Grant", "grant_restart", {"spec": GOOD["spec"], "model": GOOD["model"]})
+RESTART_PLAN = {
+    "runtime": host_side.content_hash(),
+    "plan": Plan("restart", "spark1", "Restart", (GRANT,)).to_json(),
+}
 EVENTS = [
     {"event": "run_started", "time": 1.0, "run": "run-1"},
     {"event": "task_started", "time": 1.0, "task": "1", "name": "Gather facts"},
@@ -88,8 +95,14 @@ def of_good(context: RecordingContext) -> None:
     if good:
         if good["spec"].get("image"):
             ContainerSpec.from_json(good["spec"])
-        heal.plan(good, "run-2", "spark1").to_json()
         good_states.remember(context.state, good)
+
+
+def of_restart_plan(context: RecordingContext) -> None:
+    context.state.write("verified", GOOD)
+    sick = Record(time_s=1.0, state="wedged", seen="wedged", since_s=1.0, cure="restart")
+    decision = heal.decide(sick, Remembered(cures=2), settings.Settings(heal="restart"), context.state, 2e9)
+    assert decision.said or (decision.plan is not None and Plan.from_json(decision.plan.to_json()))
 
 
 class _Unasked(RecordingContext):
@@ -175,6 +188,7 @@ def of_settings(context: RecordingContext) -> None:
 FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
     "verified": ("verified.json", GOOD, of_good),
     "verified before": ("verified_before.json", {"states": [GOOD]}, of_good),
+    "restart plan": (f"{restart_plans.FOLDER}/{good_states.name_of(GOOD)}.json", RESTART_PLAN, of_restart_plan),
     "previous": ("previous.json", {"id": "abc", "name": "q", "policy": "no", "running": True, "run": "run-1"}, of_lock),
     "restarts": ("restarts.json", {"id": "abc", "seen": [[1.0, 2]]}, of_good),
     "stopping": ("stopping.json", {"id": "abc", "available_bytes": 1, "since": 1.0, "held_bytes": None}, of_good),

@@ -1,27 +1,60 @@
-"""When a restart is allowed, and what it is made of."""
+"""When a restart is allowed, and by which plan."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparkwright import host_side
 from sparkwright.health import heal
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
-from sparkwright.modules import registry
-from sparkwright.protocol import arguments
-from sparkwright.protocol.plan import Plan, tasks_of
+from sparkwright.host.records import good_states, restart_plans, server_keys
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.plan import Plan, Task
+from sparkwright.trust.redact import Redactor
 
 NOW_S = 100_000.0
 ON = Settings(heal="restart")
+SPEC: dict[str, Any] = {"name": "qwen35", "image": "vllm@sha256:1", "ports": ["8000:8000"], "restart": "unless-stopped"}
+MODEL: dict[str, Any] = {"id": "a/b", "commit": "1" * 40, "dir": "~/models/b", "files": []}
+KEY = "spk-0123456789abcdef"
 
 
 def record(**given: Any) -> Record:
     return Record(
         **{"time_s": NOW_S, "state": "wedged", "seen": "wedged", "since_s": NOW_S, "cure": "restart", **given}
     )
+
+
+def plan(spec: dict[str, Any] = SPEC, model: dict[str, Any] = MODEL, **args: Any) -> dict[str, Any]:
+    """A restart plan as it comes down."""
+    grant = Task("t1", "Grant", "grant_restart", {"spec": spec, "model": model, **args})
+    made = Plan("restart", "spark1", "Restart", (grant,)).to_json()
+    return {"runtime": host_side.content_hash(), "plan": made}
+
+
+def verified(state: StateFolder, **spec: Any) -> None:
+    good_states.remember(state, {"spec": {**SPEC, **spec}, "model": MODEL, "serve": {}})
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateFolder:
+    found = StateFolder.of(tmp_path)
+    verified(found)
+    return found
+
+
+def keep(state: StateFolder, given: dict[str, Any], *secrets: str) -> None:
+    restart_plans.keep(state, given, Redactor(secrets))
+
+
+def decided(state: StateFolder) -> heal.Decision:
+    return heal.decide(record(), Remembered(cures=2), ON, state, NOW_S)
 
 
 @pytest.mark.parametrize(
@@ -40,26 +73,84 @@ def record(**given: Any) -> Record:
         (record(), Remembered(cures=2, heals=[NOW_S - 9000], failed=2), ON, "did not help"),
     ],
 )
-def test_a_restart_has_to_be_allowed(found: Record, past: Remembered, settings: Settings, why_not: str) -> None:
-    said = heal.decide(found, past, settings, NOW_S).why_not
+def test_a_restart_has_to_be_allowed(
+    found: Record, past: Remembered, settings: Settings, why_not: str, state: StateFolder
+) -> None:
+    said = heal.forbidden(found, past, settings, NOW_S)
     assert why_not in said and bool(why_not) == bool(said)
+    keep(state, plan())
+    assert (heal.decide(found, past, settings, state, NOW_S).plan is None) == bool(why_not)
 
 
-def test_a_drain_of_power_is_asked_for_where_nothing_else_helps() -> None:
-    assert "AC power" in heal.decide(record(cure="power"), Remembered(cures=5), ON, NOW_S).said
+def test_a_drain_of_power_is_asked_for_where_nothing_else_helps(state: StateFolder) -> None:
+    assert "AC power" in heal.decide(record(cure="power"), Remembered(cures=5), ON, state, NOW_S).said
 
 
-def test_the_restart_is_a_plan_that_the_runner_can_run() -> None:
-    good = {
-        "spec": {"name": "qwen35", "image": "vllm@sha256:1", "ports": ["8000:8000"], "restart": "unless-stopped"},
-        "serve": {"served_name": "qwen", "utilization": 0.85, "ready_s": 900, "stop_timeout_s": 60},
-        "model": {"id": "a/b", "commit": "1" * 40, "dir": "~/models/b"},
-    }
-    made = Plan.from_json(heal.plan(good, "run-1", "spark1").to_json())
-    for task in tasks_of(made.steps):
-        assert arguments.build(registry.load(task.module).Args, task.args, module=task.module) is not None
-    assert made.exclusive
-    assert (
-        next(one.args["base_url"] for one in tasks_of(made.steps) if one.module == "verify_health")
-        == "http://127.0.0.1:8000"
-    )
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (plan(), ""),
+        (plan({**SPEC, "image_ids": ["sha256:2"]}), ""),
+        (None, "no restart plan is kept"),
+        (plan({**SPEC, "name": "other"}), "no restart plan is kept"),
+        (plan({**SPEC, "image": "vllm@sha256:2"}), "no restart plan is kept"),
+        (plan(model={**MODEL, "commit": "2" * 40}), "no restart plan is kept"),
+        (plan({**SPEC, "server_key": "given:key"}), "no restart plan is kept"),
+        ({**plan(), "runtime": "another"}, "another version of sparkwright"),
+    ],
+)
+def test_a_restart_needs_a_plan_that_fits_what_was_verified_and_this_runtime(
+    given: dict[str, Any] | None, said: str, state: StateFolder
+) -> None:
+    if given is not None:
+        keep(state, given)
+    found = decided(state)
+    assert (found.plan is None) == bool(said)
+    assert said in found.said and ("`invoke health.install" in found.said) == bool(said)
+
+
+@pytest.mark.parametrize("damage", [lambda one: {**one, "schema": 99}, lambda one: {**one, "steps": 1}, lambda one: {}])
+def test_a_plan_of_another_schema_or_a_damaged_one_is_not_run(
+    damage: Callable[[dict[str, Any]], dict[str, Any]], state: StateFolder
+) -> None:
+    keep(state, plan())
+    file = next((state.path / restart_plans.FOLDER).iterdir())
+    assert file.stat().st_mode & 0o777 == 0o600
+    name = f"{restart_plans.FOLDER}/{file.stem}"
+    state.write(name, {**plan(), "plan": damage(plan()["plan"])})
+    assert "the restart plan can't be read" in decided(state).said
+
+
+def test_a_state_that_is_rolled_back_to_has_its_own_plan(state: StateFolder) -> None:
+    keep(state, plan(why="the first"))
+    verified(state, image="vllm@sha256:2")
+    assert decided(state).plan is None
+    keep(state, plan({**SPEC, "image": "vllm@sha256:2"}))
+    assert decided(state).plan is not None
+    verified(state)
+    found = decided(state).plan
+    assert found is not None and found.steps[0].args["why"] == "the first"  # type: ignore[union-attr]
+
+
+def test_plans_of_states_that_nobody_goes_back_to_are_dropped(state: StateFolder) -> None:
+    for n in range(good_states.KEPT + 3):
+        verified(state, image=f"vllm@sha256:{n}")
+        keep(state, plan({**SPEC, "image": f"vllm@sha256:{n}"}))
+    assert len(list((state.path / restart_plans.FOLDER).iterdir())) == good_states.KEPT + 1
+
+
+def test_a_plan_with_a_secret_in_it_is_not_kept(state: StateFolder) -> None:
+    with pytest.raises(heal.Refused, match="holds a secret"):
+        keep(state, plan(why=f"with {KEY}"), KEY)
+    assert not (state.path / restart_plans.FOLDER).exists()
+
+
+def test_the_servers_key_is_the_one_that_is_kept_for_it(state: StateFolder) -> None:
+    path = server_keys.keep(state, "qwen35", KEY, everyone=False)
+    verified(state, server_key="kept:" + server_keys.fingerprint(state, KEY))
+    keep(state, plan({**SPEC, "server_key": "given:server_key of qwen"}))
+    found = decided(state)
+    assert {name: one.reveal() for name, one in found.secrets.items()} == {"server_key of qwen": KEY}
+    path.unlink()
+    gone = decided(state)
+    assert gone.plan is None and "key is no longer kept" in gone.said and "`invoke deploy`" in gone.said

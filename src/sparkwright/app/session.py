@@ -11,7 +11,7 @@ from sparkwright.app.presenters import Shown
 from sparkwright.app.rollout import Asked, Trip
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Inconclusive, Refused
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.fleet import Member, run_request
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook
 from sparkwright.project.folder import Project
@@ -93,7 +93,7 @@ def tasks(
 
     def ask(member: Member) -> None:
         plan = Plan(new_run_id(), member.host.name, play, steps(member.host), exclusive=exclusive, who=who())
-        fleet.request(member, {"verb": "run", "plan": plan.to_json()})
+        fleet.request(member, run_request(member, plan))
 
     try:
         fleet.each(fleet.members, ask)

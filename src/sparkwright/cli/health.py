@@ -80,7 +80,7 @@ def install(
         "textfile": textfile,
         "system": system,
     }
-    return _clock(host, json, lambda name: (_task({**args, "host": name}, become=system),))
+    return _clock(host, json, lambda name: (_task({**args, "host": name}, become=system),), heals=heal == "restart")
 
 
 @task(help=HELP)
@@ -152,12 +152,16 @@ def _give(chosen: Chosen, name: str) -> None:
         member.secrets = {name: given[name]} if name in given else {}
 
 
-def _clock(host: str, json: bool, steps: Callable[[str], tuple[Any, ...]]) -> int:
+def _clock(host: str, json: bool, steps: Callable[[str], tuple[Any, ...]], *, heals: bool = False) -> int:
     from sparkwright.app import session
     from sparkwright.app.connect import choose
 
     chosen = choose(host)
     _give(chosen, "BECOME_PASSWORD")
+    if heals:
+        from sparkwright.app.plans import restart_plan
+
+        restart_plan.give(chosen)
     # without the host's lock: the first check would take the install itself for somebody who works there
     return worst(session.tasks(chosen, "Health", lambda one: steps(one.name), exclusive=False, json=json))
 

@@ -55,6 +55,7 @@ class PlaySource(Protocol):
 class Member:
     """A host taking part: its link, kept for the command, and what its plays registered and ended with.
 
+    restart: the restart plan that goes down beside the next plan (see app/plans/restart_plan.py); empty: none could be made.
     engine_version, engine_options: what a task of its plays learnt from the image; empty when none did. proved: it was seen to
     serve. need: what will be asked of it. told: the notes about it that were said.
     """
@@ -65,6 +66,7 @@ class Member:
     registered: dict[str, Any] = field(default_factory=dict)
     recap: Event | None = None
     run_id: str = ""
+    restart: dict[str, Any] | None = None
     engine_version: str = ""
     engine_options: dict[str, Any] | None = None
     proved: bool = False
@@ -238,7 +240,7 @@ class Fleet:
         return one if one["event"] in PASSED_ON else typed_in(one)
 
     def _run(self, member: Member, plan: Plan) -> None:
-        self.request(member, {"verb": "run", "plan": plan.to_json()})
+        self.request(member, run_request(member, plan))
 
     def _looked(
         self, waiting: dict[str, Member], look_for: Callable[[Member], Plan], roll: Roll, *, rolls: bool
@@ -342,6 +344,12 @@ def hang_up(members: Iterable[Member]) -> None:
     for member in members:
         if member.link is not None:
             member.link.close()
+
+
+def run_request(member: Member, plan: Plan) -> dict[str, Any]:
+    """The request that runs a plan on a member, with the restart plan that goes with it."""
+    beside = {} if member.restart is None or plan.check else {"restart": member.restart}
+    return {"verb": "run", "plan": plan.to_json(), **beside}
 
 
 def _options(data: Any) -> dict[str, Any] | None:

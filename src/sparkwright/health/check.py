@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sparkwright.engines.vllm import endpoints
-from sparkwright.errors import Inconclusive, SparkwrightError
+from sparkwright.errors import SparkwrightError
 from sparkwright.health import heal, notify, store, textfile
 from sparkwright.health.damping import damp
 from sparkwright.health.judge import Judgement, Look, judge
@@ -27,15 +27,21 @@ from sparkwright.trust.redact import Redactor
 DOCKER_S = 20  # an engine that does not answer a check within this time does not answer
 
 
+#: measures the decode rate of the server that was looked at, over so many tokens
+MeasureSpeed = Callable[[Context, Look, int], Speed]
+
+
 @dataclass
 class Check:
     """context: the host. scheduled: by its clock, with no laptop. smoke: measure the decode rate now, due or not.
 
-    now, pause: the clock and how to wait; tests give their own.
+    measure: how it is measured. run_plan: how a restart is run. now, pause: the clock and how to wait; tests give their own.
     """
 
     context: Context
     settings: Settings
+    measure: MeasureSpeed
+    run_plan: heal.RunPlan
     scheduled: bool = False
     smoke: bool = False
     now: Callable[[], float] = time.time
@@ -44,19 +50,17 @@ class Check:
     def run(self) -> Record:
         """Check once, and once more when a restart was tried. One check at a time: a second one waits for the first."""
         with store.one_at_a_time(self.context.state):
-            record, remembered = self._once()
-        if not self.scheduled:
+            record, remembered, decision = self._once()
+        if not self.scheduled or decision.plan is None:
             return record
-        decision = heal.decide(record, remembered, self.settings, self.now())
-        if decision.why_not:
-            return record
-        said = heal.restart(self.context, self.settings, remembered, self.now())
+        said = heal.restart(self.context, decision, remembered, record.why, self.now(), self.run_plan)
         with store.one_at_a_time(self.context.state):
-            record, remembered = self._once(healed=said)
+            record, remembered, _ = self._once(healed=said)
             heal.remember_outcome(record, remembered, self.context.state)
         return record
 
-    def _once(self, healed: str = "") -> tuple[Record, Remembered]:
+    def _once(self, healed: str = "") -> tuple[Record, Remembered, heal.Decision]:
+        """One look: what was seen, what it leaves to the next, and whether the server may be restarted now."""
         started_s, cpu = time.monotonic(), _cpu_s()
         remembered = Remembered.of(self.context.state)
         looker = Looker(self.context, remembered, self.settings.limits, self.now, self.pause)
@@ -70,12 +74,11 @@ class Check:
             judgement = judge(look, self.settings.limits)
         judgement = self._break_loop(look, judgement, remembered)
         record = self._record(look, judgement, remembered, looker)
-        healing = heal.decide(record, remembered, self.settings, look.time_s) if self.settings.heal != "none" else None
-        said = healed or (healing.said if healing else "")
+        decision = heal.decide(record, remembered, self.settings, self.context.state, look.time_s)
         cost = Cost(round(time.monotonic() - started_s, 3), round(_cpu_s() - cpu, 3))
-        record = replace(record, healed=said, cost=cost)
+        record = replace(record, healed=healed or decision.said, cost=cost)
         self._leave(look, record, remembered)
-        return record, remembered
+        return record, remembered, decision
 
     def _record(self, look: Look, judgement: Judgement, remembered: Remembered, looker: Looker) -> Record:
         """The record, after damping. Somebody who works on the host is no look: what was seen before still stands."""
@@ -151,7 +154,7 @@ class Check:
             or self.context.check
         ):
             return last
-        found = _measure(self.context, look, self.settings.smoke_tokens)
+        found = self.measure(self.context, look, self.settings.smoke_tokens)
         if found.tok_per_s is None:
             return replace(last, verdict=last.verdict if last.tok_per_s is not None else found.verdict)
         remembered.speed = dataclasses.asdict(found)
@@ -173,33 +176,6 @@ class Check:
         since = str(good_states.last(self.context.state).get("since", ""))
         remembered.broken = {"id": look.container.id, "why": look.loop, "since": since}
         return replace(judgement, why=f"{judgement.why}: stopped, and its policy set to no")
-
-
-def _measure(context: Context, look: Look, tokens: int) -> Speed:
-    """One `smoke_test` against the baseline of the last good state. A server that has none gets none from here."""
-    from sparkwright.host.records.baselines import Baselines, key_of
-    from sparkwright.modules.proof.smoke_test import SmokeTest
-
-    serve = good_states.last(context.state).get("serve") or {}
-    key = serve.get("baseline_key") or {}
-    if Baselines(context.state).read(key_of(key, context.machine)) is None:
-        return Speed(verdict="there is no baseline for it", measured_s=look.time_s)
-    args = SmokeTest.Args(
-        base_url=look.server.url,
-        model=serve.get("served_name", ""),
-        tok_per_s=serve.get("tok_per_s"),
-        baseline_key=key,
-        tokens=tokens,
-        wait_s=0,
-    )
-    try:
-        data = SmokeTest().run(args, context).data
-    except Inconclusive as error:
-        return Speed(verdict=error.message)
-    if data["verdict"] in ("inconclusive", "invalid", "broken"):
-        return Speed(verdict=data["verdict"])
-    rate, base, first = data["tok_per_s"], data["baseline"], data["ttft_s"]
-    return Speed(rate, base, first, str(data["verdict"]), look.time_s)
 
 
 def _with_own(look: Look, record: Record) -> float | None:

@@ -1,26 +1,31 @@
-"""Healing: whether a restart is allowed, and the restart itself, as a plan made from the last good state.
+"""Healing: whether a restart is allowed, and the restart itself, by the plan that the laptop left for what was verified last.
 
-It is the same safe restart as `invoke restart`: stop, see the memory come back, start, prove a token, give the policy back. It
-holds the host's lock, and its run is kept like every other (`invoke runs`, `invoke history`).
+It is `invoke restart`, with no laptop: it holds the host's lock, and its run is kept like every other (`invoke runs`,
+`invoke history`).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
+from sparkwright import host_side
+from sparkwright.errors import Refused
 from sparkwright.health.damping import WELL
 from sparkwright.health.judge import POWER
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
+from sparkwright.host import server_key
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states
+from sparkwright.host.records import restart_plans
 from sparkwright.host.state import StateFolder
-from sparkwright.protocol.plan import Block, Plan, Step, Task
+from sparkwright.protocol.container import GIVEN
+from sparkwright.protocol.events import Event
+from sparkwright.protocol.plan import Plan
+from sparkwright.secret import Secret
 
 #: looks in a row that must say that a restart helps
 LOOKS = 2
@@ -28,21 +33,34 @@ LOOKS = 2
 GIVES_UP = 2
 WHO = "the health check"
 
+#: runs a plan on this host, with its secrets, and returns its recap
+RunPlan = Callable[[Context, Plan, Mapping[str, Secret]], Event]
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """why_not: empty when it may restart. said: for the record, when there is something to say about it."""
+    """plan: how to restart, None when it may not. secrets: what that needs, by name. said: for the record, why it may not."""
 
-    why_not: str = ""
+    plan: Plan | None = None
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
     said: str = ""
 
 
-def decide(record: Record, remembered: Remembered, settings: Settings, now_s: float) -> Decision:
-    """Whether a restart is allowed now. Pure."""
-    for stops, said in _REASONS:
-        if stops(record, remembered, settings, now_s):
-            return Decision(said, said if record.cure in ("restart", "power") and settings.heal != "none" else "")
-    return Decision()
+def decide(record: Record, remembered: Remembered, settings: Settings, state: StateFolder, now_s: float) -> Decision:
+    """Whether a restart is allowed now, and by which plan."""
+    why_not = forbidden(record, remembered, settings, now_s)
+    if why_not:
+        return Decision(said=why_not if record.cure in ("restart", "power") and settings.heal != "none" else "")
+    try:
+        plan = restart_plans.usable(state, host_side.content_hash())
+        return Decision(plan, _key(state, plan))
+    except Refused as error:
+        return Decision(said=f"not restarted: {error}")
+
+
+def forbidden(record: Record, remembered: Remembered, settings: Settings, now_s: float) -> str:
+    """What forbids a restart; empty when nothing does. Pure."""
+    return next((said for stops, said in _REASONS if stops(record, remembered, settings, now_s)), "")
 
 
 Reason = Callable[[Record, Remembered, Settings, float], bool]
@@ -63,22 +81,30 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
 )
 
 
-def restart(context: Context, settings: Settings, remembered: Remembered, now_s: float) -> str:
-    """Restart the server as the last good state describes it. Returns how it ended, one sentence."""
-    from sparkwright.host.machine import Machine
-    from sparkwright.host.runs import journal
-    from sparkwright.runner.main import play
-
+def restart(
+    context: Context, decision: Decision, remembered: Remembered, why: str, now_s: float, run_plan: RunPlan
+) -> str:
+    """Restart the server as it was decided. why: for the history. Returns how it ended, one sentence."""
+    assert decision.plan is not None
     remembered.heals = [*(one for one in remembered.heals if 0 <= now_s - one < 86400), now_s]
     remembered.save(context.state)
     run_id = time.strftime("%Y%m%dT%H%M%S") + f"-h{os.getpid() % 4096:03x}"
-    made = plan(good_states.last(context.state), run_id, settings.host or "this host")
-    machine: Machine = context.machine
-    secrets = dict(context.secrets)
-    book = journal.Journal.begin(context.state, run_id, made.to_json(), tuple(one.reveal() for one in secrets.values()))
-    play(made, machine, context.state, secrets, book)
-    recap = journal.recap_of(book.folder) or {"exit": 1, "msg": "the run was cut off"}
-    return f"restarted (run {run_id})" if recap["exit"] == 0 else f"the restart failed (run {run_id}): {recap['msg']}"
+    checked = {restart_plans.CHECK: {"why": why}}
+    plan = replace(decision.plan, run_id=run_id, who=WHO, registered=checked)
+    recap = run_plan(context, plan, decision.secrets)
+    how = "the restart failed" if recap["failed"] else "restarted"
+    return f"{how} (run {run_id}){': ' if recap['msg'] else ''}{recap['msg']}"
+
+
+def _key(state: StateFolder, plan: Plan) -> dict[str, Secret]:
+    """The key of the server, by the name that the plan has for it. Raises Refused when it is not kept any more."""
+    wanted = str(restart_plans.restarted_by(plan)["spec"].get("server_key", ""))
+    if not wanted.startswith(GIVEN):
+        return {}
+    key = server_key.of_good(state)
+    if not key:
+        raise Refused("the server's key is no longer kept on this host.", fix="`invoke deploy` gives it one.")
+    return {wanted.removeprefix(GIVEN): Secret(key)}
 
 
 def remember_outcome(record: Record, remembered: Remembered, state: StateFolder) -> None:
@@ -86,95 +112,3 @@ def remember_outcome(record: Record, remembered: Remembered, state: StateFolder)
     remembered.failed = 0 if record.seen in WELL else remembered.failed + 1
     remembered.cures = 0
     remembered.save(state)
-
-
-def plan(good: dict[str, Any], run_id: str, host: str) -> Plan:
-    """The restart of what the last good state describes. Pure."""
-    spec, serve, model = good["spec"], good.get("serve") or {}, good.get("model") or {}
-    name, ready_s = spec["name"], serve.get("ready_s") or 900.0
-    address = _url(spec)
-    fits = {"utilization": serve["utilization"]} if serve.get("utilization") else {}
-    measured = {**(good.get("measured") or {}), "ready_s": "{{ ready.ready_s }}"}
-    steps: tuple[Step, ...] = (
-        _task("Gather facts", "facts"),
-        _task("Refuse what will not fit", "assert_memory_fits", name=name, **fits),
-        Block(
-            id="restart",
-            name="Restart the server",
-            tasks=(
-                _task("Stop the server", "stopped", name=name, stop_timeout_s=serve.get("stop_timeout_s") or 60),
-                _task("See that nothing of it is left", "wait_exited", name=name),
-                _task("Wait until its memory is back", "wait_memory_released"),
-                _task("Let the page cache of the model go", "page_cache", model_dir=model.get("dir") or ""),
-                _task("See that the engine fits", "memory", **fits),
-                _task("Start the server", "container", spec=spec),
-                _wait("Wait until it is ready", name, address, ready_s),
-                _task("Prove that it generates", "verify_health", base_url=address, model=serve.get("served_name", "")),
-                Task(
-                    id="grant",
-                    name="Grant the restart policy",
-                    module="grant_restart",
-                    args={"spec": spec, "model": model, "serve": serve, "measured": measured, "what": "healed"},
-                    open=("measured",),
-                ),
-            ),
-            rescue=(
-                _task("Wait for the Docker Engine", "docker_ready"),
-                Task(
-                    id="incident",
-                    name="Keep what there is to know of the failure",
-                    module="incident",
-                    args={"name": name, "why": "{{ failed_result.msg }}"},
-                    open=("why",),
-                    ignore_errors=True,
-                ),
-                Task(
-                    id="back",
-                    name="See whether it was touched",
-                    module="restore_previous",
-                    args={"name": name},
-                    register="back",
-                ),
-                Task(
-                    id="again",
-                    name="Start it once more",
-                    module="started",
-                    args={"name": name},
-                    when=("back.put_back",),
-                ),
-                _wait("Wait until it is ready again", name, address, ready_s, when=("back.put_back",)),
-                Task(
-                    id="grant_restart_previous",
-                    name="Give it its restart policy back",
-                    module="grant_restart_previous",
-                    args={"name": name, "restart": "{{ back.restart }}", "why": "{{ failed_result.msg }}"},
-                    open=("restart", "why"),
-                    when=("back.put_back",),
-                ),
-                Task(
-                    id="end",
-                    name="Say how it ended",
-                    module="fail",
-                    args={"msg": "{{ failed_result.msg }} Started once more, it answers."},
-                    open=("msg",),
-                ),
-            ),
-        ),
-    )
-    return Plan(run_id, host, "Heal", steps, playbook="heal", who=WHO, exclusive=True)
-
-
-def _task(title: str, module: str, /, **args: Any) -> Task:
-    return Task(id=module, name=title, module=module, args=args)
-
-
-def _wait(name: str, container: str, address: str, ready_s: float, when: tuple[str, ...] = ()) -> Task:
-    args = {"name": container, "base_url": address, "timeout_s": ready_s}
-    register = "" if when else "ready"
-    return Task(id=f"ready{len(when)}", name=name, module="wait_ready", args=args, register=register, when=when)
-
-
-def _url(spec: dict[str, Any]) -> str:
-    from sparkwright.health.probe import url_of_spec
-
-    return url_of_spec(spec)

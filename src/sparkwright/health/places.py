@@ -68,7 +68,7 @@ def find(context: Context, *, system: bool) -> Place:
 
 def program() -> list[str]:
     """The words that check once, with the runtime that runs now."""
-    script = Path(__file__).with_name("scheduled.py")
+    script = Path(__file__).parents[1] / "runner/health_scheduled.py"
     home = runtime()
     return [sys.executable, "-I", str(script), *([str(home / "tag")] if home else [])]
 

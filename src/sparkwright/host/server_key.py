@@ -62,6 +62,13 @@ def secret_arg() -> Any:
     return arg("a secret to use instead of the key that the server was deployed with", default=key_file.VARIABLE)
 
 
+def of_good(state: StateFolder) -> str:
+    """The key of the server that was verified last; empty when it asks for none, or the key is no longer kept."""
+    spec = good_states.last(state).get("spec") or {}
+    fingerprint = str(spec.get("server_key", "")).removeprefix(KEPT)
+    return server_keys.read(server_keys.path_of(state, spec["name"], fingerprint)) if fingerprint else ""
+
+
 def for_probe(context: Context, base_url: str, secret: str) -> str:
     """The key for the server that answers at a URL of this host: a secret of this name, else its container's own.
 

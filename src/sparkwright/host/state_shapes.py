@@ -109,6 +109,7 @@ SHAPES: dict[str, Partial] = {
         ("id", "available_bytes"),
     ),
     "before_start": Partial({"available_bytes": number, "run": text}, ("available_bytes",)),
+    "restart_plans": Partial({"runtime": text, "plan": {text: object}}, ("runtime", "plan")),
     "engines": Partial({"version": (None, text), "options": engine_options}, ("version",)),
     "baselines": _BASELINE,
     "model": _MANIFEST,

@@ -1,6 +1,7 @@
 """Where a request from the laptop arrives: one JSON line on standard input, events on standard output.
 
-{"verb": "run", "plan": {...}, "env": {...}, "secrets": {...}}     start a run, detached, and follow it
+{"verb": "run", "plan": {...}, "env": {...}, "secrets": {...}}     start a run, detached, and follow it; with "restart": {...},
+                                                                   keep that when it has ended well (see restart_plan.py)
 {"verb": "attach", "run": "" | id}                                 follow a run again, from its first event
 {"verb": "stop", "run": "" | id}                                   ask the current run to stop at a safe point
 {"verb": "runs"}                                                   one `run` event for each kept run, newest first
@@ -19,24 +20,22 @@ import contextlib
 import io
 import os
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host.machine import Machine
-from sparkwright.host.runs import cut_off, journal, lock
+from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
-from sparkwright.protocol import recap as recaps
-from sparkwright.protocol.events import SCHEMA, Event, event, lines
+from sparkwright.protocol.events import Event, event, lines
 from sparkwright.protocol.plan import Plan
-from sparkwright.runner import records
+from sparkwright.runner import records, run
 from sparkwright.runner import request as requests
 from sparkwright.secret import Secret
-from sparkwright.trust import private, system_errors
+from sparkwright.trust import private
 from sparkwright.trust.redact import Redactor
 from sparkwright.trust.secret_names import PROXIES
 from sparkwright.trust.visible import one_line
@@ -108,7 +107,7 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
         os.close(heard)
         _detach(book)
         try:
-            play(plan, machine, state, secrets, book)
+            run.play(plan, machine, state, secrets, book, request.get("restart"))
         finally:
             os._exit(0)
     os.close(book.bell)
@@ -136,74 +135,6 @@ class _Log(io.TextIOBase):
         with contextlib.suppress(OSError):
             os.write(1, self._hidden.text(text).encode(errors="replace"))
         return len(text)
-
-
-def play(plan: Plan, machine: Machine, state: StateFolder, secrets: dict[str, Secret], book: Journal) -> None:
-    """Run a plan in this process, its events into its journal, the recap last. Never raises."""
-    from sparkwright.runner.play import PlayRun
-
-    def note(text: str) -> None:
-        book.write(event("note", task="", text=text))
-
-    book.open()
-    book.write(
-        event(
-            "run_started",
-            run=plan.run_id,
-            host=plan.host,
-            play=plan.play,
-            playbook=plan.playbook,
-            check=plan.check,
-            who=plan.who,
-            schema=SCHEMA,
-            sandbox=machine.sandbox,
-        )
-    )
-    started_s = time.monotonic()
-    try:
-        run = PlayRun(plan, machine, state, secrets, book.write, book.stop_requested)
-        if plan.exclusive and not plan.check:
-            owner = lock.Owner(plan.playbook or plan.play, plan.who, plan.run_id, os.getpid(), time.time())
-            with lock.held(state, owner, host=plan.host, wait_s=plan.wait_s, note=note) as before:
-                if before is not None and cut_off.unfinished(state, before):
-                    note(cut_off.story(state, before))
-                recap = run.run()
-        else:
-            before, alive = lock.look(state) if plan.exclusive else (None, False)
-            if before is not None and cut_off.unfinished(state, before):
-                note(f"in progress there: {before}" if alive else cut_off.story(state, before))
-            with _undisturbing(plan, state, note):
-                recap = _beside(run.run(), plan, state)
-    except SparkwrightError as error:
-        recap = _recap(plan.host, error, time.monotonic() - started_s)
-    except BaseException as error:
-        traceback.print_exc()
-        system = system_errors.sentence(error)
-        sentence = system or f"the runner broke: {type(error).__name__}: {error} (see {book.folder}/runner.log)"
-        recap = _recap(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
-    book.write(recap)
-
-
-@contextlib.contextmanager
-def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -> Iterator[None]:
-    """A run that measures, only beside nobody: not beside one that works on the host, nor beside one that measures too."""
-    if not plan.measures:
-        yield
-        return
-    from sparkwright.host import measuring
-
-    lock.wait_free(state, host=plan.host, wait_s=plan.wait_s, note=note)
-    with measuring.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
-        yield
-
-
-def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
-    """How a run ended that measures: where another one has begun to work on the host meanwhile, a failure proves nothing."""
-    owner, alive = lock.look(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
-    if not alive:
-        return recap
-    said = f"{plan.host} came into use meanwhile, and beside that this proves nothing: {owner}."
-    return {**recap, "exit": int(Exit.INCONCLUSIVE), "msg": f"{said} ({recap['msg']})"}
 
 
 def _attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -242,9 +173,9 @@ def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 
 
 def _health(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.health import on_demand
+    from sparkwright.runner import health_on_demand
 
-    return on_demand.check(request, machine, state)
+    return health_on_demand.check(request, machine, state)
 
 
 def _diagnose(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -274,11 +205,7 @@ def _find(state: StateFolder, run_id: str) -> Path:
 
 
 def _refusal(request: dict[str, Any], error: SparkwrightError) -> Event:
-    return _recap(str(request.get("plan", {}).get("host", "")), error)
-
-
-def _recap(host: str, error: SparkwrightError, seconds: float = 0.0) -> Event:
-    return recaps.of_error(host, error, seconds, msg=f"{error.message} {error.fix}".strip())
+    return run.recap_of(str(request.get("plan", {}).get("host", "")), error)
 
 
 _VERBS = {

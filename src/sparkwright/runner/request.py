@@ -72,7 +72,7 @@ def _is_number(value: Any) -> bool:
 _IS: dict[str, Callable[[Any], bool]] = {
     "env": _is_environment,
     "secrets": _are_texts,
-    "plan": lambda value: isinstance(value, dict),
+    **dict.fromkeys(("plan", "restart"), lambda value: isinstance(value, dict)),
     "smoke": lambda value: isinstance(value, bool),
     "token_s": _is_number,
     "since_s": _is_number,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Chosen
+from sparkwright.app.plans import restart_plan
 from sparkwright.app.plans.pinning import Pins, lock_folder
 from sparkwright.app.plans.recipes import OPEN, entries, recipe_of, served, user_of
 from sparkwright.console.summary import Served
@@ -33,7 +34,7 @@ class Planner:
     def __init__(
         self, chosen: Chosen, play: playbook.Play, given: playbook.Options, serves: Callable[[Served], None]
     ) -> None:
-        from sparkwright.app.plans.peers import Neighbours  # it asks hosts, as a command does
+        from sparkwright.app.plans.peers import Neighbours
 
         self._chosen, self._play, self._given, self._serves = chosen, play, given, serves
         self._root = chosen.project.root
@@ -46,6 +47,7 @@ class Planner:
         self._asks_recipe = self._asks_lock or play.uses(recipe.RECIPE_NAMES)
         self._lints = play.has_task("lint")
         self._keys: dict[str, dict[str, Secret]] = {}
+        self._verifies = play.has_task("grant_restart")
         self._asks_key = play.has_task("container") and play.uses({"container"})
 
     def plan(self, member: Member) -> Plan:
@@ -71,6 +73,8 @@ class Planner:
         run_id = new_run_id()
         member.secrets = self._chosen.inventory.secrets(member.host)
         names = self._names(member, run_id)
+        if self._verifies and not options.check:
+            member.restart = self._restart_plan(member, names)
         if self._play.uses({"container"}):
             self._serves(served(member.host, names))
         with _ONE_BY_ONE:
@@ -84,6 +88,15 @@ class Planner:
                 registered=member.registered,
             )
         return self._neighbours.fill(self._chosen.fleet, member, plan)
+
+    def _restart_plan(self, member: Member, names: Mapping[str, Any]) -> dict[str, Any]:
+        """How the host restarts what this play verifies, without a laptop; empty where that can't be told."""
+        try:
+            with _ONE_BY_ONE:
+                return restart_plan.of(self._chosen, member.host, names)
+        except Refused as error:
+            self._chosen.fleet.tell(member, f"no restart plan for its health check: {error}")
+            return {}
 
     def _names(self, member: Member, run_id: str) -> Mapping[str, Any]:
         """The names a host's plan may use. Only a play that asks for the recipe or the lock needs them."""
@@ -133,7 +146,7 @@ class Planner:
 
 def _linted(wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:
     """A recipe with what the lock knows, linted. Raises Refused for an error."""
-    from sparkwright.app import findings  # and with it all that is known of the engine: many a play needs nothing of it
+    from sparkwright.app import findings
     from sparkwright.project.recipe.serving import serving
 
     served = serving(wanted, known)

@@ -7,6 +7,9 @@ run, since, script (the docker run command of it, as a deploy left it on the hos
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.host.state import StateFolder
@@ -50,6 +53,13 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return _essence(one) == _essence(other)
 
 
-def _essence(state: dict[str, Any]) -> tuple[Any, Any]:
+def name_of(state: Mapping[str, Any]) -> str:
+    """Names what a state serves, as `same` compares it; of the server's key it counts only whether there is one."""
+    spec, commit = _essence(state)
+    essence = json.dumps([{**spec, "server_key": bool(spec.get("server_key"))}, commit], sort_keys=True)
+    return hashlib.sha256(essence.encode(errors="replace")).hexdigest()[:16]
+
+
+def _essence(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     spec = {key: value for key, value in (state.get("spec") or {}).items() if key != "image_ids"}
     return spec, (state.get("model") or {}).get("commit")

@@ -14,7 +14,6 @@ from sparkwright.protocol.events import decode
 SETTLES = {
     "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
     "restart": "`invoke restart --host {host}` does it again",
-    "heal": "`invoke restart --host {host}` does it again",
     "rollback": "`invoke rollback --host {host}` finishes it",
 }
 OTHERWISE = "`invoke unlock --host {host}` forgets it"

@@ -46,7 +46,7 @@ def compile(
 
     registered: results of earlier plays. Raises Refused with file and line for anything that can't be right.
     """
-    compiler = _Compiler(play, {**names, **options.extra}, project, earlier=dict(registered or {}), host=host)
+    compiler = _Compiler(play, names, options.extra, project, earlier=dict(registered or {}), host=host)
     steps = compiler.steps(
         play.file.tasks, (*play.place, "tasks"), _Inherited(become=play.file.become, tags=_list(play.file.tags))
     )
@@ -85,7 +85,13 @@ class _Inherited:
 
 class _Compiler:
     def __init__(
-        self, play: Play, names: Mapping[str, Any], project: Path, earlier: dict[str, Any], host: Host
+        self,
+        play: Play,
+        names: Mapping[str, Any],
+        extra: Mapping[str, Any],
+        project: Path,
+        earlier: dict[str, Any],
+        host: Host,
     ) -> None:
         self.play = play
         self.blame = Blame(play, host)
@@ -95,15 +101,18 @@ class _Compiler:
         self.handler_names: set[str] = set()
         self._shipped: set[str] = set()
         self._count = 0
-        self.names, self.open_vars = self._variables(dict(names))
+        self.names, self.open_vars = self._variables({**names, **extra}, set(extra))
 
     # -- variables -----------------------------------------------------------------------------------------------
 
-    def _variables(self, names: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The play's variables beside the host's, each rendered as far as the laptop can; the rest stay open."""
+    def _variables(self, names: dict[str, Any], given: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The play's variables beside the host's, each rendered as far as the laptop can; the rest stay open.
+
+        given: those that win over the play's own.
+        """
         waiting = {**{k: v for k, v in names.items() if expressions.is_open(v) and k not in LITERAL}}
         known = {k: v for k, v in names.items() if k not in waiting}
-        waiting |= self.play.file.vars
+        waiting |= {name: value for name, value in self.play.file.vars.items() if name not in given}
         open_vars: dict[str, Any] = {}
         while waiting:
             ready = [k for k, v in waiting.items() if self._needs(v, k) <= known.keys()]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.errors import Exit
-from sparkwright.health.check import DOCKER_S, Check
+from sparkwright.health.check import DOCKER_S
 from sparkwright.health.judge import EXITS
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
@@ -17,6 +17,7 @@ from sparkwright.host.runs import cut_off
 from sparkwright.host.runs.context import Engine, RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
+from sparkwright.runner.health_check import composed
 from sparkwright.secret import Secret
 
 TASK = "health"
@@ -42,7 +43,7 @@ def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> I
     context = RunContext(machine, state, run_id, said.append, secrets=secrets, task=TASK, engine=engine)
     yield event("task_started", task=TASK, name="Check the server's health", module=TASK, where="")
     started_s = time.monotonic()
-    record = Check(context, settings, smoke=bool(request.get("smoke"))).run()
+    record = composed(context, settings, smoke=bool(request.get("smoke"))).run()
     yield from said
     if interrupted := cut_off.interrupted(state):
         yield event("note", task=TASK, text=interrupted)

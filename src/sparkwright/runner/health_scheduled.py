@@ -1,7 +1,7 @@
 """What the host's own clock starts: one check, with no laptop.
 
-    python -I .../sparkwright/health/scheduled.py TAG-FILE        (a shipped runtime: the tag says what it was made for)
-    python -I .../sparkwright/health/scheduled.py                 (sparkwright as it is installed here)
+    python -I .../sparkwright/runner/health_scheduled.py TAG-FILE        (a shipped runtime: the tag says what it was made for)
+    python -I .../sparkwright/runner/health_scheduled.py                 (sparkwright as it is installed here)
 
 Ends with 0 when it checked, whatever the state is: systemd's own failure means that the check itself broke.
 """
@@ -37,12 +37,13 @@ def _usable(runtime: Path) -> bool:
 
 def _check() -> int:
     from sparkwright.errors import SparkwrightError
-    from sparkwright.health.check import DOCKER_S, Check
-    from sparkwright.health.on_demand import sentence
+    from sparkwright.health.check import DOCKER_S
     from sparkwright.health.settings import Settings
     from sparkwright.host.machine import Machine
     from sparkwright.host.runs.context import Engine, RunContext
     from sparkwright.host.state import StateFolder
+    from sparkwright.runner.health_check import composed
+    from sparkwright.runner.health_on_demand import sentence
 
     machine = Machine.here()
     state = StateFolder.of(machine.home)
@@ -50,7 +51,7 @@ def _check() -> int:
     engine = Engine(machine, timeout_s=DOCKER_S)
     context = RunContext(machine, state, run_id, lambda one: print(one.get("text", ""), flush=True), engine=engine)
     try:
-        record = Check(context, Settings.of(state), scheduled=True).run()
+        record = composed(context, Settings.of(state), scheduled=True).run()
     except SparkwrightError as error:
         print(error, flush=True)
         return 1

@@ -1,0 +1,85 @@
+"""How each verified state is restarted without a laptop: `playbooks/restart.yml` as the laptop compiled it for this host.
+
+restart_plans/NAME.json     {"runtime": the host's side it was compiled with, "plan": a Plan, without any secret}
+
+NAME is that of the verified state which the plan restarts, so a roll back finds the plan of the state it went back to. What a
+plan restarts it says itself: the container and the model that its `grant_restart` makes the last good state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.host.records import good_states
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.plan import Plan, tasks_of
+from sparkwright.trust.redact import Redactor
+
+FOLDER = "restart_plans"
+#: the result under which a plan finds the check that asked for the restart: {"why": a sentence}
+CHECK = "health_check"
+BRINGS = "`invoke health.install --heal restart` brings one, with the recipe that was verified; else `invoke deploy`."
+
+
+def keep(state: StateFolder, given: Mapping[str, Any], hidden: Redactor) -> None:
+    """Keep a plan that came down from the laptop, if it restarts what was verified last. given: as the file has it.
+
+    Raises Refused for what is no such plan, or has a secret in it.
+    """
+    good = good_states.last(state)
+    if not good or state.read(_name(good)) == given:
+        return
+    if not _restarts(_plan(given), good):
+        return
+    if hidden.hides(json.dumps(given, ensure_ascii=False).encode(errors="replace")):
+        raise Refused("the restart plan holds a secret, so it is not kept.", fix="Look at playbooks/restart.yml.")
+    state.write(_name(good), dict(given))
+    needed = {_name(one) for one in (good, *good_states.before(state))}
+    for path in (state.path / FOLDER).glob("*.json"):
+        if f"{FOLDER}/{path.stem}" not in needed:
+            path.unlink(missing_ok=True)
+
+
+def usable(state: StateFolder, runtime: str) -> Plan:
+    """The plan that restarts what was verified last. runtime: the host's side that would run it.
+
+    Raises Refused when there is none, or another version of sparkwright made it.
+    """
+    good = good_states.last(state)
+    kept = state.read(_name(good))
+    if kept is None:
+        raise Refused("no restart plan is kept for what was verified.", fix=BRINGS)
+    if kept["runtime"] != runtime:
+        raise Refused(
+            "the restart plan was made by another version of sparkwright.",
+            fix="`invoke health.install --heal restart` brings the plan and the health check up to date.",
+        )
+    plan = _plan(kept)
+    if not _restarts(plan, good):
+        raise Refused("the restart plan is of another server.", fix=BRINGS)
+    return plan
+
+
+def restarted_by(plan: Plan) -> dict[str, Any]:
+    """The state that a plan verifies last, as `good_states` has it; empty when it verifies none that is known before it runs."""
+    granted = [task for task in tasks_of(plan.steps) if task.module == "grant_restart"]
+    state = {name: granted[-1].args.get(name) for name in ("spec", "model")} if granted else {}
+    return state if all(isinstance(one, dict) for one in state.values()) else {}
+
+
+def _restarts(plan: Plan, good: Mapping[str, Any]) -> bool:
+    return good_states.name_of(restarted_by(plan)) == good_states.name_of(good)
+
+
+def _plan(kept: Mapping[str, Any]) -> Plan:
+    try:
+        return Plan.from_json(kept["plan"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise Refused("the restart plan can't be read.", fix=BRINGS) from None
+
+
+def _name(good: Mapping[str, Any]) -> str:
+    return f"{FOLDER}/{good_states.name_of(good)}"

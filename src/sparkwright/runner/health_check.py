@@ -1,0 +1,60 @@
+"""A health check with all that it asks of the rest: how the decode rate is measured, and how a restart is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.errors import Inconclusive
+from sparkwright.health.check import Check
+from sparkwright.health.judge import Look
+from sparkwright.health.record import Speed
+from sparkwright.health.settings import Settings
+from sparkwright.host.module import Context
+from sparkwright.host.records import good_states
+from sparkwright.protocol.events import Event
+from sparkwright.protocol.plan import Plan
+from sparkwright.secret import Secret
+
+
+def composed(context: Context, settings: Settings, **given: Any) -> Check:
+    """The check of this host. given: as `Check` takes it."""
+    return Check(context, settings, measure_speed, run_plan, **given)
+
+
+def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Event:
+    """Run a plan in this process, as a run that is kept. Returns its recap."""
+    from sparkwright.host.runs import journal
+    from sparkwright.runner.run import play
+
+    hidden = tuple(one.reveal() for one in secrets.values())
+    book = journal.Journal.begin(context.state, plan.run_id, plan.to_json(), hidden)
+    play(plan, context.machine, context.state, secrets, book)
+    return journal.recap_of(book.folder) or {"failed": 1, "msg": "the run was cut off"}
+
+
+def measure_speed(context: Context, look: Look, tokens: int) -> Speed:
+    """One `smoke_test` against the baseline of the last good state. A server that has none gets none from here."""
+    from sparkwright.host.records.baselines import Baselines, key_of
+    from sparkwright.modules.proof.smoke_test import SmokeTest
+
+    serve = good_states.last(context.state).get("serve") or {}
+    key = serve.get("baseline_key") or {}
+    if Baselines(context.state).read(key_of(key, context.machine)) is None:
+        return Speed(verdict="there is no baseline for it", measured_s=look.time_s)
+    args = SmokeTest.Args(
+        base_url=look.server.url,
+        model=serve.get("served_name", ""),
+        tok_per_s=serve.get("tok_per_s"),
+        baseline_key=key,
+        tokens=tokens,
+        wait_s=0,
+    )
+    try:
+        data = SmokeTest().run(args, context).data
+    except Inconclusive as error:
+        return Speed(verdict=error.message)
+    if data["verdict"] in ("inconclusive", "invalid", "broken"):
+        return Speed(verdict=data["verdict"])
+    rate, base, first = data["tok_per_s"], data["baseline"], data["ttft_s"]
+    return Speed(rate, base, first, str(data["verdict"]), look.time_s)

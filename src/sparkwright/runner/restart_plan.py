@@ -1,0 +1,39 @@
+"""The restart plan that comes down with a run: kept when the run has ended well, for the health check to restart by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.host.records import good_states, restart_plans
+from sparkwright.host.state import StateFolder
+from sparkwright.trust.redact import Redactor
+
+
+def keep(given: dict[str, Any], state: StateFolder, hidden: Redactor, note: Callable[[str], None]) -> None:
+    """Keep it. What goes wrong is noted and never fails the run; so is what keeps an installed check from restarting by it."""
+    try:
+        if given:
+            restart_plans.keep(state, given, hidden)
+        if _heals(state) and good_states.last(state):
+            restart_plans.usable(state, _runtime_of_checks())
+    except Refused as error:
+        note(f"the health check will not restart this server: {error}")
+    except OSError as error:
+        note(f"the restart plan could not be kept: {error.strerror}")
+
+
+def _runtime_of_checks() -> str:
+    """The host's side that the installed checks run, where that is this one; else empty."""
+    from sparkwright import host_side
+    from sparkwright.health import places
+
+    here = places.runtime()
+    return host_side.content_hash() if here is None or (here / places.MARK).exists() else ""
+
+
+def _heals(state: StateFolder) -> bool:
+    from sparkwright.health.settings import Settings
+
+    return Settings.of(state).heal == "restart"

@@ -1,0 +1,107 @@
+"""One plan run in this process, its events in the journal of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.host.machine import Machine
+from sparkwright.host.runs import cut_off, lock
+from sparkwright.host.runs.journal import Journal
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol import recap as recaps
+from sparkwright.protocol.events import SCHEMA, Event, event
+from sparkwright.protocol.plan import Plan
+from sparkwright.runner import restart_plan
+from sparkwright.secret import Secret
+from sparkwright.trust import system_errors
+
+
+def play(
+    plan: Plan,
+    machine: Machine,
+    state: StateFolder,
+    secrets: Mapping[str, Secret],
+    book: Journal,
+    restart: dict[str, Any] | None = None,
+) -> None:
+    """Run a plan in this process, its events into its journal, the recap last. Never raises.
+
+    restart: the restart plan that came with it; empty: none could be made.
+    """
+    from sparkwright.runner.play import PlayRun
+
+    def note(text: str) -> None:
+        book.write(event("note", task="", text=text))
+
+    book.open()
+    book.write(
+        event(
+            "run_started",
+            run=plan.run_id,
+            host=plan.host,
+            play=plan.play,
+            playbook=plan.playbook,
+            check=plan.check,
+            who=plan.who,
+            schema=SCHEMA,
+            sandbox=machine.sandbox,
+        )
+    )
+    started_s = time.monotonic()
+    try:
+        run = PlayRun(plan, machine, state, secrets, book.write, book.stop_requested)
+        if plan.exclusive and not plan.check:
+            owner = lock.Owner(plan.playbook or plan.play, plan.who, plan.run_id, os.getpid(), time.time())
+            with lock.held(state, owner, host=plan.host, wait_s=plan.wait_s, note=note) as before:
+                if before is not None and cut_off.unfinished(state, before):
+                    note(cut_off.story(state, before))
+                recap = run.run()
+        else:
+            before, alive = lock.look(state) if plan.exclusive else (None, False)
+            if before is not None and cut_off.unfinished(state, before):
+                note(f"in progress there: {before}" if alive else cut_off.story(state, before))
+            with _undisturbing(plan, state, note):
+                recap = _beside(run.run(), plan, state)
+        if restart is not None and not plan.check and not recap["failed"]:
+            restart_plan.keep(restart, state, book.hidden, note)
+    except SparkwrightError as error:
+        recap = recap_of(plan.host, error, time.monotonic() - started_s)
+    except BaseException as error:
+        traceback.print_exc()
+        system = system_errors.sentence(error)
+        sentence = system or f"the runner broke: {type(error).__name__}: {error} (see {book.folder}/runner.log)"
+        recap = recap_of(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
+    book.write(recap)
+
+
+@contextlib.contextmanager
+def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -> Iterator[None]:
+    """A run that measures, only beside nobody: not beside one that works on the host, nor beside one that measures too."""
+    if not plan.measures:
+        yield
+        return
+    from sparkwright.host import measuring
+
+    lock.wait_free(state, host=plan.host, wait_s=plan.wait_s, note=note)
+    with measuring.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
+        yield
+
+
+def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
+    """How a run ended that measures: where another one has begun to work on the host meanwhile, a failure proves nothing."""
+    owner, alive = lock.look(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
+    if not alive:
+        return recap
+    said = f"{plan.host} came into use meanwhile, and beside that this proves nothing: {owner}."
+    return {**recap, "exit": int(Exit.INCONCLUSIVE), "msg": f"{said} ({recap['msg']})"}
+
+
+def recap_of(host: str, error: SparkwrightError, seconds: float = 0.0) -> Event:
+    """The recap of a run that an error ended."""
+    return recaps.of_error(host, error, seconds, msg=f"{error.message} {error.fix}".strip())

@@ -1,0 +1,186 @@
+"""A server that hangs is restarted by the health check as `invoke restart` would do it, with no laptop."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.health.judge import Limits
+from sparkwright.health.record import Record
+from sparkwright.health.settings import Settings
+from sparkwright.host.machine import Machine
+from sparkwright.host.runs import journal
+from sparkwright.host.runs.context import RunContext
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.events import decode
+from sparkwright.runner.health_check import composed
+from sparkwright.sandbox import control
+from tests.e2e.conftest import Desk, fresh_desk
+from tests.e2e.test_restart import command, models, seqs
+
+SETTINGS = Settings(host="sandbox", heal="restart", smoke_every_s=0, limits=Limits(token_s=0.4))
+RECIPE = "recipes/qwen3.5-35b.yml"
+
+
+@dataclass
+class Host:
+    """A desk's host, and the time that its clock has come to."""
+
+    desk: Desk
+    machine: Machine
+    state: StateFolder
+    ahead_s: float = 0.0
+
+    def check(self) -> Record:
+        """What the host's own clock starts, five minutes after the last one."""
+        self.ahead_s += 300
+        context = RunContext(self.machine, self.state, "run-1", lambda event: None)
+        return composed(context, SETTINGS, scheduled=True, now=lambda: time.time() + self.ahead_s).run()
+
+    def healed(self) -> Record:
+        """The server hangs until two checks have seen it."""
+        control.fault(self.desk.sandbox, "wedge")
+        self.check()
+        found = self.check()
+        control.fault(self.desk.sandbox, None)
+        self.ahead_s += 3600
+        return found
+
+    def last_run(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The plan and the finished tasks of the newest run."""
+        folder = next(self.state.runs())
+        events = map(decode, (folder / "events.jsonl").read_bytes().splitlines())
+        return journal.plan_of(folder), [one for one in events if one["event"] == "task_finished"]
+
+    def container(self) -> tuple[str, str, str]:
+        """The server's container: its id, when it was started, its restart policy."""
+        box = self.desk.docker().api.inspect_container("qwen35")
+        return box["Id"], box["State"]["StartedAt"], box["HostConfig"]["RestartPolicy"]["Name"]
+
+    def plans(self) -> list[Path]:
+        return sorted((self.state.path / "restart_plans").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Host]:
+    with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        desk.edit("hosts/groups.yml", "ollama: unload", "ollama: leave")
+        desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 3\n    drain_s: 1")
+        desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
+        desk.deployed()
+        machine = Machine.here(control.up(desk.sandbox))
+        yield Host(desk, machine, StateFolder.of(machine.home))
+
+
+@pytest.fixture
+def host(made: Host) -> Iterator[Host]:
+    """The host as it was deployed first, checked once."""
+    kept = {path: path.read_text() for path in (made.desk.root / "playbooks").rglob("*.yml")}
+    seqs(made.desk, 8)
+    assert made.desk.deploy().proved
+    for path in made.state.path.glob("health*"):
+        path.unlink()
+    assert made.check().state == "ok"
+    yield made
+    control.fault(made.desk.sandbox, None)
+    for path, text in kept.items():
+        path.write_text(text)
+
+
+def test_it_is_the_restart_of_the_playbook_with_the_hosts_own_variables(host: Host) -> None:
+    before = host.container()
+    found = host.healed()
+    assert (found.state, found.healed.startswith("restarted (run ")) == ("ok", True), found.healed
+    after = host.container()
+    assert after[0] == before[0] and after[1] > before[1] and after[2] == "unless-stopped"
+    plan, tasks = host.last_run()
+    assert (plan["playbook"], plan["who"]) == ("playbooks/restart.yml", "the health check")
+    done = {one["module"]: one for one in tasks if one["status"] in ("ok", "changed")}
+    proofs = {"drain", "stopped", "wait_exited", "wait_memory_released", "verify_health", "verify_logs", "smoke_test"}
+    assert proofs <= done.keys()
+    assert done["smoke_test"]["data"]["tok_per_s"] > 0
+    fits = next(one["args"] for one in plan["steps"] if one["module"] == "assert_memory_fits")
+    assert (fits["reserve_gib"], fits["ollama"]) == (3, "leave")
+    assert models(host.desk) == ["qwen3:32b"], "Ollama was to be left alone"
+    row = host.desk.run("history", "--host", "sandbox", "--json").events()[0]
+    assert (row["what"], row["who"]) == ("healed", "the health check") and "token" in row["why"]
+
+
+def test_a_deploy_that_changes_the_recipe_renews_the_plan_and_a_roll_back_finds_the_older_one(host: Host) -> None:
+    first = host.plans()
+    seqs(host.desk, 4)
+    assert host.desk.deploy().proved
+    assert len(host.plans()) == len(set(first) | set(host.plans())) == 2
+    assert host.healed().healed.startswith("restarted (run ")
+    assert command(host.desk)[command(host.desk).index("--max-num-seqs") + 1] == "4"
+    assert host.desk.run("rollback", "--host", "sandbox").code == 0
+    host.check()
+    assert host.healed().healed.startswith("restarted (run ")
+    assert command(host.desk)[command(host.desk).index("--max-num-seqs") + 1] == "8"
+
+
+def test_a_deploy_that_changes_nothing_but_the_hosts_variables_renews_the_plan(host: Host) -> None:
+    host.desk.edit("hosts/groups.yml", "drain_s: 1", "drain_s: 2")
+    assert '"drain_s": 1' in host.plans()[0].read_text()
+    done = host.desk.deploy()
+    assert (done.code, done.recap["changed"]) == (0, 0)
+    assert '"drain_s": 2' in host.plans()[0].read_text()
+    host.desk.edit("hosts/groups.yml", "drain_s: 2", "drain_s: 1")
+
+
+def test_a_deploy_that_fails_leaves_the_plan_of_what_serves(host: Host) -> None:
+    before = [path.read_text() for path in host.plans()]
+    host.desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
+    seqs(host.desk, 2)
+    assert host.desk.deploy().code == 1
+    assert [path.read_text() for path in host.plans()] == before
+
+
+def test_when_the_first_start_fails_it_is_started_once_more(host: Host) -> None:
+    broken = r"\1- name: Break\n\1  fail: {msg: broken}\n\n\1- include: parts/prove.yml"
+    host.desk.edit("playbooks/restart.yml", "( +)- include: parts/prove.yml", broken)
+    assert host.desk.deploy().recap["changed"] == 0
+    before = host.container()
+    found = host.healed()
+    assert found.state == "ok"
+    assert "the restart failed (run " in found.healed and "broken Started once more, it serves." in found.healed
+    assert host.container()[0] == before[0] and host.container()[2] == "unless-stopped"
+    assert host.desk.serving()
+
+
+def test_without_a_plan_or_with_another_versions_it_says_so_and_restarts_nothing(host: Host) -> None:
+    before = host.container()
+    path = host.plans()[0]
+    kept = path.read_text()
+    path.write_text(json.dumps({**json.loads(kept), "runtime": "another"}))
+    assert "another version of sparkwright" in host.healed().healed
+    path.unlink()
+    control.fault(host.desk.sandbox, "wedge")
+    found = host.check()
+    assert "no restart plan is kept" in found.healed and "`invoke health.install" in found.healed
+    assert found.state == "wedged" and host.container() == before
+    path.write_text(kept)
+
+
+def test_what_is_not_the_last_good_state_is_not_restarted(host: Host) -> None:
+    before = host.container()
+    good = host.state.read("verified") or {}
+    other = [word.replace("0.6", "0.5") for word in good["spec"]["command"]]
+    host.state.write("verified", {**good, "container_id": "f" * 64, "spec": {**good["spec"], "command": other}})
+    assert "not the last good state" in host.healed().healed
+    assert host.container() == before
+    host.state.write("verified", good)
+
+
+def test_a_restart_playbook_that_does_not_compile_is_told_and_the_deploy_goes_on(host: Host) -> None:
+    host.desk.edit("playbooks/restart.yml", "wait_memory_released:", "wait_memory_relaesed:")
+    done = host.desk.run("deploy", "--host", "sandbox")
+    assert done.code == 0, done.out + done.err
+    assert "no restart plan for its health check: playbooks/restart.yml:" in done.out
