@@ -31,7 +31,7 @@ function __sparkwright_values -a kind
         case hosts
             set -l list (string match -r '.*,' -- (string replace -r '^--[a-z-]+=' '' -- (commandline -ct)))
             for name in (__sparkwright_names hosts) (__sparkwright_groups) all
-                echo $list$name
+                echo "$list$name"
             end
         case recipes playbooks
             __sparkwright_names $kind
