@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from invoke.exceptions import Exit
 
+from sparkwright.app.bench import experiments
 from sparkwright.cli import bench, bench_results
 from sparkwright.errors import Failed
 from tests.measure.exact_server import ExactServer, Schedule, serving
@@ -27,7 +28,7 @@ def run(command: str, server: ExactServer, **given: Any) -> int:
     """A command with its defaults, as Invoke gives them."""
     options = next(options for name, options, _ in bench.COMMANDS if name == command)
     defaults = {name.replace("-", "_"): default for name, default, _ in (*bench.COMMON, *options)}
-    return bench.run(command, {**defaults, "url": server.url, **given})
+    return experiments.run(command, {**defaults, "url": server.url, **given})
 
 
 def exit_code(body: Callable[[], object]) -> int:
@@ -47,7 +48,7 @@ def results(name: str) -> dict[str, Any]:
     ("text", "numbers"), [("1,3", (1, 3)), ("1..8", (1, 2, 4, 8)), ("1..6", (1, 2, 4, 6)), ("2..2", (2,)), ("", ())]
 )
 def test_concurrencies_are_a_list_or_a_span_that_doubles(text: str, numbers: tuple[int, ...]) -> None:
-    assert bench.order_of("serve", {"concurrency": text}).concurrency == numbers
+    assert experiments.order_of("serve", {"concurrency": text}).concurrency == numbers
 
 
 def test_any_openai_compatible_server_is_measured_from_here(capsys: pytest.CaptureFixture[str]) -> None:

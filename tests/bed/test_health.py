@@ -48,7 +48,7 @@ def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(cl
     ]
     done = clean.run(*install)
     assert done.code == 0, done.out + done.err
-    said = done.task("Have the host check itself")
+    said = done.task("Install the health timer")
     assert said["data"]["scope"] == "user"
     assert said["data"]["health"]["state"] == "ok"
     assert clean.on("spark1", AS_USER + "is-active sparkwright-health.timer") == "active"
@@ -69,7 +69,7 @@ def test_the_users_own_timer_checks_without_a_laptop_and_goes_without_a_trace(cl
 def test_roots_timer_runs_the_check_as_the_user_confined(clean: Lab) -> None:
     done = clean.run("health.install", "--host", "spark1", "--system", "--json")
     assert done.code == 0, done.out + done.err
-    said = done.task("Have the host check itself")["data"]
+    said = done.task("Install the health timer")["data"]
     assert (said["scope"], said["confined"]) == ("system", True)
     assert said["health"]["state"] == "unknown"  # nothing was deployed there
     unit = "/etc/systemd/system/sparkwright-health.service"

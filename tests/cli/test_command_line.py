@@ -114,7 +114,7 @@ def test_a_value_that_means_nothing_is_a_sentence_and_refused(folder: Path, line
 def test_help_is_help_where_a_word_is_expected_too(folder: Path, line: str) -> None:
     done = call(folder, line)
     assert done.returncode == 0
-    assert done.stdout.startswith(f"Usage: sparkwright [--core-opts] {line.split()[0]} ")
+    assert done.stdout.startswith(f"Usage: sparkwright {line.split()[0]} ")
 
 
 def test_help_into_a_closed_pipe_ends_quietly(folder: Path) -> None:

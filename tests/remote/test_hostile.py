@@ -14,7 +14,7 @@ import pytest
 from invoke.exceptions import Exit as InvokeExit
 
 from sparkwright import host_side
-from sparkwright.cli import doctor, records, runs, status
+from sparkwright.cli import doctor, runs, status
 from sparkwright.errors import Failed, SparkwrightError, Unreachable
 from sparkwright.protocol.events import LINE_BYTES, Event
 from sparkwright.protocol.plan import Plan
@@ -206,7 +206,7 @@ def test_an_incident_writes_nothing_but_its_own_files(
     (project / "tasks.py").write_text("mine\n")
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
     hostile.says(*bundle(incident.replace("PROJECT", str(project)), name))
-    assert code_of(records.incident, host="spark1") == 1
+    assert code_of(runs.incident, host="spark1") == 1
     assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
 
 
@@ -217,7 +217,7 @@ def test_an_incident_is_the_users_alone_and_never_lands_on_another(
     hostile.says(*bundle("20260101T000000-abc", "about.json", text=about), *bundle("20260101T000000-abc", "meminfo"))
     before = os.umask(0)
     try:
-        assert code_of(records.incident, host="spark1") == 0
+        assert code_of(runs.incident, host="spark1") == 0
     finally:
         os.umask(before)
     folder = project / "incidents/spark1/20260101T000000-abc"
@@ -227,7 +227,7 @@ def test_an_incident_is_the_users_alone_and_never_lands_on_another(
     assert "\x1b" not in capsys.readouterr().out
     (folder / "meminfo").unlink()
     (folder / "meminfo").symlink_to(project / "tasks.py")
-    assert code_of(records.incident, host="spark1") == 5
+    assert code_of(runs.incident, host="spark1") == 5
     assert not (project / "tasks.py").exists()
 
 
@@ -237,13 +237,13 @@ def test_a_long_file_of_an_incident_arrives_whole(lab: Lab, hostile: Hostile, pr
     log = 'a line with "quotes" and ünïcode 💡\n' * 80_000
     whole = event("file", incident="20260101T000000-abc", name="container.log", text=log)
     hostile.says(*lines(whole))
-    assert code_of(records.incident, host="spark1") == 0
+    assert code_of(runs.incident, host="spark1") == 0
     assert (project / "incidents/spark1/20260101T000000-abc/container.log").read_text() == log
 
 
 def test_a_run_is_what_was_asked_for(lab: Lab, hostile: Hostile, project: Path) -> None:
     hostile.says(*bundle("20260101T000000-abc", "meminfo"))
-    assert code_of(records.incident, host="spark1", run="20250101T000000-xyz") == 1
+    assert code_of(runs.incident, host="spark1", run="20250101T000000-xyz") == 1
     assert not (project / "incidents").exists()
 
 

@@ -77,7 +77,7 @@ def test_wheels_are_fetched_once(index: Path, monkeypatch: pytest.MonkeyPatch) -
     unplug(monkeypatch)
     again = subprocess.run(COMMAND, capture_output=True, text=True, check=True)
     assert f"{len(wheels.locked())} wheels" in again.stdout
-    assert "in the cache already; every hash is right." in again.stdout
+    assert "already cached; hashes verified." in again.stdout
 
 
 def test_without_internet_it_is_said_what_to_do(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,59 +9,51 @@ import sys
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of every installed package
 
-from sparkwright.cli import ctrl_c, quick  # the former before all that takes time to import
+from sparkwright.cli.framework import ctrl_c, quick
 
 with quick.importing():
     from invoke.collection import Collection
-    from invoke.program import Program
+    from invoke.program import Program  # noqa: F401 - with all that quick spares it
 
 from sparkwright import __version__
 from sparkwright.cli import (
     bench,
-    client,
-    command_line,
     deploy,
-    diagnose,
     doctor,
     health,
+    hosts,
     images,
     lint,
     lock,
-    logs,
-    model,
     models,
-    ollama,
     project,
-    records,
     runs,
-    runtime,
     sandbox,
     status,
 )
+from sparkwright.cli.framework import program
 
-command_line.install()
+program.install()
 namespace = Collection(
     *deploy.TASKS,
     *runs.TASKS,
-    *records.TASKS,
-    *logs.TASKS,
-    *project.TASKS,
     *status.TASKS,
-    *client.TASKS,
-    *diagnose.TASKS,
     *doctor.TASKS,
     *lint.TASKS,
     *lock.TASKS,
+    *hosts.TASKS,
+    *project.TASKS,
     bench=bench.bench_collection(),
     docs=project.docs_collection(),
     health=health.health_collection(),
     images=images.images_collection(),
-    model=model.model_collection(),
+    model=models.model_collection(),
     models=models.models_collection(),
-    ollama=ollama.ollama_collection(),
-    runtime=Collection(*runtime.TASKS),
-    sandbox=Collection(*sandbox.TASKS),
+    ollama=hosts.ollama_collection(),
+    runtime=hosts.runtime_collection(),
+    sandbox=sandbox.sandbox_collection(),
 )
+namespace.add_task(project.completion_of(namespace))
 
 
 def main() -> None:
@@ -70,7 +62,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal of ASCII only
     try:
-        Program(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
+        program.Sparkwright(name="sparkwright", binary="sparkwright", namespace=namespace, version=__version__).run()
         code = 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `sparkwright --help | head`

@@ -1,113 +1,115 @@
-"""The commands that run a playbook: deploy, restart, provision, verify, plan, and any playbook of the user's."""
+"""The commands that run a playbook: deploy, plan, restart, rollback, provision, verify, and any playbook of the user's."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
-from invoke.tasks import Task
+from sparkwright.app import playbooks
+from sparkwright.cli.framework.command import Command, Option, command_of
 
-from sparkwright.app.outcome import reporting, worst
-
-#: option, default, what `--help` says
-OPTIONS: tuple[tuple[str, str | bool | int, str], ...] = (
+OPTIONS: tuple[Option, ...] = (
     ("host", "", "which hosts: spark1, spark1,spark2, a group, all, lab:!spark3, spark*"),
-    ("check", False, "dry run: show what would change (exit code 2 if anything would)"),
+    ("check", False, "dry run: show what would change; exit code 2 if anything would"),
     ("dry_run", False, "the same as --check"),
     ("diff", False, "show what differs, field by field"),
-    ("tags", "", "only the tasks with one of these tags, comma separated"),
-    ("skip_tags", "", "not the tasks with one of these tags"),
-    ("start_at_task", "", "begin with the task of this name"),
+    ("tags", "", "run only tasks with one of these tags, comma separated"),
+    ("skip_tags", "", "skip tasks with one of these tags"),
+    ("start_at_task", "", "start at the task of this name"),
     ("list_tasks", False, "list the tasks and exit; with --json one object: plays, each with its tasks"),
-    ("wait", False, "when somebody else works on the host, wait for him instead of ending with 5"),
-    ("json", False, "events as JSON lines on stdout, nothing else there; the last ones are the recaps"),
-    ("debug", False, "show the traceback of an error"),
+    ("wait", False, "wait for the lock instead of exiting with code 5"),
+    ("json", False, "events as JSON lines on stdout, nothing else there; each host's recap comes last"),
+    ("debug", False, ""),
 )
 
 #: options of the commands that change hosts: how they go over many of them
-ROLLING: tuple[tuple[str, str | bool | int, str], ...] = (
-    ("canary", 0, "so many hosts first, alone; when one of them fails nothing more is begun"),
-    ("serial", "", "how many hosts at a time: 1, 25%, or 1,25%; else as the playbook says"),
-    ("max_fail_percentage", "", "go on unless more than this of a batch failed; else the first failure stops"),
-    ("resume", False, "go on with the hosts that are left of the last such run"),
-    ("skip_unreachable", False, "leave out who can't be reached, instead of beginning nothing"),
+ROLLING: tuple[Option, ...] = (
+    ("canary", 0, "run on N canary hosts first; if one fails, no other host is touched"),
+    ("serial", "", "batch size: 1, 25%, or 1,25% (default: the playbook's)"),
+    ("max_fail_percentage", "", "stop when more than this share of a batch failed (default: at the first failure)"),
+    ("resume", False, "continue the last rolling run with the hosts that are left"),
+    ("skip_unreachable", False, "skip unreachable hosts instead of refusing to start"),
 )
 
-#: command, playbook, what it always sets, what `invoke --list` says
-COMMANDS: tuple[tuple[str, str, dict[str, Any], str], ...] = (
-    ("deploy", "deploy", {}, "Take a host from what it is to a verified vLLM server."),
+KEEP_FAILED: Option = ("rollback", True, "keep the failed server instead of restoring the previous one")
+
+#: command, playbook, what it always sets, its options beside OPTIONS, its help
+COMMANDS: tuple[tuple[str, str, dict[str, Any], tuple[Option, ...], str], ...] = (
+    (
+        "deploy",
+        "deploy",
+        {},
+        (*ROLLING, KEEP_FAILED),
+        """Deploy a host's recipe and verify the server.
+
+        Pulls image and model, checks that they fit, replaces the running server and verifies the new one. If that fails, the
+        previous server is restored. Hosts without changes are skipped.
+        """,
+    ),
     (
         "plan",
         "deploy",
         {"check": True, "diff": True},
-        "Show what deploy would change, field by field; touches nothing.",
+        (),
+        "Show what deploy would change, field by field.\n\nChanges nothing. Exit code 2 if anything would change.",
     ),
-    ("restart", "restart", {}, "Stop, wait for the memory, unload Ollama, start, verify."),
-    ("rollback", "rollback", {}, "Go back to the last verified state: image digest, settings, model revision."),
-    ("provision", "provision", {}, "Prepare a new host: docker group, folders; never upgrades packages."),
-    ("verify", "verify", {}, "Prove what runs: health, the engine's own log, prefix cache, throughput; a table."),
+    (
+        "restart",
+        "restart",
+        {},
+        ROLLING,
+        """Restart a server and verify it.
+
+        Drains requests, stops the server, waits for its memory to be released, unloads Ollama, starts and verifies.
+        """,
+    ),
+    (
+        "rollback",
+        "rollback",
+        {},
+        ROLLING,
+        """Return to the last verified image, settings and model.
+
+        The last verified state is recorded by each deploy and restart that passed its checks (see `history`).
+        """,
+    ),
+    (
+        "provision",
+        "provision",
+        {},
+        ROLLING,
+        "Prepare a new host: docker group, folders.\n\nPackages are never upgraded.",
+    ),
+    (
+        "verify",
+        "verify",
+        {},
+        (),
+        """Check a running server: health, log, throughput.
+
+        Prints a table: health, engine log, prefix cache, throughput against the baseline. Changes nothing.
+        """,
+    ),
 )
 
 
-#: options that only one command has
-ONLY: dict[str, tuple[tuple[str, str | bool | int, str], ...]] = {
-    **dict.fromkeys(("restart", "rollback", "provision", "play"), ROLLING),
-    "deploy": (
-        *ROLLING,
-        ("rollback", True, "put the old server back when the new one fails; --no-rollback keeps the failed one"),
-    ),
-}
-
-
-def run_playbook(playbook: str, command: str, **given: Any) -> int:
-    """Run a playbook on the hosts of a pattern. Returns the exit code: the worst of the hosts'.
-
-    command: how to give it again, as `restart`.
-    """
-    given["check"] = given["check"] or given["dry_run"]
-    if given["list_tasks"]:
-        from sparkwright.app import session
-
-        return session.list_tasks(playbook, session.options(**given), json=given["json"])
-    from sparkwright.app.connect import left_of, need_of, reach
-
-    pattern = left_of(playbook, given["host"]) if given.get("resume") else given["host"]
-    chosen = reach(pattern, need_of(playbook))
-    from sparkwright.app import session  # what plans is imported while the connections open
-    from sparkwright.app.rollout import Asked
-
-    asked = Asked(command, **{name: given[name] for name, _, _ in ROLLING if name in given})
-    return worst(session.run(chosen, playbook, session.options(**given), asked, json=given["json"]))
-
-
-def _command(name: str, playbook: str, always: dict[str, Any], doc: str) -> Task[Any]:
+def _command(name: str, playbook: str, always: dict[str, Any], more: tuple[Option, ...], doc: str) -> Command:
     def body(context: object, **given: Any) -> int:
-        return run_playbook(playbook, name, **{**given, **always})
+        return playbooks.run(playbook, name, **{**given, **always})
 
-    return _task(body, name, doc)
+    return command_of(body, name, doc, (*OPTIONS, *more))
 
 
 def _play(context: object, playbook: str, **given: Any) -> int:
-    return run_playbook(playbook, f"play {playbook}", **given)
-
-
-def _task(body: Callable[..., int], name: str, doc: str, *positional: str) -> Task[Any]:
-    """An Invoke task with every option of OPTIONS; Invoke reads names and defaults off the signature."""
-    command = reporting(body)
-    command.__name__, command.__doc__ = name, doc
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    words = [inspect.Parameter(word, kind) for word in ("context", *positional)]
-    options = (*OPTIONS, *ONLY.get(name, ()))
-    flags = [inspect.Parameter(option, kind, default=default) for option, default, _ in options]
-    command.__signature__ = inspect.Signature(words + flags)  # type: ignore[attr-defined]
-    command_help = {option.replace("_", "-"): text for option, _, text in options}
-    if positional:
-        command_help["playbook"] = "playbooks/NAME.yml, or a path"
-    return Task(command, name=name, positional=positional, help=command_help)
+    return playbooks.run(playbook, f"play {playbook}", **given)
 
 
 TASKS = [
     *(_command(*row) for row in COMMANDS),
-    _task(_play, "play", "Run any playbook: playbooks/NAME.yml, or a path.", "playbook"),
+    command_of(
+        _play,
+        "play",
+        "Run a playbook of your own.",
+        (("playbook", "", "playbooks/NAME.yml, or a path"), *OPTIONS, *ROLLING),
+        "playbook",
+    ),
 ]

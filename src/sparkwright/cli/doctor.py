@@ -1,34 +1,48 @@
-"""The command `doctor`: what a host should be like before it serves."""
+"""The commands that find out what is wrong: with a server (diagnose), with a host (doctor)."""
 
 from __future__ import annotations
 
-from invoke.tasks import task
-
-from sparkwright.app.outcome import reporting, worst
+from sparkwright.app.outcome import worst
 from sparkwright.app.prompts import agreed
+from sparkwright.cli.framework.command import command
 
 
-@task(
+@command(
     help={
-        "host": "which hosts: spark1, a group, all",
-        "fix": "do the safe ones of the fixes: they are shown first, and asked for",
-        "yes": "with --fix: do not ask",
-        "json": "one object a host: findings (check, verdict, evidence, fix, source), mended, bad",
-        "debug": "show the traceback of an error",
+        "token-s": "how long a token may take, seconds (default: as the health checks have it, or 30)",
+        "json": "one JSON object a host: state, summary, exit, causes, tok_per_s (docs/diagnose.md)",
     }
 )
-@reporting
+def diagnose(context: object, host: str = "", token_s: float = 0.0, json: bool = False, debug: bool = False) -> int:
+    """Find out why a server is down or slow.
+
+    One sentence, then each cause with its evidence and fix. Changes nothing, and needs no spark.lock, registry or earlier run.
+    Exit code: 0 nothing is wrong; 1 something is; 3 a host is unreachable; 4 unknown: the server is starting, others use it,
+    or there is no baseline to compare with.
+    """
+    from sparkwright.app.questions import diagnosis
+
+    return worst(diagnosis.run(host, token_s=token_s, json=json))
+
+
+@command(
+    help={
+        "fix": "apply the safe fixes; they are shown first and confirmed",
+        "yes": "with --fix: do not ask",
+        "json": "one JSON object a host: findings (check, verdict, evidence, fix, source), mended, bad",
+    }
+)
 def doctor(
     context: object, host: str = "", fix: bool = False, yes: bool = False, json: bool = False, debug: bool = False
 ) -> int:
-    """What is wrong with a host, and the one command that mends it: release, driver, Docker, names, memory, disk, clock.
+    """Check a host's setup, with a fix for each problem.
 
-    Ends with 0: nothing is bad (warnings and unknowns are said); 1: something is bad, or a fix failed; 3: a host is
-    unreachable. It never upgrades a package.
+    Release, driver, Docker, name resolution, memory, disk, clock. Packages are never upgraded. Exit code: 0 no check failed
+    (warnings and unknowns are shown); 1 a check or a fix failed; 3 a host is unreachable.
     """
     from sparkwright.app.questions import host_checks
 
-    return worst(host_checks.run(host, fix=fix, agreed=lambda: agreed("Do these?", yes=yes), json=json))
+    return worst(host_checks.run(host, fix=fix, agreed=lambda: agreed("Apply these fixes?", yes=yes), json=json))
 
 
-TASKS = [doctor]
+TASKS = [diagnose, doctor]

@@ -1,64 +1,91 @@
-"""`invoke models.list`, `models.verify`, `models.copy --from HOST --to HOSTS`, `models.prune`."""
+"""The commands about models: what a model is (`model.inspect`), and the models on hosts (`models.*`)."""
 
 from __future__ import annotations
 
 from invoke.collection import Collection
-from invoke.tasks import task
 
-from sparkwright.app.outcome import reporting
+from sparkwright.cli.framework.command import command
+from sparkwright.console.out import say, say_json
+from sparkwright.errors import Refused
 
-JSON = "one JSON array on stdout"
-DEBUG = "show the traceback"
-HOST = "which hosts: spark1, a group, all"
+JSON = "one JSON array"
 
 
-@task(name="list", help={"host": HOST, "json": JSON, "debug": DEBUG})
-@reporting
+@command(
+    positional=["source"],
+    help={
+        "source": "a folder with a config.json, such a file, or a hub id",
+        "revision": "of a hub id: branch, tag or commit (default main)",
+        "json": "one JSON object",
+    },
+)
+def inspect(context: object, source: str, revision: str = "main", json: bool = False, debug: bool = False) -> int:
+    """Show a model's architecture, with evidence.
+
+    From its config.json: recurrent or dense, block sizes, the releases of vLLM that can serve it.
+    """
+    from sparkwright.app.stores import model_config, model_kind
+
+    config = model_config.read(source, revision)
+    say_json(model_kind.facts(config)) if json else say("\n".join(model_kind.lines(source, config)))
+    return 0
+
+
+@command(name="list", help={"json": JSON})
 def list_models(context: object, host: str = "all", json: bool = False, debug: bool = False) -> int:
-    """The models that hosts hold: size, whether they are whole, and which containers use them."""
+    """List the models on hosts: size, complete or not, users."""
     from sparkwright.app.stores import models
 
     return models.list_models(host, as_json=json)
 
 
-@task(help={"host": HOST, "deep": "read every byte again, not only what changed", "json": JSON, "debug": DEBUG})
-@reporting
+@command(help={"deep": "read every byte again, not only files that changed", "json": JSON})
 def verify(context: object, host: str = "", deep: bool = False, json: bool = False, debug: bool = False) -> int:
-    """Whether a host's model is what spark.lock says; exit 2 when a file is missing or wrong."""
+    """Compare a host's model files with spark.lock.
+
+    Exit code 2 when a file is missing or changed.
+    """
     from sparkwright.app.stores import models
 
     return models.verify(host, deep=deep, as_json=json)
 
 
-@task(
+@command(
     help={
         "from": "the host that has the model",
-        "to": "the hosts that need it: spark2, a group, all",
-        "check": "look only: say what would be copied",
-        "json": "events as JSON lines on stdout",
-        "debug": DEBUG,
+        "to": "the hosts to copy it to: spark2, a group, all",
+        "check": "dry run: show what would be copied",
+        "json": "events as JSON lines",
     }
 )
-@reporting
 def copy(
     context: object, from_: str = "", to: str = "", check: bool = False, json: bool = False, debug: bool = False
 ) -> int:
-    """Bring a model from one host to others, host to host, proved by the lock's hashes; the hub is not asked."""
+    """Copy a model from one host to others.
+
+    From host to host, verified by the hashes of spark.lock. The hub is not asked.
+    """
     from sparkwright.app.stores import models
-    from sparkwright.errors import Refused
 
     if not from_ or not to:
         raise Refused("say from where and to whom: --from spark1 --to lab.")
     return models.copy(from_, to, check=check, as_json=json)
 
 
-@task(help={"host": HOST, "yes": "do not ask", "json": JSON, "debug": DEBUG})
-@reporting
+@command(help={"yes": "do not ask", "json": JSON})
 def prune(context: object, host: str = "", yes: bool = False, json: bool = False, debug: bool = False) -> int:
-    """Remove models that no container mounts and no recipe of the host names: shows them and asks first."""
+    """Remove a host's unused models, after asking.
+
+    Those that no container mounts and no recipe of the host names.
+    """
     from sparkwright.app.stores import models
 
     return models.prune(host, yes=yes, as_json=json)
+
+
+def model_collection() -> Collection:
+    """`invoke model.inspect PATH_OR_ID`."""
+    return Collection(inspect)
 
 
 def models_collection() -> Collection:

@@ -1,4 +1,4 @@
-"""The commands that touch no host: render, hosts, init, schema, docs.module."""
+"""The commands that touch no host: render, init, schema, docs.module, completion."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import sys
 from pathlib import Path
 
 from invoke.collection import Collection
-from invoke.tasks import task
 
 from sparkwright import program
-from sparkwright.app.outcome import optional_word, reporting
+from sparkwright.cli.framework.command import Command, command
 from sparkwright.console.out import say, say_json
 
 
-@task(
+@command(
     help={
-        "host": "whose docker run command",
+        "host": "the host whose docker run command is printed",
         "recipe": "another recipe than the host's",
         "json": "one JSON object: host, script",
-        "debug": "show the traceback",
     }
 )
-@reporting
 def render(context: object, host: str = "", recipe: str = "", json: bool = False, debug: bool = False) -> int:
-    """Print the docker run command of a host's recipe, as a script that works by hand."""
+    """Print the docker run command of a host's recipe.
+
+    As a script that can be run by hand on the host.
+    """
     from sparkwright.app.connect import choose
     from sparkwright.app.plans.recipes import docker_run_script
 
@@ -38,34 +38,12 @@ def render(context: object, host: str = "", recipe: str = "", json: bool = False
     return 0
 
 
-@task(help={"host": "only these", "json": "one JSON object a host", "debug": "show the traceback"})
-@reporting
-def hosts(context: object, host: str = "all", json: bool = False, debug: bool = False) -> int:
-    """List the hosts of the inventory: address, groups, recipe."""
-    from sparkwright.app.connect import choose
-    from sparkwright.console import grid, listed
+@command(word="folder", help={"folder": "where to (default: the current folder)"})
+def init(context: object, folder: str | None = None, debug: bool = False) -> int:
+    """Create a project in an empty folder.
 
-    found = choose(host).hosts
-    if json:
-        for one in found:
-            about = {"host": one.name, "connection": one.connection, "address": one.address}
-            say_json({**about, "groups": list(one.groups), "recipe": one.recipe})
-        return 0
-    rows = [
-        (
-            *(one.name, one.connection if one.connection != "ssh" else f"ssh {one.address}"),
-            *(",".join(one.groups), one.recipe or "-"),
-        )
-        for one in found
-    ]
-    listed.show([*map(grid.Column, ("HOST", "ADDRESS")), grid.Column("GROUPS", 1), grid.Column("RECIPE")], rows)
-    return 0
-
-
-@task(help={"folder": "where to; the current folder if not given"}, positional=optional_word("init", "folder"))
-@reporting
-def init(context: object, folder: str | None = None) -> int:
-    """Lay hosts/, recipes/, playbooks/, templates/ and tasks.py into an empty folder."""
+    Writes hosts/, recipes/, playbooks/, templates/ and tasks.py.
+    """
     from sparkwright.project import starter
 
     for path in starter.lay(Path(folder or ".")):
@@ -74,13 +52,12 @@ def init(context: object, folder: str | None = None) -> int:
     return 0
 
 
-@task(
+@command(
     positional=["kind"],
-    help={"kind": "host, groups, recipe, playbook, lock or results", "json": "on one line, instead of indented"},
+    help={"kind": "host, groups, recipe, playbook, lock or results", "json": "on one line, not indented"},
 )
-@reporting
-def schema(context: object, kind: str, json: bool = False) -> int:
-    """Print the JSON Schema of one kind of file, for an editor."""
+def schema(context: object, kind: str, json: bool = False, debug: bool = False) -> int:
+    """Print the JSON Schema of a kind of file, for editors."""
     from json import dumps
 
     from sparkwright.app import schemas
@@ -89,14 +66,14 @@ def schema(context: object, kind: str, json: bool = False) -> int:
     return 0
 
 
-@task(
-    name="module",
-    positional=optional_word("docs.module", "name"),
-    help={"name": "a module; without a name they are listed", "json": "one JSON object: name, text"},
+@command(
+    name="module", word="name", help={"name": "a module (default: list them)", "json": "one JSON object: name, text"}
 )
-@reporting
-def module_docs(context: object, name: str | None = None, json: bool = False) -> int:
-    """What a module guarantees, its arguments with units, what it returns, what can go wrong."""
+def module_docs(context: object, name: str | None = None, json: bool = False, debug: bool = False) -> int:
+    """Show a module's documentation.
+
+    What it guarantees, its arguments with units, what it returns, what can go wrong.
+    """
     from sparkwright.app import docs
 
     text = program.typed(docs.module(name) if name else docs.index())
@@ -104,9 +81,28 @@ def module_docs(context: object, name: str | None = None, json: bool = False) ->
     return 0
 
 
+def completion_of(namespace: Collection) -> Command:
+    """The command `completion`, of the commands of a collection."""
+
+    @command(positional=["shell"], help={"shell": "bash, zsh or fish"})
+    def completion(context: object, shell: str, debug: bool = False) -> int:
+        """Print a shell's completion script.
+
+        It completes commands, options, and the hosts, recipes and playbooks of the project in the current folder. For bash,
+        add this to ~/.bashrc: eval "$(sparkwright completion bash)"
+        """
+        from sparkwright.app.completion import script
+        from sparkwright.cli.framework import completions
+
+        print(script.of(shell, completions.of(namespace)), end="")
+        return 0
+
+    return completion
+
+
 def docs_collection() -> Collection:
     """`invoke docs.module NAME`."""
     return Collection(module_docs)
 
 
-TASKS = [render, hosts, init, schema]
+TASKS = [render, init, schema]

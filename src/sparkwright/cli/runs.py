@@ -1,35 +1,89 @@
-"""The commands about runs on a host: follow one again, stop one, list them."""
+"""The commands about runs on a host: follow, stop and list them, who holds the lock, the history, incidents."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from invoke.tasks import task
+from sparkwright.app.outcome import worst
+from sparkwright.cli.framework.command import command
+from sparkwright.errors import Refused
 
-from sparkwright.app.outcome import reporting, worst
-
-HELP = {"host": "which host or hosts", "json": "JSON lines", "debug": "show the traceback of an error"}
+RUN = {"run": "the run's id (default: the newest)"}
 
 
-@task(help={**HELP, "run": "the run's id; the newest if not given"})
-@reporting
+@command(help=RUN)
 def attach(context: object, host: str = "", run: str = "", json: bool = False, debug: bool = False) -> int:
-    """Follow a run again, from its first event: after a lost connection, or from another laptop."""
+    """Follow a run again, from its first event.
+
+    After a lost connection, or from another laptop. Ctrl-C asks whether to stop the run or to leave it running.
+    """
     return _ask(host, {"verb": "attach", "run": run}, json=json)
 
 
-@task(help={**HELP, "run": "the run's id; the newest if not given"})
-@reporting
+@command(help=RUN)
 def stop(context: object, host: str = "", run: str = "", json: bool = False, debug: bool = False) -> int:
-    """Ask a run to stop at the next safe point; what it had taken away is put back."""
+    """Stop a run at the next safe point.
+
+    If it had already stopped the previous server, that is restored.
+    """
     return _ask(host, {"verb": "stop", "run": run}, json=json)
 
 
-@task(help=HELP)
-@reporting
+@command()
 def runs(context: object, host: str = "", json: bool = False, debug: bool = False) -> int:
-    """List the runs a host remembers, newest first."""
+    """List the runs on a host, newest first."""
     return _ask(host, {"verb": "runs"}, json=json)
+
+
+@command(help={"json": "one JSON object a change", "last": "how many (default 20)"})
+def history(context: object, host: str = "", last: int = 20, json: bool = False, debug: bool = False) -> int:
+    """List the changes to a host's server, newest first.
+
+    Who made them, when, what differed, and what was measured when the server was verified.
+    """
+    from sparkwright.app.questions import host_records
+
+    return worst(host_records.history(host, last, json=json))
+
+
+@command(
+    help={
+        "run": "the run that failed (default: the newest incident)",
+        "to": "the folder to write to (default: incidents/HOST/RUN)",
+        "json": "one JSON object a host: its incident, the folder, the files",
+    }
+)
+def incident(
+    context: object, host: str = "", run: str = "", to: str = "", json: bool = False, debug: bool = False
+) -> int:
+    """Download the diagnostics of a failed server.
+
+    Its log, docker inspect, memory, kernel messages, the plan and the events, as they were collected when it failed.
+    """
+    from sparkwright.app.questions import host_records
+
+    return worst(host_records.incident(host, run, to, json=json))
+
+
+@command(
+    help={
+        "host": "one host",
+        "stop": "do not ask: stop its run at the next safe point",
+        "kill": "do not ask: kill its run; the next deploy resumes what it left",
+    }
+)
+def unlock(context: object, host: str = "", stop: bool = False, kill: bool = False, debug: bool = False) -> int:
+    """Show who holds a host's lock, and release it.
+
+    Asks whether to stop the run that holds it, to kill it, or to leave it.
+    """
+    from sparkwright.app.prompts import lock_release
+    from sparkwright.app.questions import host_records
+
+    if stop and kill:
+        raise Refused("give one of --stop and --kill.")
+    answer = "stop" if stop else "kill" if kill else ""
+    return worst([host_records.unlock(host, lambda owner: answer or lock_release(owner))])
 
 
 def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> int:
@@ -39,4 +93,4 @@ def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> int:
     return worst(session.ask(choose(pattern), header, json=json))
 
 
-TASKS = [attach, stop, runs]
+TASKS = [attach, stop, runs, history, incident, unlock]

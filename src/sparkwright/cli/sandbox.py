@@ -1,51 +1,31 @@
-"""The commands of the sandbox: break one thing, look at it, remove it."""
+"""The commands of the sandbox: inject a fault, show what it does, remove it."""
 
 from __future__ import annotations
 
-from invoke.tasks import task
+from invoke.collection import Collection
 
-from sparkwright.app.outcome import optional_word, reporting
+from sparkwright.cli.framework.command import command
 from sparkwright.console.out import say_json
-from sparkwright.errors import Refused
 
 
-@task(
-    positional=optional_word("sandbox.fault", "name"),
-    help={"name": "what to break; `none` mends; without a name they are listed", "json": "one JSON object"},
+@command(
+    word="name",
+    help={"name": "the fault; `none` clears it (default: list them)", "json": "one JSON object"},
 )
-@reporting
-def fault(context: object, name: str | None = None, json: bool = False) -> int:
-    """Break one thing in the sandbox, now and for the next start."""
-    import difflib
+def fault(context: object, name: str | None = None, json: bool = False, debug: bool = False) -> int:
+    """Inject a fault into the sandbox, or clear it.
 
-    from sparkwright.sandbox import control
+    It takes effect now and at the next start.
+    """
+    from sparkwright.app import sandbox_faults
 
-    if not name and json:
-        say_json(control.FAULTS)
-        return 0
-    if not name:
-        width = max(map(len, control.FAULTS))
-        for known, what in control.FAULTS.items():
-            print(f"{known:<{width}}  {what}")
-        return 0
-    if name != "none" and name not in control.FAULTS:
-        near = difflib.get_close_matches(name, [*control.FAULTS, "none"], n=1)
-        hint = f"Did you mean `{near[0]}`?" if near else "`invoke sandbox.fault` lists them."
-        raise Refused(f"the sandbox knows no fault {name!r}.", fix=hint)
-    folder = control.default_folder()
-    control.up(folder)
-    control.fault(folder, None if name == "none" else name)
-    if json:
-        say_json({"fault": None if name == "none" else name})
-        return 0
-    print("sandbox: nothing is broken." if name == "none" else f"sandbox: {name}: {control.FAULTS[name]}")
+    sandbox_faults.inject(name, json=json) if name else sandbox_faults.listed(json=json)
     return 0
 
 
-@task
-@reporting
-def down(context: object) -> int:
-    """Remove the sandbox: its processes, its host and what it served."""
+@command()
+def down(context: object, debug: bool = False) -> int:
+    """Remove the sandbox: processes, host, containers."""
     from sparkwright.sandbox import control
 
     control.down(control.default_folder())
@@ -53,10 +33,9 @@ def down(context: object) -> int:
     return 0
 
 
-@task(help={"json": "one JSON object"})
-@reporting
-def status(context: object, json: bool = False) -> int:
-    """What the sandbox is doing: containers, models in Ollama, memory, fault."""
+@command(help={"json": "one JSON object"})
+def status(context: object, json: bool = False, debug: bool = False) -> int:
+    """Show the sandbox: containers, models, memory, fault."""
     from sparkwright.sandbox import control
 
     found = control.status(control.default_folder())
@@ -68,4 +47,6 @@ def status(context: object, json: bool = False) -> int:
     return 0
 
 
-TASKS = [fault, down, status]
+def sandbox_collection() -> Collection:
+    """`invoke sandbox.fault`, `sandbox.down`, `sandbox.status`."""
+    return Collection(fault, down, status)

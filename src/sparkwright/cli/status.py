@@ -1,53 +1,49 @@
-"""The commands `status` and `report`: what every host is doing now, and what it did."""
+"""The commands that show what hosts do: status, report, logs, and the settings for a client."""
 
 from __future__ import annotations
 
-from invoke.tasks import task
+from sparkwright.app.outcome import worst
+from sparkwright.cli.framework.command import command
+from sparkwright.errors import Exit, Refused
 
-from sparkwright.app.outcome import reporting, worst
-
-HOST = "which hosts: spark1, a group, all; if not given, all but sandboxes"
-DEBUG = "show the traceback of an error"
+HOSTS = "a host, a group, several or all (default: all but sandboxes)"
+TAIL_LINES = 1000
 
 
-@task(
+@command(
     help={
-        "host": HOST,
-        "watch": "stay, and look again every few seconds; Ctrl-C ends it",
-        "every": "with --watch: seconds between two looks",
-        "json": "one object a host; with --watch one a host and look",
-        "debug": DEBUG,
+        "host": HOSTS,
+        "watch": "refresh every few seconds until Ctrl-C",
+        "every": "with --watch: seconds between two refreshes (default 5)",
+        "json": "one JSON object a host; with --watch one a host and refresh",
     }
 )
-@reporting
 def status(
     context: object, host: str = "", watch: bool = False, every: float = 5.0, json: bool = False, debug: bool = False
 ) -> int:
-    """One line a host: state, recipe, image, model, tok/s against its baseline, uptime, memory, drift.
+    """Show one line per host: state, recipe, tok/s, memory, drift.
 
-    From the last scheduled check; a host without one is looked at now, and that is said. Exit code: 0 every host serves, 2 one is
-    degraded, 1 down or worse, 3 unreachable, 4 not known. With --watch always 0.
+    From the last scheduled check; a host without one is checked now, and the line says so. Exit code: 0 every host serves,
+    2 one is degraded, 1 down or worse, 3 unreachable, 4 unknown. With --watch always 0.
     """
     from sparkwright.app.connect import everyone, reach
 
     chosen = reach(host or everyone(), "light")
-    from sparkwright.app.questions import fleet_status  # imported while the connections open
+    from sparkwright.app.questions import fleet_status
 
     if watch:
         return fleet_status.watch(chosen, every_s=every, json=json)
     return worst(fleet_status.once(chosen, json=json))
 
 
-@task(
+@command(
     help={
-        "host": HOST,
-        "since": "how far back: 90m, 12h, 7d, 2w",
-        "to": "the file to write",
-        "json": "what the plots show as one object a host, instead of the page",
-        "debug": DEBUG,
+        "host": HOSTS,
+        "since": "how far back: 90m, 12h, 7d, 2w (default 7d)",
+        "to": "the file to write (default report.html)",
+        "json": "what the plots show as one JSON object a host, instead of the page",
     }
 )
-@reporting
 def report(
     context: object,
     host: str = "",
@@ -56,9 +52,9 @@ def report(
     json: bool = False,
     debug: bool = False,
 ) -> int:
-    """What hosts did: state, throughput, memory and temperature over time, as one HTML page that needs nothing else.
+    """Write an HTML page of states, throughput and temperatures.
 
-    From the checks that each host makes by its own clock. Ends with 3 when a host is unreachable; the page then says so.
+    One self-contained file, made from the scheduled checks. Exit code 3 when a host is unreachable; the page then says so.
     """
     from sparkwright.app.connect import everyone, reach
 
@@ -68,4 +64,47 @@ def report(
     return worst(host_report.write(chosen, since, to, json=json))
 
 
-TASKS = [status, report]
+@command(
+    help={
+        "file": "a saved log, instead of a host's",
+        "state": "what the engine reports of itself: each value, or unknown, and the line it was read from",
+        "tail": f"without --state: how many lines from the end (default {TAIL_LINES})",
+        "json": "one JSON object a host: version, chunked_prefill ... ready, died, evidence; null is unknown",
+    }
+)
+def logs(
+    context: object,
+    host: str = "",
+    file: str = "",
+    state: bool = False,
+    tail: int = TAIL_LINES,
+    json: bool = False,
+    debug: bool = False,
+) -> int:
+    """Print an engine's log, or the settings it reports.
+
+    Only the last start counts. Exit code: 0 printed, or a start was found in it; 1 the engine died; 3 a host is unreachable;
+    4 unknown: no container, or no start of an engine in its log; 5 no such file, host or recipe.
+    """
+    if bool(host) == bool(file):
+        raise Refused("say whose log: --host NAME or --file PATH.")
+    from sparkwright.app.questions import log_reading
+
+    found = log_reading.of_file(file, tail) if file else log_reading.of_hosts(host, tail)
+    for reading in found:
+        log_reading.show(reading, state=state, json=json, titled=len(found) > 1)
+    return worst([reading.exit if state or reading.error else Exit.OK for reading in found])
+
+
+@command(help={"json": "one JSON object a host: base_url, model, context_length, max_tokens ..."})
+def client(context: object, host: str = "", json: bool = False, debug: bool = False) -> int:
+    """Print a client's settings: URL, model, context, key."""
+    from sparkwright.app.connect import reach
+
+    chosen = reach(host)
+    from sparkwright.app.questions import client_settings
+
+    return worst(client_settings.show(chosen, json=json))
+
+
+TASKS = [status, report, logs, client]

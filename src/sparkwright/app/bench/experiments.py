@@ -1,0 +1,91 @@
+"""What `bench.*` do: an experiment on a host or at a URL from the options of a command, and its results on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparkwright.console.out import say
+from sparkwright.errors import Refused
+
+if TYPE_CHECKING:
+    from sparkwright.bench.results_models import Results
+
+
+def run(command: str, given: dict[str, Any]) -> int:
+    """Do what a bench command asks. Returns the exit code."""
+    order = order_of(command, given).checked()
+    if bool(given.get("url")) == bool(given["host"]):
+        raise Refused(
+            "say where: --host NAME, or --url of a server." if "url" in given else "say which host: --host NAME."
+        )
+    if given.get("url"):
+        from sparkwright.app.bench import run_local
+        from sparkwright.project.folder import Project
+
+        outcome: tuple[Results | None, int, Path] = run_local.at_url(
+            given["url"], given["model"], order, root=Project.here_or_cwd(), quiet=given["json"]
+        )
+    else:
+        from sparkwright.app.connect import reach
+
+        chosen = reach(given["host"])
+        from sparkwright.app.bench import run_experiment
+
+        outcome = run_experiment.on_host(chosen, order, json=given["json"], wait=given["wait"])
+    results, code, folder = outcome
+    return _shown(results, code, folder, given) if results is not None else code
+
+
+def _shown(results: Results, code: int, folder: Path, given: dict[str, Any]) -> int:
+    from sparkwright.bench import arena, results_files, summary
+    from sparkwright.html import experiment_page
+
+    written = experiment_page.write(folder, results)
+    if given["json"]:
+        if given.get("url"):
+            say(results_files.to_json(results), end="")
+        return code
+    say()
+    summary.show(results)
+    if given.get("spark_arena"):
+        say("\n" + arena.table(results))
+    say(f"\n{folder / results_files.JSON}, {results_files.CSV}, {written}")
+    return code
+
+
+def order_of(command: str, given: dict[str, Any]) -> Any:
+    """The options of a command as the lab takes them."""
+    from sparkwright.bench.order import Order
+
+    def numbers(name: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+        text = str(given.get(name) or "")
+        try:
+            return tuple(number for word in text.split(",") if word.strip() for number in _span(word.strip(), kind))
+        except ValueError:
+            raise Refused(f"--{name.replace('_', '-')} {text}: numbers, separated by commas.") from None
+
+    plain = ("a", "b", "flag", "recipe", "requests", "prompt_tokens", "output_tokens", "long_tokens", "dataset")
+    about = {name: given[name] for name in (*plain, "repeat", "seed", "name", "again") if name in given}
+    return Order(
+        command,
+        **about,
+        sizes=numbers("max_num_batched_tokens", int),
+        concurrency=numbers("concurrency", int),
+        rates=numbers("rate", float),
+        loads=tuple(word.strip() for word in str(given.get("loads") or "").split(",") if word.strip()),
+    )
+
+
+def _span(word: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    """One number; or 1..16, which doubles: 1, 2, 4, 8, 16."""
+    first, dots, last = word.partition("..")
+    if not dots:
+        return (kind(word),)
+    found, end = [kind(first)], kind(last)
+    if found[0] <= 0:
+        raise ValueError(word)
+    while found[-1] * 2 <= end:
+        found.append(found[-1] * 2)
+    return (*found, *((end,) if found[-1] < end else ()))

@@ -1,0 +1,84 @@
+# Completion of sparkwright. Names of hosts, recipes and playbooks are read from the project's files when Tab is pressed.
+
+# The project's folder: the current one or one above it.
+_sparkwright_project() {
+  local folder=$PWD
+  while [ -n "$folder" ]; do
+    if [ -d "$folder/hosts" ] && [ -d "$folder/playbooks" ]; then
+      printf '%s' "$folder"
+      return
+    fi
+    folder=${folder%/*}
+  done
+}
+
+# The files of a folder of the project, without .yml; a name that no host, recipe or playbook can have is left out.
+_sparkwright_names() {
+  local project file
+  project=$(_sparkwright_project)
+  [ -n "$project" ] || return
+  for file in "$project/$1"/*.yml; do
+    file=${file##*/}
+    file=${file%.yml}
+    case $file in
+    *[!A-Za-z0-9_.-]* | groups) ;;
+    *) printf '%s\n' "$file" ;;
+    esac
+  done
+}
+
+_sparkwright_groups() {
+  local groups
+  groups=$(_sparkwright_project)/hosts/groups.yml
+  [ -f "$groups" ] && sed -n 's/^\([A-Za-z0-9_][A-Za-z0-9_.-]*\):.*/\1/p' "$groups"
+}
+
+# $1: the kind of value. $2: what is typed so far; of hosts, a list.
+_sparkwright_values() {
+  local list name
+  case $1 in
+  hosts)
+    case $2 in
+    *,*) list=${2%,*}, ;;
+    *) list= ;;
+    esac
+    { _sparkwright_names hosts; _sparkwright_groups; printf 'all\n'; } | sort -u | while read -r name; do
+      printf '%s\n' "$list$name"
+    done
+    ;;
+  recipes) _sparkwright_names recipes ;;
+  playbooks) _sparkwright_names playbooks ;;
+@VALUES@
+  esac
+}
+
+# What can stand at the cursor, a line each; nothing where a file or a text is expected.
+# $1: the command, or empty. $2: the word before the cursor. $3: what is typed so far. $4: the number of words after the command.
+_sparkwright_candidates() {
+  local flags takes word kind
+  case $1 in
+  '')
+    printf '%s\n' @NAMES@ --help --list --version
+    return
+    ;;
+@COMMANDS@
+  *) return ;;
+  esac
+  case $takes in
+  *" $2:"*)
+    kind=${takes#*" $2:"}
+    _sparkwright_values "${kind%% *}" "$3"
+    return
+    ;;
+  esac
+  case $3 in
+  -*) ;;
+  *)
+    if [ -n "$word" ] && [ "$4" -eq 0 ]; then
+      _sparkwright_values "$word" "$3"
+      return
+    fi
+    ;;
+  esac
+  printf '%s\n' $flags --help
+}

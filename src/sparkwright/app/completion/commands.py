@@ -1,0 +1,67 @@
+"""What can be completed: the commands with their options, and what kind of value each takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: kinds of values whose names the shell reads from the project's folder
+HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
+FILES, TEXT = "files", "text"
+
+#: option, or command and option, to the kind of its value; any other option takes text
+OPTIONS = {
+    **dict.fromkeys(("host", "from", "images.copy to", "models.copy to"), HOSTS),
+    **dict.fromkeys(("recipe", "a", "b"), RECIPES),
+    **dict.fromkeys(("file", "dataset", "to"), FILES),
+    "heal": "heal",
+}
+#: command to the kind of the word after it
+WORDS = {
+    "play": PLAYBOOKS,
+    "schema": "schemas",
+    "docs.module": "modules",
+    "explain": "rules",
+    "sandbox.fault": "faults",
+    "completion": "shells",
+    **dict.fromkeys(("init", "model.inspect", "bench.compare", "bench.report", "bench.import"), FILES),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """flags: `--host` and `-H`. takes: the kind of its value; empty for a switch."""
+
+    flags: tuple[str, ...]
+    about: str
+    takes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """word: the kind of the word that stands after it; empty for none."""
+
+    name: str
+    about: str
+    options: tuple[Option, ...]
+    word: str = ""
+
+
+def kind_of(command: str, option: str) -> str:
+    """What an option that takes a value is completed with."""
+    return OPTIONS.get(f"{command} {option}") or OPTIONS.get(option) or TEXT
+
+
+def choices() -> dict[str, list[str]]:
+    """The kinds of values that the program knows itself."""
+    from sparkwright.engines.vllm.rules import RULES
+    from sparkwright.modules.registry import NAMES
+    from sparkwright.sandbox.faults import FAULTS
+
+    return {
+        "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
+        "modules": list(NAMES),
+        "rules": sorted(RULES),
+        "faults": [*FAULTS, "none"],
+        "shells": ["bash", "zsh", "fish"],
+        "heal": ["none", "restart"],
+    }

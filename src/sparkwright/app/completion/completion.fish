@@ -1,0 +1,46 @@
+# Completion of sparkwright. Names of hosts, recipes and playbooks are read from the project's files when Tab is pressed.
+
+# The project's folder: the current one or one above it.
+function __sparkwright_project
+    set -l folder $PWD
+    while test -n "$folder"
+        if test -d "$folder/hosts" -a -d "$folder/playbooks"
+            echo $folder
+            return
+        end
+        set folder (string replace -r '/[^/]*$' '' -- $folder)
+    end
+end
+
+# The files of a folder of the project, without .yml; a name that no host, recipe or playbook can have is left out.
+function __sparkwright_names -a folder
+    set -l project (__sparkwright_project)
+    test -n "$project"; or return
+    for file in $project/$folder/*.yml
+        string match -r '^[A-Za-z0-9_.-]+(?=\.yml$)' -- (string replace -r '.*/' '' -- $file) | string match -v groups
+    end
+end
+
+function __sparkwright_groups
+    set -l groups (__sparkwright_project)/hosts/groups.yml
+    test -f "$groups"; and string replace -rf '^([A-Za-z0-9_][A-Za-z0-9_.-]*):.*' '$1' <$groups
+end
+
+function __sparkwright_values -a kind
+    switch $kind
+        case hosts
+            set -l list (string match -r '.*,' -- (string replace -r '^--[a-z-]+=' '' -- (commandline -ct)))
+            for name in (__sparkwright_names hosts) (__sparkwright_groups) all
+                echo "$list$name"
+            end
+        case recipes playbooks
+            __sparkwright_names $kind
+@VALUES@
+    end
+end
+
+complete -c sparkwright -f
+complete -c sparkwright -n __fish_use_subcommand -l help -d 'Show the commands'
+complete -c sparkwright -n __fish_use_subcommand -l list -d 'List the commands'
+complete -c sparkwright -n __fish_use_subcommand -l version -d 'Show the version'
+@COMMANDS@

@@ -1,0 +1,110 @@
+"""`health.install` and `health.uninstall`: what is asked for, checked, and the hosts' health timers set or removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sparkwright import units
+from sparkwright.app.outcome import worst
+from sparkwright.errors import Refused
+
+if TYPE_CHECKING:
+    from sparkwright.app.connect import Chosen
+
+#: services whose webhook URLs are themselves the secret
+KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com", "chat.googleapis.com")
+
+
+def install(pattern: str, *, json: bool, **given: Any) -> int:
+    """Set the timer on each host of a pattern. given: the options of `health.install`. Raises Refused for a wrong value."""
+    args = {
+        "every_s": units.seconds(given["every"], "--every", least_s=30),
+        "heal": _one_of("--heal", given["heal"], ("none", "restart")),
+        "heal_every_s": units.seconds(given["heal_every"], "--heal-every", least_s=600),
+        "smoke_every_s": units.seconds(given["smoke_every"], "--smoke-every"),
+        "command": _words("--command", given["command"]),
+        "webhook": _public("--webhook", given["webhook"]),
+        "webhook_file": given["webhook_file"],
+        "textfile": given["textfile"],
+        "system": given["system"],
+    }
+    heals = args["heal"] == "restart"
+    return _on_each(pattern, json, lambda name: (_task({**args, "host": name}, become=given["system"]),), heals=heals)
+
+
+def uninstall(pattern: str, *, json: bool) -> int:
+    """Remove the timer of each host of a pattern, the user's and root's."""
+    absent: dict[str, Any] = {"state": "absent"}
+    return _on_each(
+        pattern,
+        json,
+        lambda name: (
+            _task(absent, register="users"),
+            _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",)),
+        ),
+    )
+
+
+def _words(option: str, text: str) -> list[str]:
+    import shlex
+
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise Refused(f"{option}: {str(error).lower()} in {text!r}.", fix="Quote it as for a shell.") from None
+
+
+def _one_of(option: str, text: str, known: tuple[str, ...]) -> str:
+    if text in known:
+        return text
+    raise Refused(f"{option} {text!r} is not known.", fix=f"There are: {', '.join(known)}.")
+
+
+def _public(option: str, url: str) -> str:
+    """A URL that may stand in a file and in a plan: no user, no password, nothing after a question mark."""
+    from urllib.parse import urlsplit
+
+    if not url:
+        return ""
+    try:
+        at = urlsplit(url)
+        well = at.scheme in ("http", "https") and at.hostname and at.port != 0 and url.isascii() and url.isprintable()
+    except ValueError:
+        well = False
+    if not well:
+        raise Refused(f"{option} is no http(s) URL.")
+    known = any(f".{at.hostname}".endswith(f".{one}") for one in KNOWN_SECRET)
+    if at.username or at.password or at.query or known:
+        fix = f"Write it into a file on the host, mode 0600, and say `{option}-file PATH`."
+        raise Refused(f"the URL of {option} holds a secret, which would stand in a file.", fix=fix)
+    return url
+
+
+def _task(args: dict[str, Any], **more: Any) -> Any:
+    from sparkwright.protocol.plan import Task
+
+    name = "Remove the health timer" if args.get("state") == "absent" else "Install the health timer"
+    unique = "root" if more.get("become") else "user"
+    return Task(id=f"health_timer_{unique}", name=name, module="health_timer", args=args, **more)
+
+
+def _give(chosen: Chosen, name: str) -> None:
+    """Let each host have the one secret that is needed, where there is one."""
+    for member in chosen.fleet.members:
+        given = chosen.inventory.secrets(member.host)
+        member.secrets = {name: given[name]} if name in given else {}
+
+
+def _on_each(host: str, json: bool, steps: Callable[[str], tuple[Any, ...]], *, heals: bool = False) -> int:
+    from sparkwright.app import session
+    from sparkwright.app.connect import choose
+
+    chosen = choose(host)
+    _give(chosen, "BECOME_PASSWORD")
+    if heals:
+        from sparkwright.app.plans import restart_plan
+
+        restart_plan.give(chosen)
+    # without the host's lock: the first check would find the lock held by the install itself
+    return worst(session.tasks(chosen, "Health", lambda one: steps(one.name), exclusive=False, json=json))

@@ -1,0 +1,28 @@
+"""The hosts of the inventory, as `hosts` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparkwright.console import grid, listed
+from sparkwright.console.out import say_json
+from sparkwright.project.inventory.host import Host
+
+COLUMNS = (*map(grid.Column, ("HOST", "ADDRESS")), grid.Column("GROUPS", 1), grid.Column("RECIPE"))
+
+
+def show(hosts: Sequence[Host], *, json: bool) -> None:
+    """One line a host: address, groups, recipe."""
+    if json:
+        for host in hosts:
+            about = {"host": host.name, "connection": host.connection, "address": host.address}
+            say_json({**about, "groups": list(host.groups), "recipe": host.recipe})
+        return
+    rows = [
+        (
+            *(host.name, host.connection if host.connection != "ssh" else f"ssh {host.address}"),
+            *(",".join(host.groups), host.recipe or "-"),
+        )
+        for host in hosts
+    ]
+    listed.show(list(COLUMNS), rows)

@@ -1,0 +1,178 @@
+"""What `lock` does: find what recipes pin, have hosts ask registries and the hub about it, write spark.lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sparkwright import units
+from sparkwright.app.connect import Chosen
+from sparkwright.app.plans import recipes
+from sparkwright.app.plans.pinning import ask, image_task, lock_folder, model_task
+from sparkwright.app.stores import lock_diff
+from sparkwright.console import words
+from sparkwright.console.out import error_row
+from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.fleet.fleet import Member, broke, hang_up
+from sparkwright.project.documents.checked import nearest
+from sparkwright.project.lock import lockfile
+from sparkwright.project.recipe import Recipe
+from sparkwright.protocol.plan import new_run_id
+
+
+@dataclass
+class Pinned:
+    """An entry of the lock, or one that is missing, and what its registry or hub said. kind: image or model."""
+
+    kind: str
+    key: str
+    wanted: Recipe
+    member: Member
+    folder: Path
+    old: dict[str, Any] | None
+    new: dict[str, Any] | None = None
+    error: SparkwrightError | None = None
+    rows: list[Any] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Nothing is left to be filled in."""
+        return self.old is not None and (self.kind == "model" or bool(self.old["manifests"]))
+
+    @property
+    def state(self) -> str:
+        """error, new, moved, completed or same."""
+        if self.error is not None:
+            return "error"
+        if self.old is None:
+            return "new"
+        if self.rows:
+            return "moved"
+        return "completed" if not self.complete and (self.new or {}).get("manifests") else "same"
+
+    @property
+    def gone(self) -> Any:
+        """The pinned digest, where its registry no longer has it."""
+        return (self.new or {}).get("gone")
+
+    def sentence(self) -> str:
+        """Its state for a person, and of what is new what it is."""
+        if self.state in ("moved", "same"):
+            return {"moved": "moved upstream", "same": "as pinned"}[self.state]
+        new = self.new or {}
+        if self.kind == "model":
+            size = sum(file["size_bytes"] for file in new["files"])
+            return f"{self.state}: commit {new['commit'][:12]}, {len(new['files'])} files, {units.size(size)}"
+        about = [words.short(new["digest"])]
+        about += [f"vLLM {new['engine_version']}"] if new.get("engine_version") else []
+        about += [new["created"][:10]] if new.get("created") else []
+        about += [units.size(new["size_bytes"])] if new.get("size_bytes") else []
+        return f"{self.state}: {', '.join(about)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As --json gives it."""
+        rows = [{"what": row.what, "before": row.before, "after": row.after} for row in self.rows]
+        found = {"kind": self.kind, "name": self.key, "state": self.state, "rows": rows, "gone": self.gone}
+        if self.error is None:
+            return found
+        return {**found, **error_row(str(self.error), self.error.exit, host=self.member.host.name)}
+
+
+def pinned_by(chosen: Chosen, name: str = "") -> list[Pinned]:
+    """What the recipes of the chosen hosts pin. name: only this image, model or recipe. Raises Refused when there is none."""
+    found = list(_entries(chosen))
+    if not found:
+        raise Refused("none of these hosts has a recipe.", fix="Add `recipe: NAME` to a host (see recipes/).")
+    if not name:
+        return found
+    named = [entry for entry in found if name in (entry.key, entry.key.partition("@")[0], entry.wanted.name)]
+    if not named:
+        known = sorted({word for entry in found for word in (entry.key, entry.wanted.name)})
+        raise Refused(f"nothing in these hosts' recipes is called {name!r}.", fix=nearest(name, known))
+    return named
+
+
+def _entries(chosen: Chosen) -> Iterator[Pinned]:
+    """Each image and model once, asked through the first host that serves it."""
+    seen: set[tuple[Path, str]] = set()
+    locks: dict[Path, Any] = {}
+    for member in chosen.fleet.members:
+        if not member.host.recipe:
+            continue
+        wanted = recipes.recipe_of(chosen.project, member.host)
+        member.secrets = chosen.inventory.secrets(member.host)
+        folder = lock_folder(chosen.project, member.host)
+        known = locks.setdefault(folder, lockfile.load(folder))
+        model = wanted.file.model
+        both = (
+            ("image", wanted.image, known.image(wanted.image)),
+            ("model", lockfile.model_key(model.id, model.revision), known.model(model.id, model.revision)),
+        )
+        for kind, key, old in both:
+            if (folder, key) not in seen:
+                seen.add((folder, key))
+                yield Pinned(kind, key, wanted, member, folder, old)
+
+
+def ask_upstream(chosen: Chosen, entries: Sequence[Pinned], *, follow: bool) -> None:
+    """Fill in what upstream says, host by host in parallel, and hang up. An entry that can't be asked keeps its error.
+
+    follow: ask what tags and branches mean now, not only about the pinned digest.
+    """
+
+    def ask_of(member: Member) -> None:
+        for n, entry in enumerate(entries):
+            if entry.member is member:
+                _ask(chosen, entry, new_run_id() + f"-{n}", follow=follow)
+
+    members = [member for member in chosen.fleet.members if any(entry.member is member for entry in entries)]
+    try:
+        if members:
+            chosen.fleet.each(members, ask_of)
+    finally:
+        hang_up(chosen.fleet.members)
+
+
+def _ask(chosen: Chosen, entry: Pinned, run_id: str, *, follow: bool) -> None:
+    pinned = entry.old["digest"] if entry.kind == "image" and entry.old else ""
+    task = (
+        image_task(entry.wanted, entry.member.host, pinned=pinned, follow=follow)
+        if entry.kind == "image"
+        else model_task(entry.wanted)
+    )
+    try:
+        answer = ask(chosen.fleet, entry.member, [task], run_id)[entry.kind]
+        made = lockfile.image_entry if entry.kind == "image" else lockfile.model_entry
+        entry.new = {**made(entry.key, answer), "gone": answer.get("gone")}
+    except Exception as error:  # a full disk, a folder that is read-only
+        entry.error = broke(error)
+        return
+    if entry.old is not None:
+        entry.rows = getattr(lock_diff, entry.kind)(entry.old, entry.new)
+
+
+def write(fresh: Sequence[Pinned]) -> None:
+    """Into each lock at once, read anew: another command may have written in between. Raises Failed."""
+    for folder in {entry.folder for entry in fresh}:
+        known = lockfile.load(folder)
+        for entry in (entry for entry in fresh if entry.folder == folder):
+            new = _kept(entry)
+            if entry.kind == "image":
+                known = known.with_image(entry.key, new)
+            else:
+                model = entry.wanted.file.model
+                known = known.with_model(model.id, model.revision, new)
+        try:
+            known.save(folder)
+        except OSError as error:
+            raise Failed(f"spark.lock can't be written: {error}.") from None
+
+
+def _kept(entry: Pinned) -> dict[str, Any]:
+    """The new entry; of the same image, what was learnt by running it stays."""
+    new = dict(entry.new or {})
+    if entry.state == "completed" and entry.old is not None:
+        new.update({key: value for key, value in entry.old.items() if value})
+    return new

@@ -1,0 +1,49 @@
+"""`runtime.fetch`: what a first deploy needs from the internet, downloaded beforehand."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from sparkwright import units
+from sparkwright.console.out import say
+from sparkwright.errors import Refused
+from sparkwright.remote import bootstrap, wheels
+
+QUIET_S = 2.0
+
+
+def fetch(machines: str, pythons: str) -> None:
+    """Download the wheels for processors and versions of Python, comma separated. Raises Refused for an unknown one."""
+    wanted = [(machine, version) for machine in _words(machines) for version in _words(pythons)]
+    for machine, version in wanted:
+        if machine not in bootstrap.MACHINES:
+            raise Refused(f"--machine must be one of {', '.join(bootstrap.MACHINES)}, got '{machine}'.")
+        if version not in wheels.PYTHONS:
+            raise Refused(f"--python must be one of {', '.join(wheels.PYTHONS)}, got '{version}'.")
+    if not wanted:
+        raise Refused("say for which processor and Python: --machine aarch64 --python 3.12.")
+    for machine, version in wanted:
+        cached, started_s = wheels.here(version, machine), time.monotonic()
+        found = wheels.fetched(version, machine, _progress(f"{machine}, Python {version}"))
+        size = units.size(sum(path.stat().st_size for path in found))
+        how = "already cached" if cached else f"downloaded in {units.duration(time.monotonic() - started_s)}"
+        print(f"{machine}, Python {version}: {len(found)} wheels, {size}, {how}; hashes verified.")
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _progress(what: str) -> Callable[[int, int, str], None]:
+    """Prints every two seconds which wheel is being downloaded; nothing when it is over sooner."""
+    printed_s = time.monotonic()
+
+    def progress(done: int, total: int, name: str) -> None:
+        nonlocal printed_s
+        if name and time.monotonic() - printed_s >= QUIET_S:
+            printed_s = time.monotonic()
+            say(f"{what}: wheel {done + 1} of {total}, {name}", file=sys.stderr)
+
+    return progress

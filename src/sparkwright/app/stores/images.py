@@ -1,0 +1,126 @@
+"""What `images.prune` and `images.copy` do: the images of hosts, removed after a yes, or brought to other hosts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from sparkwright import units
+from sparkwright.app.connect import Chosen, choose
+from sparkwright.app.outcome import worst
+from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.prompts import agreed
+from sparkwright.app.questions.one_module import ask_module
+from sparkwright.console import grid, listed
+from sparkwright.console.out import say, say_error, say_json
+from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.fleet.fleet import Member, hang_up
+from sparkwright.project import recipe
+from sparkwright.project.lock import lockfile
+from sparkwright.protocol.container import locked_ids
+from sparkwright.trust import image_name
+
+COLUMNS = (*map(grid.Column, ("HOST", "STATE")), grid.Column("FREES", 1), *map(grid.Column, ("IMAGE", "WHY")))
+
+
+def prune(chosen: Chosen, *, everything: bool, check: bool, yes: bool, json: bool) -> int:
+    """Show what would go on each host, ask, and remove it. everything: of all repositories. check: only show."""
+    codes: list[int] = []
+    try:
+        for member in chosen.fleet.members:
+            try:
+                codes.append(int(_prune(chosen, member, everything=everything, check=check, yes=yes, json=json)))
+            except SparkwrightError as error:
+                error.where = error.where or member.host.name
+                say_error(error, json=json, host=member.host.name)
+                codes.append(int(error.exit))
+    finally:
+        hang_up(chosen.fleet.members)
+    return int(worst(codes))
+
+
+def _prune(chosen: Chosen, member: Member, *, everything: bool, check: bool, yes: bool, json: bool) -> Exit:
+    args = _prune_args(chosen, member, everything=everything)
+    found = ask_module(chosen.fleet, member, "prune_images", args, check=True)
+    going = [row for row in found["images"] if not row["kept"]]
+    if not json:
+        _show(member.host.name, found)
+    freed = None
+    if going and not check and agreed(f"Remove these from {member.host.name}?", yes=yes):
+        only = {**args, "only": [row["id"] for row in going]}
+        freed = ask_module(chosen.fleet, member, "prune_images", only, exclusive=True)["freed_bytes"]
+    if json:
+        say_json({"host": member.host.name, "images": found["images"], "freed_bytes": freed})
+    elif freed is not None:
+        say(f"{member.host.name}: {units.size(freed)} freed.")
+    return Exit.CHANGES if going and freed is None else Exit.OK
+
+
+def _prune_args(chosen: Chosen, member: Member, *, everything: bool) -> dict[str, Any]:
+    """The repositories that recipes and lock know, and what the lock pins for any host: another host's rest may be wanted."""
+    root: Path = chosen.project.root
+    lock = lockfile.load(lock_folder(chosen.project, member.host))
+    refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
+    pinned = {image_name.pinned(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()}
+    return {
+        "repositories": [] if everything else sorted({image_name.Name.parse(ref).repository for ref in refs}),
+        "pinned": pinned,
+    }
+
+
+def _show(host: str, found: dict[str, Any]) -> None:
+    """Print what stays and what would go."""
+    going = any(not row["kept"] for row in found["images"])
+    rows = [
+        (
+            *(host, "keep" if row["kept"] else "free", units.size(row["frees_bytes"])),
+            *(row["names"][0] if row["names"] else row["id"][7:19], row["kept"]),
+        )
+        for row in found["images"]
+    ]
+    listed.show(list(COLUMNS), rows)
+    say(f"{host}: would free {units.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
+
+
+def copy(source_name: str, to: str, image: str, *, json: bool) -> int:
+    """Copy an image from one host to others, over ssh. image: empty for what the receiving host's recipe names."""
+    chosen = choose(f"{source_name},{to}")
+    sources = chosen.inventory.match(source_name)
+    if len(sources) != 1:
+        raise Refused(f"--from {source_name} names {len(sources)} hosts.", fix="Name one.")
+    local = [host.name for host in chosen.hosts if host.connection != "ssh"]
+    if local:
+        raise Refused(f"{', '.join(local)}: only hosts over ssh send and take images.")
+    source = next(member for member in chosen.fleet.members if member.host.name == sources[0].name)
+    targets = [member for member in chosen.fleet.members if member is not source]
+    if not targets:
+        raise Refused(f"--to {to} names no other host than {source_name}.")
+    chosen.fleet.connect()
+    return _copy(chosen, source, targets, image, json=json)
+
+
+def _copy(chosen: Chosen, source: Member, targets: list[Member], image: str, *, json: bool) -> int:
+    from sparkwright.app.presenters import Shown
+    from sparkwright.app.stores import image_copy
+
+    Shown(chosen, json=json, diff=False)
+    sentences: dict[str, str] = {}
+    codes: list[int] = []
+
+    def copy_to(member: Member) -> None:
+        try:
+            sentences[member.host.name] = image_copy.copy(chosen, chosen.fleet, source, member, image)
+        except SparkwrightError as error:
+            error.where = error.where or member.host.name
+            sentences[member.host.name] = str(error)
+            codes.append(int(error.exit))
+
+    try:
+        for member in targets:  # one after the other: they would share the source's network and its engine
+            chosen.fleet.each([member], copy_to)
+    finally:
+        chosen.fleet.close()
+    for sentence in sentences.values():
+        say(sentence, file=sys.stderr if json else sys.stdout)
+    return int(worst(codes))

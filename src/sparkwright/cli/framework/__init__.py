@@ -1,0 +1,1 @@
+"""What stands between Invoke and our commands: their options, help, refusals and start-up."""

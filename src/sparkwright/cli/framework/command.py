@@ -1,0 +1,85 @@
+"""A command as an Invoke task: short options for the common five only, help for the usual options, exit codes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from invoke.tasks import Task
+
+from sparkwright.app.outcome import reporting
+
+#: name, default, what `--help` says
+Option = tuple[str, str | bool | int, str]
+Body = Callable[..., int | None]
+
+#: every short option there is, the same in all commands: Fabric's -H, Ansible's -C and -D, Invoke's -d
+SHORT = {"host": "H", "check": "C", "diff": "D", "json": "j", "debug": "d"}
+
+#: what `--help` says of these options, unless a command says it otherwise
+USUAL = {
+    "host": "a host, a group, several (spark1,spark2), or all",
+    "json": "print JSON on stdout, one object a line",
+    "debug": "show the traceback of an error",
+}
+
+
+class Command(Task[Any]):
+    """word: the option that a word after the command stands for, where the word may be left out (`explain [RULE]`)."""
+
+    word = ""
+
+    def arg_opts(self, name: str, default: str, taken_names: set[str]) -> dict[str, Any]:
+        """One option as Invoke wants it, with its short name and its help."""
+        found: dict[str, Any] = super().arg_opts(name, default, taken_names)
+        if name in SHORT:
+            found["names"] = [*found["names"], SHORT[name]]
+        return {"help": USUAL.get(name), **found}
+
+    def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Any]:
+        """Every option. Invoke empties the help texts on the way: whoever asks again gets them again."""
+        texts = self.help.copy()
+        try:
+            return list(super().get_arguments(ignore_unknown_help))
+        finally:
+            self.help = texts
+
+
+def command(
+    *,
+    name: str | None = None,
+    help: Mapping[str, str] | None = None,
+    positional: Iterable[str] = (),
+    optional: Iterable[str] = (),
+    word: str = "",
+    default: bool = False,
+) -> Callable[[Body], Command]:
+    """Make a function a command. Its docstring is the help, its first line what `--help` lists; the examples are in groups.py.
+
+    optional: options whose value may be left out. default: the command that its collection's name alone stands for.
+    """
+
+    def made(body: Body) -> Command:
+        about: dict[str, Any] = {"name": name, "help": help, "positional": positional, "optional": optional}
+        task = Command(reporting(body), **about, default=default, auto_shortflags=False)
+        task.word = word
+        return task
+
+    return made
+
+
+def command_of(body: Body, name: str, doc: str, options: Sequence[Option], *positional: str) -> Command:
+    """A command whose options are a table: Invoke reads names and defaults off the signature."""
+    run = reporting(body)
+    run.__name__, run.__doc__ = name, doc
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    words = [inspect.Parameter(word, kind) for word in ("context", *positional)]
+    flags = [
+        inspect.Parameter(option.replace("-", "_"), kind, default=default)
+        for option, default, _ in options
+        if option not in positional
+    ]
+    run.__signature__ = inspect.Signature(words + flags)  # type: ignore[attr-defined]
+    texts = {option.replace("_", "-"): text for option, _, text in options if text}
+    return Command(run, name=name, positional=positional, help=texts, auto_shortflags=False)

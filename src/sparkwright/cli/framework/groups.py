@@ -1,0 +1,88 @@
+"""The commands as `--help` groups them, each with two examples: what is typed after its name."""
+
+from __future__ import annotations
+
+Examples = tuple[str, str]
+
+GROUPS: dict[str, dict[str, Examples]] = {
+    "Serve": {
+        "deploy": ("--host spark1", "--host lab --canary 1 --serial 25%"),
+        "plan": ("--host spark1", "--host all --json"),
+        "restart": ("--host spark1", "--host lab --serial 1 --wait"),
+        "rollback": ("--host spark1", "--host spark1 --check --diff"),
+        "verify": ("--host spark1", "--host all --json"),
+        "play": ("playbooks/drain.yml --host spark1", "drain --host lab --check --diff"),
+        "client": ("--host spark1", "--host spark1 --json"),
+        "render": ("--host spark1", "--host spark1 --recipe llama-3.1-8b"),
+        "runs": ("--host spark1", "--host all --json"),
+        "attach": ("--host spark1", "--host spark1 --run 20261122T101500-1f0c9a3e"),
+        "stop": ("--host spark1", "--host spark1 --run 20261122T101500-1f0c9a3e"),
+        "unlock": ("--host spark1", "--host spark1 --stop"),
+    },
+    "Look after": {
+        "status": ("", "--host lab --watch --every 10"),
+        "health.check": ("--host spark1", "--host all --smoke --json"),
+        "health.install": (
+            "--host spark1 --every 5m",
+            "--host lab --heal restart --webhook-file /etc/sparkwright/webhook",
+        ),
+        "health.uninstall": ("--host spark1", "--host lab"),
+        "diagnose": ("--host spark1", "--host spark1 --token-s 60"),
+        "doctor": ("--host spark1", "--host lab --fix"),
+        "logs": ("--host spark1 --tail 100", "--file saved.log --state"),
+        "history": ("--host spark1", "--host spark1 --last 5"),
+        "incident": ("--host spark1", "--host spark1 --to ticket-17"),
+        "report": ("--host all", "--host spark1 --since 24h --to spark1.html"),
+    },
+    "Measure": {
+        "bench.smoke": ("--host spark1", "--url http://127.0.0.1:8000/v1"),
+        "bench.serve": ("--host spark1 --concurrency 1..16", "--host spark1 --rate 0.5,1,2 --requests 100"),
+        "bench.ab": ("--host spark1 --flag chunked-prefill", "--host spark1 -a qwen3.5-35b -b qwen3.5-35b-unchunked"),
+        "bench.sweep": (
+            "--host spark1 --max-num-batched-tokens 1024,2048,4096",
+            "--host lab --max-num-batched-tokens 2048,8192 --loads itl",
+        ),
+        "bench.hol": ("--host spark1", "--host spark1 --flag chunked-prefill"),
+        "bench.itl": ("--host spark1", "--host spark1 --long-tokens 32768"),
+        "bench.mixed": ("--host spark1", "--host spark1 --concurrency 8 --requests 50"),
+        "bench.compare": ("before after", "before theirs.json --json"),
+        "bench.report": ("before", "results/before --json"),
+        "bench.import": ("theirs.json", "theirs.json --name vllm-0.32"),
+        "bench.list": ("", "--json"),
+    },
+    "Models and images": {
+        "lock": ("--host spark1", "--update --host all"),
+        "lint": ("", "--recipe qwen3.5-35b --engine-version 0.32.0"),
+        "explain": ("", "unchunked-budget"),
+        "model.inspect": ("Qwen/Qwen3.5-35B-A3B", "/srv/models/qwen35/config.json"),
+        "models.list": ("", "--host spark1 --json"),
+        "models.verify": ("--host spark1", "--host spark1 --deep"),
+        "models.copy": ("--from spark1 --to spark2", "--from spark1 --to lab --check"),
+        "models.prune": ("--host spark1", "--host lab --yes"),
+        "images.copy": ("--from spark1 --to spark2", "--from spark1 --to lab --image vllm/vllm-openai:v0.32.0"),
+        "images.prune": ("--host spark1", "--host lab --check"),
+    },
+    "Hosts": {
+        "hosts": ("", "--host lab --json"),
+        "provision": ("--host spark1", "--host lab --check --diff"),
+        "ollama.ps": ("--host spark1", "--host all --json"),
+        "ollama.unload": ("--host spark1", "--host spark1 --timeout-s 120"),
+        "runtime.fetch": ("", "--machine aarch64,x86_64 --python 3.11,3.12"),
+    },
+    "Project and sandbox": {
+        "init": ("", "my-sparks"),
+        "schema": ("recipe", "host --json"),
+        "docs.module": ("", "container"),
+        "completion": ("bash", "fish"),
+        "sandbox.fault": ("oom", "none"),
+        "sandbox.status": ("", "--json"),
+        "sandbox.down": ("", "--debug"),
+    },
+}
+
+NAMES = tuple(name for commands in GROUPS.values() for name in commands)
+
+
+def examples_of(name: str) -> Examples | None:
+    """What is typed after a command's name in its two examples; None of a task that is not ours."""
+    return next((commands[name] for commands in GROUPS.values() if name in commands), None)

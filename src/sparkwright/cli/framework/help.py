@@ -1,0 +1,81 @@
+"""What `--help` and `--list` print: the commands in their groups, and one command with its options and examples."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sparkwright.cli.framework.groups import GROUPS, NAMES, examples_of
+from sparkwright.cli.framework.layout import columns, folded, spelled
+from sparkwright.program import typed
+
+
+def listing(collection: Any, root: str = "") -> str:
+    """Every command, grouped, one line each. root: only those of this collection."""
+    tasks = {name: task for name, task in walk(collection) if name.startswith(f"{root}." if root else "")}
+    groups = {title: [name for name in commands if name in tasks] for title, commands in GROUPS.items()}
+    groups["Other tasks"] = sorted(set(tasks) - set(NAMES))  # of a user's own tasks.py
+    shown = {name: spoken(collection, name) for name in tasks}
+    width = max(map(len, shown.values()), default=0)
+    parts = []
+    for title, names in groups.items():
+        rows = [f"  {shown[name]:<{width}}  {first_line(tasks[name])}".rstrip() for name in names]
+        parts += ["\n".join([f"{title}:", *rows, ""])] if rows else []
+    return "\n".join(parts)
+
+
+def program_help(binary: str, options: Iterable[Any], collection: Any) -> str:
+    """`sparkwright --help`. options: those that stand before a command."""
+    return "\n".join(
+        [
+            f"Usage: {binary} COMMAND [options]",
+            "",
+            listing(collection),
+            "Options:",
+            *columns([(spelled(option), option.help or "") for option in options]),
+            "",
+            f"`{binary} COMMAND --help` shows a command's options and two examples.",
+            "",
+        ]
+    )
+
+
+def command_help(binary: str, name: str, collection: Any, context: Any) -> str:
+    """`sparkwright deploy --help`. context: the command's options, as Invoke parses them."""
+    task = collection[name]
+    word = getattr(task, "word", "")
+    words = [option for option in context.args.values() if option.positional]
+    flags = [
+        option for option in context.args.values() if not option.positional and option.attr_name != word != option.name
+    ]
+    spoken_name = spoken(collection, name)
+    usage = [*(option.name.upper() for option in words), *([f"[{word.upper()}]"] if word else []), "[options]"]
+    lines = [f"Usage: {binary} {spoken_name} {' '.join(usage)}", ""]
+    lines += [*folded(inspect.getdoc(task) or ""), ""]
+    if words or word:
+        named = [*words, *([context.args[word]] if word else [])]
+        lines += ["Arguments:", *columns([(option.name.upper(), option.help or "") for option in named]), ""]
+    lines += ["Options:", *columns([(spelled(option), option.help or "") for option in flags]), ""]
+    if examples := examples_of(name):
+        lines += ["Examples:", *(f"  {typed(f'invoke {spoken_name} {words}').rstrip()}" for words in examples), ""]
+    return "\n".join(lines)
+
+
+def walk(collection: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every task with its full name, as `bench.serve`."""
+    for name, task in collection.tasks.items():
+        yield before + name, task
+    for name, part in collection.collections.items():
+        yield from walk(part, f"{before}{name}.")
+
+
+def spoken(collection: Any, name: str) -> str:
+    """The shortest name of a command: `health` for health.check."""
+    part, _, own = name.rpartition(".")
+    return part if part and collection.subcollection_from_path(part).default == own else name
+
+
+def first_line(task: Any) -> str:
+    """What a task does, in a few words."""
+    return (inspect.getdoc(task) or "").partition("\n")[0]

@@ -1,0 +1,59 @@
+"""The numbers of a command line: what is none, and what means nothing for its option."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+#: the smallest value of an option that is a number, where not every number means something
+LEAST: dict[str, float] = {
+    "canary": 0,
+    "every": 0.1,
+    "last": 1,
+    "long-tokens": 0,
+    "output-tokens": 0,
+    "prompt-tokens": 0,
+    "repeat": 1,
+    "requests": 0,
+    "tail": 1,
+    "timeout-s": 0.1,
+    "token-s": 0,
+}
+#: of any of them: what waits or counts can't take more. A seed is no amount
+MOST = 1e9
+ANY = ("seed",)
+
+
+def out_of_range(context: Any) -> str:
+    """What is wrong with a number that was given to a command and means nothing for its option; empty when nothing is."""
+    given = [
+        option
+        for option in context.args.values()
+        if option.kind in (int, float) and option.got_value and option.name not in ANY
+    ]
+    for option in given:
+        name = option.name.replace("_", "-")
+        least = LEAST.get(name, -MOST)
+        if not least <= option.value <= MOST:  # nor is a NaN
+            bound = f"at least {least:g}" if option.value < least else f"a number up to {MOST:,.0f}"
+            return f"--{name} must be {bound}, got {option.value}."
+    return ""
+
+
+def none_in(words: Sequence[str], command: Any) -> str:
+    """The option of a command that is to be a number, and isn't."""
+    for n, word in enumerate(words):
+        option, _, value = word.partition("=")
+        value = value or (words[n + 1] if n + 1 < len(words) else "")
+        flag = command.flags.get(option) if command is not None else None
+        if flag is not None and flag.kind in (int, float) and not _is_number(value, flag.kind):
+            return f"{option} must be a number, got '{value}'."
+    return "a number is expected on the command line."
+
+
+def _is_number(text: str, kind: type[int] | type[float]) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True

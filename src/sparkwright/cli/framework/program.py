@@ -1,0 +1,82 @@
+"""The program `sparkwright`, and what `invoke` takes from it: our help, our refusals, and an end without a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from invoke.exceptions import Exit as InvokeExit
+from invoke.program import Program
+
+from sparkwright.cli.framework import mistakes
+
+#: Invoke's own options that mean something here, with what `--help` says. The others (--pty, --dry, --hide ...) are about its
+#: `run`, which no command of ours uses
+KEPT = {
+    "help": "show this help; after a command, the help of the command",
+    "list": "list the commands; with a value (--list bench) only those below it",
+    "version": "show the version",
+}
+
+_parse_tasks = Program.parse_tasks
+_list_flat = Program.list_flat
+
+
+class Sparkwright(Program):
+    """Invoke's program with the options that mean something here."""
+
+    def core_args(self) -> list[Any]:
+        """The options that may stand before or after a command of ours."""
+        found = [option for option in super().core_args() if option.name in KEPT]
+        for option in found:
+            option.help = KEPT[str(option.name)]
+        return found
+
+    def parse_core_args(self) -> None:
+        """Invoke reads the others too: they have their defaults."""
+        super().parse_core_args()
+        for option in super().core_args():
+            if option.name not in KEPT:
+                self.core[0].add_arg(option)
+
+    def print_help(self) -> None:
+        """`sparkwright --help`."""
+        from sparkwright.cli.framework import help
+
+        _print(help.program_help(self.binary, self.core_args(), self.collection))
+
+
+def install() -> None:
+    """Have `invoke` answer in our words too. It imports tasks.py, and this with it, before it parses the tasks."""
+    Program.parse_tasks = _parsed  # type: ignore[assignment,method-assign]
+    Program.list_flat = _listed  # type: ignore[assignment,method-assign]
+    Program.print_task_help = _command_help  # type: ignore[assignment,method-assign]
+
+
+def _parsed(program: Program) -> None:
+    mistakes.parse(program, _parse_tasks)
+
+
+def _listed(program: Program) -> None:
+    from sparkwright.cli.framework import help
+
+    if program.list_depth:
+        return _list_flat(program)
+    return _print(help.listing(program.collection, program.list_root or ""))
+
+
+def _command_help(program: Program, name: str) -> None:
+    from sparkwright.cli.framework import help
+
+    name = program.parser.contexts[name].name
+    _print(help.command_help(program.called_as, name, program.collection, program.parser.contexts[name]))
+
+
+def _print(text: str) -> None:
+    """To standard output, and to its end: `--help | head` closes the pipe in between."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise InvokeExit(code=0) from None

@@ -1,0 +1,173 @@
+"""Tab in a real shell: commands, options, and the names of the project's hosts, recipes and playbooks."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkwright.project import starter
+
+BIN = Path(sys.executable).parent / "sparkwright"
+SHELLS = ("bash", "zsh", "fish")
+
+#: what stands before the cursor, with some of what must be offered, and some that must not
+TYPED = [
+    ("dep", {"deploy"}, {"doctor"}),
+    ("bench.s", {"bench.smoke", "bench.serve", "bench.sweep"}, {"bench.ab"}),
+    ("heal", {"health", "health.install"}, {"health.check"}),
+    ("deploy --ch", {"--check"}, {"--canary"}),
+    ("deploy --no-", {"--no-rollback"}, {"--rollback"}),
+    ("deploy --host sp", {"spark1"}, {"sandbox", "spark.lock"}),
+    ("deploy -H sa", {"sandbox"}, {"spark1"}),
+    ("deploy --host ", {"spark1", "sandbox", "lab", "all"}, {"groups"}),
+    ("deploy --host spark1,sa", {"spark1,sandbox"}, {"spark1,spark1"}),
+    ("status --watch --host la", {"lab"}, {"all"}),
+    ("models.copy --from spark1 --to la", {"lab"}, set()),
+    ("render --recipe glm", {"glm-4.7-flash"}, {"gpt-oss-120b"}),
+    ("bench.ab -a llama", {"llama-3.1-8b"}, set()),
+    ("play rest", {"restart"}, {"rollback"}),
+    ("explain unch", {"unchunked-budget"}, set()),
+    ("docs.module container", {"container"}, set()),
+    ("sandbox.fault oo", {"oom"}, set()),
+    ("health.install --heal re", {"restart"}, {"recipes"}),
+    ("completion z", {"zsh"}, set()),
+    ("report --to notes", {"notes.html"}, {"spark1"}),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with the scripts in it, and files that no host, recipe or playbook may be named after."""
+    made = tmp_path_factory.mktemp("lab")
+    starter.lay(made)
+    for name in ("hosts/$(touch oops).yml", "hosts/a b.yml", "hosts/\x1b[31m.yml", "notes.html"):
+        (made / name).write_text("")
+    (made / "deeper").mkdir()
+    for shell in SHELLS:
+        done = subprocess.run([BIN, "completion", shell], capture_output=True, text=True, timeout=60, check=True)
+        (made / f"completion.{shell}").write_text(done.stdout)
+    return made
+
+
+ASKS = {
+    "bash": """
+        source "$1/completion.bash"
+        read -ra COMP_WORDS <<<"sparkwright $2"; [[ $2 == *' ' ]] && COMP_WORDS+=('')
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+        _sparkwright
+        printf '%s\\n' "${COMPREPLY[@]}"
+        [[ ${#COMPREPLY[@]} -gt 0 ]] || compgen -f -- "${COMP_WORDS[COMP_CWORD]}"  # what `-o default` does
+        """,
+    # the completion system itself wants a terminal: what it is given stands for it
+    "zsh": """
+        compdef() { :; }
+        functions[compdef]=$functions[compdef]
+        compset() { :; }
+        compadd() { shift; for one; do [[ $one == $current* ]] && print -r -- $one; done; return 0; }
+        _files() { print -rl -- $words[CURRENT]*(N); }
+        source "$1/completion.zsh"
+        words=(sparkwright ${(s: :)2}); [[ $2 == *' ' ]] && words+=('')
+        CURRENT=$#words
+        _sparkwright
+        """,
+    "fish": 'source "$argv[1]/completion.fish"; complete -C "sparkwright $argv[2]"',
+}
+
+
+def offered(shell: str, folder: Path, typed: str, *, where: str = ".") -> set[str]:
+    """What the shell offers for what is typed after `sparkwright `, without descriptions."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    words = {"bash": ["bash", "-c", ASKS[shell], "bash"], "zsh": ["zsh", "-fc", ASKS[shell], "zsh"]}
+    env = {**os.environ, "HOME": str(folder), "PATH": f"{BIN.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [*words.get(shell, ["fish", "--no-config", "-c", ASKS[shell]]), str(folder), typed],
+        cwd=folder / where, env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert not done.stderr, done.stderr
+    return {line.partition("\t")[0] for line in done.stdout.splitlines() if line}
+
+
+@pytest.mark.parametrize(("typed", "wanted", "others"), TYPED, ids=[row[0] for row in TYPED])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_offers_what_can_be_typed(
+    shell: str, folder: Path, typed: str, wanted: set[str], others: set[str]
+) -> None:
+    found = offered(shell, folder, typed)
+    assert wanted <= found and not others & found, found
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_files_name_is_neither_run_nor_shown(shell: str, folder: Path) -> None:
+    found = offered(shell, folder, "deploy --host ")
+    assert found == {"spark1", "sandbox", "lab", "all"}
+    assert not (folder / "oops").exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_names_are_those_of_the_project_above_and_none_elsewhere(shell: str, folder: Path, tmp_path: Path) -> None:
+    assert "spark1" in offered(shell, folder, "deploy --host sp", where="deeper")
+    assert offered(shell, folder, "deploy --host ", where=str(tmp_path)) == {"all"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_a_value_after_an_equals_sign(shell: str, folder: Path) -> None:
+    typed = "deploy --host = sp" if shell == "bash" else "deploy --host=sp"  # bash gives three words
+    assert {one.rpartition("=")[2] for one in offered(shell, folder, typed)} == {"spark1"}
+
+
+def test_tab_in_bash_on_a_terminal(folder: Path) -> None:
+    shell, terminal = pty.fork()
+    if not shell:
+        os.chdir(folder)
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**os.environ, "TERM": "dumb", "PS1": "$ "})
+    try:
+        os.write(terminal, b"source completion.bash; echo rea''dy\n")
+        seen(terminal, "ready\r")
+        os.write(terminal, b"sparkwright depl\t--ho\tspar\t")
+        assert "sparkwright deploy --host spark1 " in seen(terminal, "--host spark1 ")
+    finally:
+        os.write(terminal, b"\x03exit\n")
+        os.close(terminal)
+        os.waitpid(shell, 0)
+
+
+def seen(terminal: int, text: str) -> str:
+    """What the terminal shows, until a text is in it."""
+    found, end_s = "", time.monotonic() + 30
+    while text not in found and time.monotonic() < end_s:
+        if select.select([terminal], [], [], 1)[0]:
+            found += os.read(terminal, 4096).decode()
+    assert text in found
+    return found
+
+
+def test_an_unknown_shell_is_refused_with_those_there_are(folder: Path) -> None:
+    done = subprocess.run([BIN, "completion", "tcsh"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr == "no completion for 'tcsh'. Shells: bash, zsh, fish.\n"
+
+
+PROGRAM = """
+import sys
+sys.argv = ["sparkwright", "completion", "bash"]
+from sparkwright.cli import namespace
+from sparkwright.cli.framework import completions
+from sparkwright.app.completion import script
+assert "_sparkwright" in script.of("bash", completions.of(namespace))
+print(sorted({"pydantic", "fabric", "rich"} & set(sys.modules)))
+"""
+
+
+def test_it_is_printed_without_the_heavy_libraries() -> None:
+    """It stands in ~/.bashrc: each new terminal waits for it."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
