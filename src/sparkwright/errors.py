@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from sparkwright.trust.visible import visible
+from sparkwright.visible import visible
 
 
 class Exit(IntEnum):

@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parent
 PARTS = (
     "__init__.py",
     "errors.py",
+    "visible.py",
     "host_side.py",
     "secret.py",
     "shell.py",

@@ -11,8 +11,8 @@ import pytest
 
 from sparkwright.errors import Unreachable
 from sparkwright.fleet.fleet import Fleet, Member
-from sparkwright.fleet.rollout_policy import batches
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.playbook.rollout_policy import batches
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret

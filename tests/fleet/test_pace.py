@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.fleet.rollout_policy import Pace, sizes
+from sparkwright.project.playbook.rollout_policy import Pace, sizes
 
 FOUR = ["a", "b", "c", "d"]
 

@@ -17,7 +17,7 @@ from sparkwright.errors import Exit
 from sparkwright.protocol.event_kinds import KINDS
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.received import Received, read
-from sparkwright.trust.visible import visible
+from sparkwright.visible import visible
 from tests.fuzz.harness import feed, texts, values
 
 HOST = "spark1"

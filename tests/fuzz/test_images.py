@@ -13,7 +13,7 @@ from sparkwright.modules.image import docker_image
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust import container_words
 from sparkwright.trust.image_name import Name, why_not_an_image
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 from tests.fuzz.harness import feed, texts, values
 
 ZERO = "sha256:" + "0" * 64

@@ -17,7 +17,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.project.lock import lockfile
 from sparkwright.sandbox import hub as sandbox_hub
 from sparkwright.trust import model_files
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 from tests.fuzz.harness import NASTY, feed, texts, values
 
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"

@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.host.records import good_states, history, incidents
 from sparkwright.host.state import StateFolder
 from sparkwright.secret import Secret
-from sparkwright.trust.visible import visible
+from sparkwright.visible import visible
 from tests.modules.context import RecordingContext
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparkwright.trust.visible import in_json, one_line, visible
+from sparkwright.visible import in_json, one_line, visible
 
 
 @pytest.mark.parametrize(

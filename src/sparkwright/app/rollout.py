@@ -19,9 +19,9 @@ from sparkwright.fleet.fleet import GOOD, Member, hang_up
 from sparkwright.fleet.guard import Guard, floors
 from sparkwright.fleet.record import Prints, Record, RecordFile, refuse_other
 from sparkwright.fleet.rollout import Roll
-from sparkwright.fleet.rollout_policy import Pace, sizes
 from sparkwright.project import playbook, recipe
 from sparkwright.project.lock import lockfile
+from sparkwright.project.playbook.rollout_policy import Pace, sizes
 from sparkwright.protocol.events import event
 from sparkwright.remote import FORKS
 

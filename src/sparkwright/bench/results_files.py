@@ -15,8 +15,8 @@ from sparkwright.bench.results_models import SCHEMA, Figures, Results
 from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.trust import bounds
-from sparkwright.trust.visible import in_cell, one_line
 from sparkwright.units import MIB
+from sparkwright.visible import in_cell, one_line
 
 #: one of ten thousand cells
 MOST_BYTES = 64 * MIB

@@ -11,7 +11,7 @@ from sparkwright.console.live import styled
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Exit
 from sparkwright.program import typed_in
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: where no terminal tells its width
 WIDE = (120, 24)

@@ -13,7 +13,7 @@ from sparkwright.console.host_lines import HostLines
 from sparkwright.console.live import STYLES
 from sparkwright.console.terminal import terminal
 from sparkwright.protocol.events import Event
-from sparkwright.trust.visible import visible
+from sparkwright.visible import visible
 
 #: lines of the terminal that are not the table's rows
 AROUND = 6

@@ -11,7 +11,7 @@ from sparkwright import units
 from sparkwright.console import grid, rolled, words
 from sparkwright.protocol.events import KNOWN_AFTER, Event
 from sparkwright.protocol.recap import shown
-from sparkwright.trust.visible import visible
+from sparkwright.visible import visible
 
 PROGRESS_EVERY_S = 5.0
 WIDTH_STATUS = 8

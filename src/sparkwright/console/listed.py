@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sparkwright.console import grid
 from sparkwright.console.out import say
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 
 def show(columns: Sequence[grid.Column], rows: Sequence[Sequence[str]]) -> None:

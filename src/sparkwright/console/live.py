@@ -11,7 +11,7 @@ from sparkwright.console import words
 from sparkwright.console.lines import Lines
 from sparkwright.console.terminal import column, terminal
 from sparkwright.protocol.events import Event
-from sparkwright.trust.visible import visible
+from sparkwright.visible import visible
 
 STYLES = {
     "ok": "green",

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from sparkwright.errors import SparkwrightError
 from sparkwright.program import typed, typed_in
 from sparkwright.trust.bounds import clean
-from sparkwright.trust.visible import visible
+from sparkwright.visible import visible
 
 
 def say(text: object = "", *, end: str = "\n", file: TextIO | None = None) -> None:

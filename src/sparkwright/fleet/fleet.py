@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from sparkwright.console.subscriber import Subscriber
 from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
 from sparkwright.fleet.rollout import Roll
-from sparkwright.fleet.rollout_policy import Pace
 from sparkwright.program import typed_in
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.playbook.rollout_policy import Pace
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
@@ -26,7 +26,7 @@ from sparkwright.trust import system_errors
 from sparkwright.trust.bounds import clean
 from sparkwright.trust.engine_options import engine_options
 from sparkwright.trust.names import VERSION
-from sparkwright.trust.visible import visible
+from sparkwright.visible import visible
 
 GOOD = (Exit.OK, Exit.CHANGES)
 #: how a look ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from sparkwright.trust import bounds
 from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, number, text, whole_number
-from sparkwright.trust.visible import first
+from sparkwright.visible import first
 
 SCHEMA = 1
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sparkwright.errors import Refused
 from sparkwright.shell import join
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 SERVICE = "sparkwright-health.service"
 TIMER = "sparkwright-health.timer"

@@ -16,7 +16,7 @@ from typing import IO
 from sparkwright.errors import Inconclusive
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 FILE = "measuring"
 POLL_S = 0.2

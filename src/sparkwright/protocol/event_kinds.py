@@ -12,7 +12,7 @@ from sparkwright.protocol import recap
 from sparkwright.protocol.events import STATUSES
 from sparkwright.trust.names import STEP
 from sparkwright.trust.shapes import Shape, Usual, line, moment, within
-from sparkwright.trust.visible import visible
+from sparkwright.visible import visible
 
 
 def exit_code(value: Any) -> int:

@@ -14,7 +14,7 @@ from jinja2.exceptions import TemplateSyntaxError, UndefinedError
 from sparkwright import shell
 from sparkwright.protocol import expression_cost
 from sparkwright.protocol.jinja_limits import Limited, begin
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 __all__ = ["UndefinedError", "evaluated", "line_of", "line_of_name", "lone_expression", "names_in", "rendered", "truth"]
 

@@ -13,7 +13,7 @@ from sparkwright.protocol.events import LINE_BYTES, Event
 from sparkwright.trust.bounds import PARTS, clean, json_of
 from sparkwright.trust.lines import Lines
 from sparkwright.trust.shapes import fitted, moment
-from sparkwright.trust.visible import visible
+from sparkwright.visible import visible
 
 #: characters of one event that came in parts, and of a line that is shown as it is
 WHOLE_CHARACTERS = 16 * 2**20

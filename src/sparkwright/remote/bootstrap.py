@@ -12,7 +12,7 @@ from sparkwright.errors import Refused
 from sparkwright.protocol.events import Event
 from sparkwright.shell import join
 from sparkwright.trust.names import PYTHON_PATH, PYTHON_VERSION, matched
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: below the user's home on the host
 FOLDER = ".local/share/sparkwright/runtime"

@@ -19,7 +19,7 @@ import paramiko
 from sparkwright.errors import Refused
 from sparkwright.remote import ssh_tokens
 from sparkwright.remote.ssh_target import SshTarget, is_file
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 KRL_MAGIC = b"SSHKRL\n\0"

@@ -9,7 +9,7 @@ from paramiko.channel import Channel
 from sparkwright.errors import Refused
 from sparkwright.protocol.events import Event, event
 from sparkwright.remote import bootstrap, runtime
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 UNPACK_S = 120.0
 CHUNK_BYTES = 64 * 1024

@@ -22,7 +22,7 @@ from sparkwright.remote import bootstrap, connecting, runtime, shipping, ssh_con
 from sparkwright.remote.connecting import CHANNEL_S, CONNECT_S
 from sparkwright.secret import Secret
 from sparkwright.shell import join
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 SILENCE_S = 15.0  # the runner says something every 2 s
 CHUNK_BYTES = 64 * 1024

@@ -10,7 +10,7 @@ from sparkwright.errors import Refused
 from sparkwright.project.inventory.host import Host
 from sparkwright.remote import ssh_target
 from sparkwright.remote.ssh_target import SshTarget
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 AT_ONCE = 16
 

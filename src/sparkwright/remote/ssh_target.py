@@ -11,7 +11,7 @@ from pathlib import Path
 from sparkwright.errors import Refused
 from sparkwright.remote import ssh_tokens
 from sparkwright.shell import join
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 SPELLED = {"true": "yes", "false": "no", "off": "no"}
 

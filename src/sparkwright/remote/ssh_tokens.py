@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 
 from sparkwright.errors import Refused
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 _TOKEN = re.compile(r"%(.?)", re.DOTALL)
 _EITHER = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)

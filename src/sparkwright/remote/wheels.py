@@ -16,7 +16,7 @@ from sparkwright import host_side
 from sparkwright.errors import Failed
 from sparkwright.remote.bootstrap import MACHINES
 from sparkwright.shell import join
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
 #: what `make runtime-lock` resolves for, on each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39

@@ -38,7 +38,7 @@ from sparkwright.secret import Secret
 from sparkwright.trust import private
 from sparkwright.trust.redact import Redactor
 from sparkwright.trust.secret_names import PROXIES
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 
 def main() -> int:

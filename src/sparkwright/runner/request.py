@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from sparkwright.errors import Refused
 from sparkwright.trust import bounds
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: a plan with every file of a big model is far below it
 LINE_BYTES = 64 * 2**20

@@ -20,7 +20,7 @@ from typing import IO
 from sparkwright.errors import Refused
 from sparkwright.host.machine import ROOT_PATH
 from sparkwright.secret import Secret
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 PASSWORD = "BECOME_PASSWORD"
 #: PAM waits 2 s after a wrong password, a directory server longer

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed
+from sparkwright.host.containers import engine_socket
 from sparkwright.sandbox.faults import FAULTS
 from sparkwright.trust import private, system_errors
 
@@ -24,6 +25,7 @@ START_S = 15.0
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 OWN = ("PYTHON", "SPARKWRIGHT_")
 APPLY_S = 5.0
+ENGINE_S = 3.0
 
 
 def default_folder() -> Path:
@@ -112,10 +114,8 @@ def status(folder: Path) -> dict[str, Any]:
     state = _state(folder)
     if state is None or not _lives(folder):
         return {"sandbox": "down"}
-    import docker
-
-    client = docker.DockerClient(base_url=state["env"]["DOCKER_HOST"])
-    rows = [f"{row['Names'][0][1:]} ({row['State']})" for row in client.api.containers(all=True)]
+    found = engine_socket.containers(state["env"]["DOCKER_HOST"], ENGINE_S)
+    rows = [f"{row['Names'][0][1:]} ({row['State']})" for row in found]
     memory = dict(line.split(":") for line in (folder / "root/proc/meminfo").read_text().splitlines())
     available = int(memory["MemAvailable"].split()[0]) / 2**20
     broken = (folder / "fault").read_text() if (folder / "fault").exists() else "nothing is broken"

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from sparkwright.trust.visible import visible
 from sparkwright.units import MIB
+from sparkwright.visible import visible
 
 #: a model's config.json has 2 kB; quantized ones that list every layer 300
 CONFIG_BYTES, CONFIG_DEPTH = 4 * MIB, 32

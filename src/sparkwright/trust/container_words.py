@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: as docker reads a size (go-units RAMInBytes): 64gb, 512m, 1.5GiB, 1024
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}) ?(?:([kmgtp])(?:i?b)?|b)?", re.I)

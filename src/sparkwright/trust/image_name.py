@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sparkwright.errors import Refused
 from sparkwright.trust.names import DIGEST
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 AT = "@"
 DOCKER_HUB = "docker.io"

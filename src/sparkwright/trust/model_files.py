@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.trust.names import COMMIT, why_not_a_file
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: as the hub names them: OWNER/NAME, or NAME alone for the oldest
 _ID = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")

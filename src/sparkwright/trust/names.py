@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from sparkwright.errors import Failed
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: one step of a path that sparkwright itself names: a run, an incident, a runtime
 STEP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

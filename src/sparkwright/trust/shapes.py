@@ -25,7 +25,7 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.trust.bounds import LARGEST
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 Shape = Any
 ABSENT = object()

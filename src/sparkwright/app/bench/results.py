@@ -14,7 +14,7 @@ from sparkwright.errors import Refused
 from sparkwright.html import experiment_page
 from sparkwright.project.folder import Project
 from sparkwright.trust.names import why_not_a_file
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 
 def compare(first: str, second: str, *, json: bool) -> None:

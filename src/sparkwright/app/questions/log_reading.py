@@ -18,7 +18,7 @@ from sparkwright.engines.vllm.logs import log_text, logs
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.fleet import Member
 from sparkwright.protocol import recap
-from sparkwright.trust.visible import visible
+from sparkwright.visible import visible
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

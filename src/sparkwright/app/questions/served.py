@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sparkwright.errors import Failed
 from sparkwright.trust.model_files import FILES_AT_MOST
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 FOLDERS_AT_MOST = 10_000
 

@@ -25,7 +25,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task, new_run_id
-from sparkwright.trust.visible import first, one_line
+from sparkwright.visible import first, one_line
 
 #: of `models.list`
 LISTED = (

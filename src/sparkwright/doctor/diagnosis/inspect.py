@@ -20,7 +20,7 @@ from sparkwright.host import evidence
 from sparkwright.host.containers import containers, crash_loop, log_reading
 from sparkwright.host.module import Context
 from sparkwright.host.runs import cut_off, lock
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: of the end of a log
 LINES = 2000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.errors import Failed
 from sparkwright.host.containers import inspected
 from sparkwright.host.machine import Machine
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
     import docker

@@ -25,12 +25,30 @@ def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | N
     """The container's inspect, or None when there is none of this name. Raises Failed when the engine gives no answer."""
     if not NAME.fullmatch(name):
         raise Failed("the container's name is not valid.")
+    status, found = _asked(docker_host, f"/containers/{quote(name)}/json", timeout_s)
+    if status == 404:
+        return None
+    if not isinstance(found, dict):
+        raise Failed(f"the Docker Engine answered {status}")
+    return found
+
+
+def containers(docker_host: str, timeout_s: float) -> list[dict[str, Any]]:
+    """A row a container, stopped ones too. Raises Failed as `inspect` does."""
+    status, found = _asked(docker_host, "/containers/json?all=1", timeout_s)
+    if not isinstance(found, list):
+        raise Failed(f"the Docker Engine answered {status}")
+    return [row for row in found if isinstance(row, dict)]
+
+
+def _asked(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
+    """(status, the answer's JSON, None for another status than 200)."""
     connection = _connection(urlsplit(docker_host or DEFAULT), timeout_s)
     try:
-        connection.request("GET", f"/containers/{quote(name)}/json", headers={"Host": "docker"})
+        connection.request("GET", path, headers={"Host": "docker"})
         answer = connection.getresponse()
         body = bounds.body_of(answer, until_s=time.monotonic() + timeout_s)
-        found = bounds.json_of(body) if answer.status == 200 else None
+        return answer.status, bounds.json_of(body) if answer.status == 200 else None
     except TimeoutError:
         raise Failed(f"the Docker Engine gave no answer within {timeout_s:g} s") from None
     except PermissionError:
@@ -41,11 +59,6 @@ def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | N
         raise Failed(f"the Docker Engine does not answer: {type(error).__name__}") from None
     finally:
         connection.close()
-    if answer.status == 404:
-        return None
-    if not isinstance(found, dict):
-        raise Failed(f"the Docker Engine answered {answer.status}")
-    return found
 
 
 def _connection(url: Any, timeout_s: float) -> http.client.HTTPConnection:

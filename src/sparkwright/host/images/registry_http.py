@@ -19,7 +19,7 @@ from sparkwright.trust import bounds
 from sparkwright.trust.image_name import DOCKER_HUB, Name
 from sparkwright.trust.redact import Redactor
 from sparkwright.trust.shapes import checked, optional
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
     import requests

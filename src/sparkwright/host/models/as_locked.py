@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from sparkwright.errors import Failed
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
 #: of one process that transfers: hf_transfer plans every range of a file at once, however long a server says it is

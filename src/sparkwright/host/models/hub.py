@@ -17,7 +17,7 @@ from typing import Any
 from sparkwright.errors import Failed
 from sparkwright.secret import Secret
 from sparkwright.trust.names import leads_out
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 CONFIG = "config.json"
 RANGES = 20

@@ -31,7 +31,7 @@ from sparkwright.host.models.retry_policy import Patience
 from sparkwright.host.models.staging import Staging
 from sparkwright.host.module import Context
 from sparkwright.host.throughput import Pace, left
-from sparkwright.trust.visible import first
+from sparkwright.visible import first
 
 POLL_S = 0.25
 PROOF_NICE = 15

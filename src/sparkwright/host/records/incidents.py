@@ -24,7 +24,7 @@ from sparkwright.host.state import StateFolder, newest_first, write_atomically
 from sparkwright.protocol.event_kinds import INCIDENT_FILES
 from sparkwright.trust import hidden
 from sparkwright.trust.redact import Redactor
-from sparkwright.trust.visible import in_json
+from sparkwright.visible import in_json
 
 FOLDER = "incidents"
 KEPT = 20

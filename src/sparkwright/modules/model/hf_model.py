@@ -22,7 +22,7 @@ from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust.model_files import checked
 from sparkwright.trust.names import place
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 MARGIN = 1.05
 CACHE_WORTH_SAYING_BYTES = 10**9

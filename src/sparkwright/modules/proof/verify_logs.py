@@ -13,7 +13,7 @@ from sparkwright.host.containers import log_reading
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.patterns import why_not
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 Verdict = Literal["proved", "disproved", "not found"]
 EVIDENCE_CHARS = 300

@@ -19,7 +19,7 @@ from sparkwright.host.module import Context, StateModule
 from sparkwright.host.state import write_atomically
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust import private
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 LIVES_S = 900
 MARK = b" sparkwright-copy"

@@ -17,7 +17,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_a_revision, why_not_an_id
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 COMMIT_DIGITS = 40
 

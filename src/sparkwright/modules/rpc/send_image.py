@@ -17,7 +17,7 @@ from sparkwright.host.images import image_stream
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.secret import Secret
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 CONNECT_S = 3
 SAVE_S = 3600  # an engine with overlay2 lays the whole image out before its first byte

@@ -11,7 +11,7 @@ from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.model_files import checked
-from sparkwright.trust.visible import first
+from sparkwright.visible import first
 
 
 class ShareModel(Module["ShareModel.Args"]):

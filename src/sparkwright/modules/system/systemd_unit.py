@@ -12,7 +12,7 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.host import files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: systemd.unit(5)
 UNIT = re.compile(

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.trust.secret_names import names_a_secret
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 SHOWN_CHARS, SENTENCE_CHARS = 120, 700
 

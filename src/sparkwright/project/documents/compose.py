@@ -14,7 +14,7 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from sparkwright.errors import Refused
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 Place = tuple[str | int, ...]
 

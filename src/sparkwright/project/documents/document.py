@@ -13,8 +13,8 @@ import yaml
 from sparkwright.errors import Refused
 from sparkwright.project.documents.compose import Composer, Place, Spelled
 from sparkwright.trust import bounds
-from sparkwright.trust.visible import one_line
 from sparkwright.units import MIB
+from sparkwright.visible import one_line
 
 __all__ = ["Document", "Place", "Spelled", "is_file", "load", "parse", "shown", "text_of"]
 

@@ -18,7 +18,7 @@ from sparkwright.project.inventory.models import GroupFile, HostFile, Shared
 from sparkwright.project.inventory.naming import Groups, Own
 from sparkwright.project.inventory.patterns import EVERYONE
 from sparkwright.secret import Secret
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 MERGED = ("env", "secrets", "vars")
 INHERITED = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")

@@ -14,7 +14,7 @@ from sparkwright.project.inventory.glance import GROUPS_FILE
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.models import GroupFile, HostFile
 from sparkwright.project.inventory.patterns import EVERYONE
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: signs that mean something in a pattern
 SIGNS = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")

@@ -21,7 +21,7 @@ from sparkwright.protocol import arguments, expressions
 from sparkwright.protocol.expressions import ExpressionError
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.trust.names import why_not_a_file
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: names that only the host knows
 HOST_SIDE = frozenset({"facts", "failed_result"})

@@ -11,7 +11,7 @@ from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import check, nearest
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.playbook.models import IncludeFile
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: files that one playbook includes, each time counted, and how deep lists of tasks stand in each other
 MOST_INCLUDES = 200

@@ -11,7 +11,7 @@ from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
 from sparkwright.trust import model_files
 from sparkwright.trust.patterns import why_not
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 
 def _is_pattern(text: str) -> str:

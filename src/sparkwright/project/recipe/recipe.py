@@ -21,7 +21,7 @@ from sparkwright.secret import Secret
 from sparkwright.trust import container_words
 from sparkwright.trust.image_name import pinned
 from sparkwright.trust.names import why_not_a_file
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from sparkwright.project.documents.document import Document
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust import container_words
 from sparkwright.trust.secret_names import plain_secrets
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 SHOWN = "`docker inspect`, the history and incident bundles show it"
 USE_SERVER_KEY = "Take it out and write `server_key: {env: SPARK_KEY}`, beside `vllm:`."

@@ -11,7 +11,7 @@ from sparkwright.engines.vllm.flags import flags
 from sparkwright.protocol.container import OWN_LABELS
 from sparkwright.trust import container_words
 from sparkwright.trust.image_name import why_not_an_image
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 
 def _by(why_not: Callable[[str], str]) -> AfterValidator:

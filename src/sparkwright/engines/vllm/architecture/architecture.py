@@ -15,7 +15,7 @@ from sparkwright.engines.vllm.architecture import config_parts
 from sparkwright.engines.vllm.architecture.architecture_registry import outranking
 from sparkwright.engines.vllm.architecture.architecture_rules import RULES, Found, Kind, draft, mechanism
 from sparkwright.engines.vllm.architecture.config_parts import Part
-from sparkwright.trust.visible import one_line
+from sparkwright.visible import one_line
 
 #: what classify() and block_size.block_size() read; the rest of a config can go
 READ = (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from sparkwright.engines.vllm.flags import flag_types
-from sparkwright.trust.visible import first, one_line
+from sparkwright.visible import first, one_line
 
 Sort = Literal["kind", "choice", "name", "range"]
 NEAR, SHOWN_CHOICES, SHOWN_CHARS = 0.6, 12, 60
