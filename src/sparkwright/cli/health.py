@@ -11,6 +11,7 @@ from invoke.tasks import task
 from sparkwright import units
 from sparkwright.app.outcome import reporting, worst
 from sparkwright.errors import Refused
+from sparkwright.health import intervals
 
 if TYPE_CHECKING:
     from sparkwright.app.connect import Chosen
@@ -56,11 +57,11 @@ def check(
 def install(
     context: object,
     host: str = "",
-    every: str = "5m",
+    every: str = units.spelled(intervals.EVERY_S),
     system: bool = False,
     heal: str = "none",
-    heal_every: str = "1h",
-    smoke_every: str = "6h",
+    heal_every: str = units.spelled(intervals.HEAL_EVERY_S),
+    smoke_every: str = units.spelled(intervals.SMOKE_EVERY_S),
     command: str = "",
     webhook: str = "",
     webhook_file: str = "",
