@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 
 from sparkwright.errors import Refused
 
 MIB, GIB = 2**20, 2**30
 GB = 10**9
+#: a moment to the minute
+MINUTE = "%Y-%m-%d %H:%M"
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 WRITTEN = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 
@@ -52,6 +55,11 @@ def age(seconds: float) -> str:
     """As `about`, for a column: 12s, 5m, 3h, 2d."""
     unit = next((one for one in ("d", "h", "m") if seconds >= UNITS_S[one]), "s")
     return f"{seconds / UNITS_S[unit]:.0f}{unit}"
+
+
+def moment(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """A moment on this machine's clock. time_s: since the epoch."""
+    return time.strftime(form, time.localtime(time_s))
 
 
 def spelled(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans.planning import Planner, new_run_id, who
+from sparkwright.app.plans.planning import Planner, who
 from sparkwright.app.presenters import Shown
 from sparkwright.app.rollout import Asked, Trip
 from sparkwright.console.out import say
@@ -17,7 +17,7 @@ from sparkwright.project import playbook
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol import recap
-from sparkwright.protocol.plan import Plan, Task
+from sparkwright.protocol.plan import Plan, Task, new_run_id
 
 #: how long --wait waits: longer than any deploy takes
 WAIT_S = 4 * 3600.0

@@ -139,11 +139,11 @@ def _named(entries: list[Pinned], name: str) -> list[Pinned]:
 
 def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
     """Fill in what upstream says, host by host in parallel; an entry that can't be asked keeps its error."""
-    from sparkwright.app.plans import planning
     from sparkwright.app.plans.pinning import ask, image_task, model_task
     from sparkwright.app.stores import lock_diff
     from sparkwright.fleet.fleet import broke
     from sparkwright.project.lock import lockfile
+    from sparkwright.protocol.plan import new_run_id
 
     def one_host(member: Any) -> None:
         for one in (one for one in entries if one.member is member):
@@ -154,7 +154,7 @@ def _ask(chosen: Any, entries: list[Pinned], *, follow: bool) -> None:
                 else model_task(one.wanted)
             )
             try:
-                said = ask(chosen.fleet, member, [about], planning.new_run_id() + f"-{entries.index(one)}")[one.kind]
+                said = ask(chosen.fleet, member, [about], new_run_id() + f"-{entries.index(one)}")[one.kind]
                 entry = lockfile.image_entry if one.kind == "image" else lockfile.model_entry
                 one.new = {**entry(one.key, said), "gone": said.get("gone")}
             except Exception as error:  # a full disk, a folder that is read-only

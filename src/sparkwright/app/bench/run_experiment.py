@@ -25,7 +25,7 @@ from sparkwright.modules.proof.engine_config import judged
 from sparkwright.program import typed
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.protocol.plan import Plan
+from sparkwright.protocol.plan import Plan, new_run_id
 
 
 def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Results | None, int, Path]:
@@ -88,7 +88,7 @@ class _Bench:
 
     def plan_for(self, member: Member) -> Plan:
         """Everything that files, lock and host know, as one plan."""
-        run_id, fleet = planning.new_run_id(), self.chosen.fleet
+        run_id, fleet = new_run_id(), self.chosen.fleet
         member.secrets = self.chosen.inventory.secrets(member.host)
         pins = Pins(lock_folder(self.chosen.project, member.host), save=True)
         pinned = {"": pins.complete(fleet, member, self.production, run_id)}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import getpass
 import platform
-import secrets
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe.rules import is_loopback
-from sparkwright.protocol.plan import Plan
+from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
 if TYPE_CHECKING:
@@ -171,11 +169,6 @@ def user_of(host: Host) -> str:
 def who() -> str:
     """Who gives the order, and from where: it stands in the host's lock and history."""
     return f"{getpass.getuser()}@{platform.node()}"
-
-
-def new_run_id() -> str:
-    """An id for a run, sortable by time."""
-    return time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(4)
 
 
 def _linted(wanted: recipe.Recipe, known: Mapping[str, Any]) -> Serving:

@@ -24,7 +24,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.protocol import recap
-from sparkwright.protocol.plan import Plan, Task
+from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.trust.visible import one_line
 
 #: of `models.list`
@@ -137,7 +137,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> int:
             args = {**model, "from": giver.name, "neighbour": urls[key]}
             name = f"Copy {model['id']} from {giver.name}"
             task = Task(id="copy", name=name, module=peers.MODULE, args=args)
-            plan = Plan(run_id=planning.new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
+            plan = Plan(run_id=new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
             chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()})
 
         chosen.fleet.each(chosen.fleet.members, one)
@@ -217,7 +217,7 @@ def _removed(chosen: Chosen, rows: list[tuple[str, Any]], answers: Answers) -> l
         )
         if not tasks:
             return
-        plan = Plan(run_id=planning.new_run_id(), host=member.host.name, play="Prune", steps=tasks)
+        plan = Plan(run_id=new_run_id(), host=member.host.name, play="Prune", steps=tasks)
         for event in chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
             if event["event"] == "task_finished" and event["status"] == "changed":
                 removed = served.read(served.Removed, event["data"])

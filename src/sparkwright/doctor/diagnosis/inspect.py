@@ -18,7 +18,7 @@ from sparkwright.health.probe import url_of_spec
 from sparkwright.health.record import Container
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, log_reading
+from sparkwright.host.containers import containers, engine_socket, log_reading
 from sparkwright.host.module import Context
 from sparkwright.host.runs import cut_off, lock
 from sparkwright.modules.server import crash_loop
@@ -81,7 +81,7 @@ def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name
     except SparkwrightError as error:
         return replace(seen, engine_error=_engine_error(context, error), engine_fix=error.fix)
     except Exception as error:  # docker's own and requests': an engine that hangs or answers nonsense
-        return replace(seen, engine_error=f"the Docker Engine does not answer: {type(error).__name__}")
+        return replace(seen, engine_error=engine_socket.silent(error))
     remembered = Remembered.of(context.state).broken
     broken = remembered.get("why", "") if remembered.get("id") == box.id else ""
     loops = box.exit_code or box.status != "exited"

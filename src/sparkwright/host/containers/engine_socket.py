@@ -38,7 +38,7 @@ def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | N
     except (FileNotFoundError, ConnectionRefusedError):
         raise Failed("the Docker Engine is not running") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise Failed(f"the Docker Engine does not answer: {type(error).__name__}") from None
+        raise Failed(silent(error)) from None
     finally:
         connection.close()
     if answer.status == 404:
@@ -46,6 +46,11 @@ def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | N
     if not isinstance(found, dict):
         raise Failed(f"the Docker Engine answered {answer.status}")
     return found
+
+
+def silent(error: Exception) -> str:
+    """What is said of an engine whose client raised this: docker's own and requests' errors are no sentences."""
+    return f"the Docker Engine does not answer: {type(error).__name__}"
 
 
 def _connection(url: Any, timeout_s: float) -> http.client.HTTPConnection:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
+from sparkwright import units
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
@@ -40,8 +41,7 @@ class Owner:
     since: float = 0.0
 
     def __str__(self) -> str:
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        return f"{self.who} runs {self.what} since {since} (run {self.run or 'unknown'})"
+        return f"{self.who} runs {self.what} since {units.moment(self.since)} (run {self.run or 'unknown'})"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
