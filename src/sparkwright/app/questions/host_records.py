@@ -104,15 +104,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
 def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> tuple[dict[str, list[Event]], list[int]]:
     """What each host answers, by name, and the exit code of each."""
     chosen = choose(pattern)
-    answers: dict[str, list[Event]] = {}
-
-    def ask(member: Member) -> None:
-        answers[member.host.name] = _answer(chosen.fleet, member, header)
-
-    try:
-        chosen.fleet.each(chosen.fleet.members, ask)
-    finally:
-        chosen.fleet.close()
+    answers = chosen.fleet.ask(lambda member: _answer(chosen.fleet, member, header))
     for member in chosen.fleet.members:
         if member.recap is not None:
             say_error(recap.error(member.recap), json=json, host=member.host.name)
