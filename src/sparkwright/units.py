@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 
 from sparkwright.errors import Refused
 
 MIB, GIB = 2**20, 2**30
 GB = 10**9
+#: a moment to the minute
+MINUTE = "%Y-%m-%d %H:%M"
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 WRITTEN = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 
@@ -51,6 +54,17 @@ def about(seconds: float) -> str:
 def age(seconds: float) -> str:
     """As `about`, for a column: 12s, 5m, 3h, 2d."""
     unit = next((one for one in ("d", "h", "m") if seconds >= UNITS_S[one]), "s")
+    return f"{seconds / UNITS_S[unit]:.0f}{unit}"
+
+
+def moment(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """A moment on this machine's clock. time_s: since the epoch."""
+    return time.strftime(form, time.localtime(time_s))
+
+
+def spelled(seconds: float) -> str:
+    """A whole number of seconds as an option takes it, in the largest unit that divides it: 90s, 5m, 6h."""
+    unit = next(one for one in reversed(UNITS_S) if seconds % UNITS_S[one] == 0)
     return f"{seconds / UNITS_S[unit]:.0f}{unit}"
 
 

@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from sparkwright.host.containers import container_options
+from sparkwright.host.containers.container_options import OPTIONS
+from sparkwright.project.recipe.models import Container
 from sparkwright.protocol.container import ContainerSpec
 
 CASES = yaml.safe_load((Path(__file__).parent / "container/cases.yml").read_text())
@@ -67,3 +69,13 @@ def test_a_case(case: dict[str, Any]) -> None:
 )
 def test_sizes_read_as_docker_reads_them(text: str, size: int) -> None:
     assert container_options.size_bytes(text) == size
+
+
+def test_every_option_of_a_recipes_container_is_compared_created_and_in_the_script() -> None:
+    """One more option of `docker run`: a field of both dataclasses, a row of OPTIONS and a line of the script."""
+    by_other_rules = {"name", "image", "restart", "entrypoint", "command", "image_ids", "server_key"}
+    fields = set(ContainerSpec.__dataclass_fields__)
+    assert {one.field.replace("-", "_") for one in OPTIONS} == fields - by_other_rules
+    assert set(Container.model_fields) - fields == {"stop_timeout_s"}
+    script = (Path(__file__).parents[2] / "templates/docker-run.sh.j2").read_text()
+    assert {one for one in fields if f"container.{one}" not in script} == {"image_ids"}

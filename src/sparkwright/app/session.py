@@ -17,6 +17,7 @@ from sparkwright.project import playbook
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import listing
+from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task, new_run_id, who
 
 #: how long --wait waits: longer than any deploy takes
@@ -70,10 +71,7 @@ def ask(chosen: Chosen, header: dict[str, Any], *, json: bool) -> list[int]:
     """One request to each chosen host, shown as it is answered."""
     fleet = chosen.fleet
     Shown(chosen, json=json, diff=False)
-    try:
-        fleet.each(fleet.members, lambda member: fleet.request(member, header))
-    finally:
-        fleet.close()
+    fleet.ask(lambda member: fleet.request(member, header))
     return fleet.codes()
 
 
@@ -91,14 +89,11 @@ def tasks(
     fleet = chosen.fleet
     Shown(chosen, json=json, diff=False)
 
-    def ask(member: Member) -> None:
+    def run_on(member: Member) -> list[Event]:
         plan = Plan(new_run_id(), member.host.name, play, steps(member.host), exclusive=exclusive, who=who())
-        fleet.request(member, run_request(member, plan))
+        return fleet.request(member, run_request(member, plan))
 
-    try:
-        fleet.each(fleet.members, ask)
-    finally:
-        fleet.close()
+    fleet.ask(run_on)
     return fleet.codes()
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
+from sparkwright import units
 from sparkwright.app.outcome import worst
 from sparkwright.cli.framework.command import command
+from sparkwright.health import intervals
 
 
 @command(
@@ -47,11 +49,11 @@ def check(
 def install(
     context: object,
     host: str = "",
-    every: str = "5m",
+    every: str = units.spelled(intervals.EVERY_S),
     system: bool = False,
     heal: str = "none",
-    heal_every: str = "1h",
-    smoke_every: str = "6h",
+    heal_every: str = units.spelled(intervals.HEAL_EVERY_S),
+    smoke_every: str = units.spelled(intervals.SMOKE_EVERY_S),
     command: str = "",
     webhook: str = "",
     webhook_file: str = "",

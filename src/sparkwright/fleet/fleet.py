@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from sparkwright.console.subscriber import Subscriber
 from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
@@ -38,6 +38,9 @@ PROOFS = ("verify_health", "liveness")
 PASSED_ON = ("file", "raw")
 #: requests whose answer ends with a recap; without one nobody knows how they ended
 TOLD_TO_THE_END = ("run", "attach", "health")
+
+
+Answer = TypeVar("Answer")
 
 
 class PlaySource(Protocol):
@@ -179,6 +182,19 @@ class Fleet:
             except KeyboardInterrupt:
                 self._interrupted([member for member in members if member.recap is None])
         pool.shutdown()
+
+    def ask(self, question: Callable[[Member], Answer]) -> dict[str, Answer]:
+        """What each member answers, by name, all asked at once; the recap of one without an answer says why. Closes the fleet."""
+        answers: dict[str, Answer] = {}
+
+        def one(member: Member) -> None:
+            answers[member.host.name] = question(member)
+
+        try:
+            self.each(self.members, one)
+        finally:
+            self.close()
+        return answers
 
     def close(self) -> None:
         """Say how it ended for everyone, and close every connection."""

@@ -161,4 +161,4 @@ def _inspect(machine: Machine, name: str) -> dict[str, Any] | None:
     try:
         return containers.inspect(Engine(machine, timeout_s=int(ENGINE_S)).client(), name)
     except OSError as error:
-        raise SparkwrightError(f"the Docker Engine does not answer: {type(error).__name__}") from None
+        raise SparkwrightError(engine_socket.silent(error)) from None

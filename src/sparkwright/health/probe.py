@@ -15,7 +15,7 @@ from sparkwright.health.live import container_of, ready_s, ready_since, serves_o
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence, server_key
-from sparkwright.host.containers import containers, crash_loop
+from sparkwright.host.containers import containers, crash_loop, engine_socket
 from sparkwright.host.containers.container_options import port_bindings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
@@ -69,8 +69,7 @@ class Looker:
         except SparkwrightError as error:
             return {}, replace(found, engine_error=error.message, container=Container(name))
         except Exception as error:  # requests' and docker's own: an engine that hangs or answers nonsense
-            said = f"the Docker Engine does not answer: {type(error).__name__}"
-            return {}, replace(found, engine_error=said, container=Container(name))
+            return {}, replace(found, engine_error=engine_socket.silent(error), container=Container(name))
         why = self.remembered.stopped_for(box.id, self.good)
         answered = self.remembered.answered == start_of(box) or ready_since(box, self.good)
         return inspected, replace(found, container=box, loop=loop, broken=why, drift=differs, answered=answered)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparkwright.health.intervals import HEAL_EVERY_S, SMOKE_EVERY_S
 from sparkwright.health.judge import Limits
 from sparkwright.host.state import StateFolder
 
@@ -24,10 +25,10 @@ class Settings:
 
     host: str = ""
     every_s: float = 0.0
-    smoke_every_s: float = 6 * 3600.0
+    smoke_every_s: float = SMOKE_EVERY_S
     smoke_tokens: int = 128
     heal: Literal["none", "restart"] = "none"
-    heal_every_s: float = 3600.0
+    heal_every_s: float = HEAL_EVERY_S
     command: tuple[str, ...] = ()
     webhook: str = ""
     webhook_file: str = ""

@@ -6,7 +6,6 @@ ends lets go of it.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from sparkwright.errors import Inconclusive
+from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
 from sparkwright.visible import one_line
@@ -41,11 +41,11 @@ def alone(
         if not _taken(file, run, wait_s, note):
             yield
             return
-        _write(file, f"{run} {what}")
+        lock.write_line(file, f"{run} {what}")
         try:
             yield
         finally:
-            _write(file, "")
+            lock.write_line(file, "")
 
 
 def _taken(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) -> bool:
@@ -72,12 +72,3 @@ def _read(file: IO[str]) -> tuple[str, str]:
     file.seek(0)
     run, _, what = one_line(file.read(500).strip(), at_most=200).partition(" ")
     return run, what
-
-
-def _write(file: IO[str], text: str) -> None:
-    """On a full disk without its line: it is locked all the same."""
-    with contextlib.suppress(OSError):
-        file.seek(0)
-        file.truncate(0)
-        file.write(text)
-        file.flush()

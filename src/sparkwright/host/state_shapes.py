@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
+from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust.bounds import LARGEST
 from sparkwright.trust.engine_options import engine_options
-from sparkwright.trust.shapes import Partial, fitted, number, row, text, whole_number, within, writable
+from sparkwright.trust.shapes import Partial, Shape, fitted, number, row, text, whole_number, within, writable
 
+#: by how a field of ContainerSpec is annotated
+_KINDS: dict[str, Shape] = {
+    "str": text,
+    "tuple[str, ...]": [text],
+    "tuple[str, ...] | None": (None, [text]),
+    "dict[str, str]": {text: text},
+}
 _SPEC = Partial(
-    {
-        **dict.fromkeys(("name", "image", "restart", "gpus", "ipc", "shm_size", "server_key"), text),
-        **{name: [text] for name in ("ports", "volumes", "command", "image_ids")},
-        **{name: {text: text} for name in ("env", "ulimits", "labels")},
-        "entrypoint": (None, [text]),
-    },
+    {one.name: _KINDS[str(one.type)] for one in dataclasses.fields(ContainerSpec)},
     strict=True,  # a server that is made again from half of it would be another one
 )
 _MODEL = Partial(

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from sparkwright import units
 from sparkwright.health.record import STATES
 from sparkwright.html import plot
 from sparkwright.html.checks import Host
@@ -32,7 +33,7 @@ def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
 
 def clock(time_s: float | None) -> str:
     """A moment on this machine's clock."""
-    return "-" if time_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(time_s))
+    return "-" if time_s is None else units.moment(time_s, units.MINUTE)
 
 
 def figure(value: float | None, digits: int = 1) -> str:

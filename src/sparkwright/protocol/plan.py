@@ -7,14 +7,19 @@ and registered results. The runner evaluates them when the task's turn comes. No
 from __future__ import annotations
 
 import getpass
+import os
 import platform
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 SCHEMA = 1
+
+
+def new_run_id(what: str = "") -> str:
+    """An id for a run, sortable by time. what: ends it, for one that leaves no folder; else it is unique."""
+    return f"{time.strftime('%Y%m%dT%H%M%S')}-{what or os.urandom(4).hex()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +219,6 @@ _IS: dict[str, Callable[[Any], bool]] = {
     "tuple[Step, ...]": _is_list,
     "tuple[Task, ...]": _is_list,
 }
-
-
-def new_run_id() -> str:
-    """An id for a run, sortable by time."""
-    return time.strftime("%Y%m%dT%H%M%S") + "-" + secrets.token_hex(4)
 
 
 def who() -> str:

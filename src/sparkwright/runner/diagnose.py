@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import Engine, RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
+from sparkwright.protocol.plan import new_run_id
 from sparkwright.secret import Secret
 from sparkwright.trust.shapes import Usual, fitted, number, text
 
@@ -35,7 +35,7 @@ def read_diagnosis(request: Mapping[str, Any], machine: Machine, state: StateFol
         raise Refused(f"{error}.") from None
     secrets = {name: Secret(value) for name, value in (request.get("secrets") or {}).items()}
     key = secrets[key_file.VARIABLE].reveal() if key_file.VARIABLE in secrets else ""
-    run_id = f"{time.strftime('%Y%m%dT%H%M%S')}-diagnose-{os.getpid()}"
+    run_id = new_run_id(f"diagnose-{os.getpid()}")
     engine = Engine(machine, timeout_s=DOCKER_S)
     context = RunContext(machine, state, run_id, lambda one: None, check=True, secrets=secrets, engine=engine)
     yield event("diagnosis", **diagnose(context, Asked(**given, key=key)), sandbox=machine.sandbox)

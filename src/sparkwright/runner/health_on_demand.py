@@ -17,6 +17,7 @@ from sparkwright.host.runs import cut_off
 from sparkwright.host.runs.context import Engine, RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
+from sparkwright.protocol.plan import new_run_id
 from sparkwright.runner.health_check import composed
 from sparkwright.secret import Secret
 
@@ -38,7 +39,7 @@ def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> I
             settings, limits=dataclasses.replace(settings.limits, token_s=float(request["token_s"]))
         )
     secrets = {name: Secret(value) for name, value in (request.get("secrets") or {}).items()}
-    run_id = time.strftime("%Y%m%dT%H%M%S") + "-check"
+    run_id = new_run_id("check")
     engine = Engine(machine, timeout_s=DOCKER_S)
     context = RunContext(machine, state, run_id, said.append, secrets=secrets, task=TASK, engine=engine)
     yield event("task_started", task=TASK, name="Check the server's health", module=TASK, where="")

@@ -8,7 +8,6 @@ Ends with 0 when it checked, whatever the state is: systemd's own failure means 
 
 import os
 import sys
-import time
 from pathlib import Path
 
 
@@ -42,12 +41,13 @@ def _check() -> int:
     from sparkwright.host.machine import Machine
     from sparkwright.host.runs.context import Engine, RunContext
     from sparkwright.host.state import StateFolder
+    from sparkwright.protocol.plan import new_run_id
     from sparkwright.runner.health_check import composed
     from sparkwright.runner.health_on_demand import sentence
 
     machine = Machine.here()
     state = StateFolder.of(machine.home)
-    run_id = time.strftime("%Y%m%dT%H%M%S") + "-check"
+    run_id = new_run_id("check")
     engine = Engine(machine, timeout_s=DOCKER_S)
     context = RunContext(machine, state, run_id, lambda one: print(one.get("text", ""), flush=True), engine=engine)
     try:

@@ -137,14 +137,7 @@ def _state(folder: Path) -> dict[str, Any] | None:
 
 def _lives(folder: Path) -> bool:
     """Whether this folder's own daemon is there: it holds a lock for as long as it is."""
-    try:
-        with (folder / "alive").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return private.held(folder / "alive")
 
 
 def _short_enough(folder: Path) -> None:

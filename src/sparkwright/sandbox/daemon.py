@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from sparkwright.host.state import write_atomically
 from sparkwright.sandbox import squatter, system
 from sparkwright.sandbox.docker.containers import Containers, World
 from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
@@ -204,9 +205,4 @@ class Spark:
         text = NVIDIA_SMI
         for before, after in GPU_FAULTS.get(fault, {}).items():
             text = text.replace(before, after)
-        path = self.folder / "bin/nvidia-smi"
-        path.parent.mkdir(exist_ok=True)
-        beside = path.with_name(".nvidia-smi.new")
-        beside.write_text(text)
-        beside.chmod(0o755)
-        beside.replace(path)
+        write_atomically(self.folder / "bin/nvidia-smi", text.encode(), mode=0o755)

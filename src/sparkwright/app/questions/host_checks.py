@@ -79,19 +79,13 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
 def look(chosen: Chosen) -> list[Seen]:
     """Every host's findings, in the order of the inventory. Closes the connections."""
     chosen.fleet.connect()
-    answers: dict[str, Seen] = {}
 
-    def ask(member: Member) -> None:
-        name = member.host.name
+    def checks_of(member: Member) -> Seen:
         found = ask_module(chosen.fleet, member, "doctor", _wanted(chosen, member.host))
-        now_s = time.time()
-        beside = clock.against(found["now_s"], now_s, found["user"])
-        answers[name] = Seen(name, [*found["findings"], beside.to_json()], found["user"])
+        beside = clock.against(found["now_s"], time.time(), found["user"])
+        return Seen(member.host.name, [*found["findings"], beside.to_json()], found["user"])
 
-    try:
-        chosen.fleet.each(chosen.fleet.members, ask)
-    finally:
-        chosen.fleet.close()
+    answers = chosen.fleet.ask(checks_of)
     return [answers.get(member.host.name) or _unanswered(member) for member in chosen.fleet.members]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sparkwright import units
 from sparkwright.app.connect import choose
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
@@ -74,7 +74,7 @@ def _why(about: str) -> str:
         told = fitted(clean(json_of(about, most_parts=PARTS)), {"time": moment, "why": line}, "about.json")
     except ValueError:
         return ""
-    return f"  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(told['time']))}  {told['why']}\n"
+    return f"  {units.moment(told['time'])}  {told['why']}\n"
 
 
 def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
@@ -104,15 +104,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
 def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> tuple[dict[str, list[Event]], list[int]]:
     """What each host answers, by name, and the exit code of each."""
     chosen = choose(pattern)
-    answers: dict[str, list[Event]] = {}
-
-    def ask(member: Member) -> None:
-        answers[member.host.name] = _answer(chosen.fleet, member, header)
-
-    try:
-        chosen.fleet.each(chosen.fleet.members, ask)
-    finally:
-        chosen.fleet.close()
+    answers = chosen.fleet.ask(lambda member: _answer(chosen.fleet, member, header))
     for member in chosen.fleet.members:
         if member.recap is not None:
             say_error(recap.error(member.recap), json=json, host=member.host.name)
@@ -128,7 +120,7 @@ def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]
 
 
 def _act(host: str, row: Event) -> list[str]:
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["at"]))
+    when = units.moment(row["at"])
     figures = ", ".join(f"{value} {name}" for name, value in (row.get("measured") or {}).items() if value is not None)
     lines = [f"{when}  {host}  {row['what']}  by {row.get('who') or 'unknown'}  (run {row.get('run')})"]
     lines += [f"    {change['field']}: {change['before']} -> {change['after']}" for change in row.get("changed") or ()]

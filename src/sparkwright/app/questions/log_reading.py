@@ -59,17 +59,12 @@ def of_file(name: str, tail: int) -> list[Found]:
 def of_hosts(pattern: str, tail: int) -> list[Found]:
     """The logs of the containers that the hosts' recipes name."""
     chosen = reach(pattern)
-    answers: dict[str, Mapping[str, Any]] = {}
 
-    def ask(member: Member) -> None:
+    def log_of(member: Member) -> Mapping[str, Any]:
         container = recipes.recipe_of(chosen.project, member.host).file.container
-        args = {"name": container.name, "tail": tail}
-        answers[member.host.name] = ask_module(chosen.fleet, member, "engine_log", args)
+        return ask_module(chosen.fleet, member, "engine_log", {"name": container.name, "tail": tail})
 
-    try:
-        chosen.fleet.each(chosen.fleet.members, ask)
-    finally:
-        chosen.fleet.close()
+    answers = chosen.fleet.ask(log_of)
     return [_answer(member, answers.get(member.host.name)) for member in chosen.fleet.members]
 
 

@@ -53,6 +53,21 @@ class Wanted:
         return f"{Name.parse(self.ref).repository}:incoming-{secrets.token_hex(6)}"
 
 
+@dataclass(frozen=True)
+class Trip:
+    """One image on its way. here, there: what `inspect_image` found at the source and at the target. incoming: the tag it arrives
+    under. packer: what both ends have to pack with.
+    """
+
+    fleet: Fleet
+    source: Member
+    target: Member
+    here: dict[str, Any]
+    there: dict[str, Any]
+    incoming: str
+    packer: str
+
+
 def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: str) -> str:
     """Copy an image between two members; returns how it went, one sentence. image: empty for what the target's recipe names.
 
@@ -71,9 +86,10 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
         return f"{target.host.name}: has {wanted.ref} already."
     _refuse_what_cannot_be(wanted, here, there, source, target)
     incoming, packer = wanted.incoming, image_stream.packer(here["tools"], there["tools"])
+    trip = Trip(fleet, source, target, here, there, incoming, packer)
     started_s = time.monotonic()
     try:
-        way = _some_way(fleet, source, target, here, there, incoming, packer)
+        way = _some_way(trip)
     except BaseException:
         with suppress(SparkwrightError):  # what broke the copy is what has to be said
             ask_module(fleet, target, "undo_load", {"before": there["names"]}, exclusive=True)
@@ -86,23 +102,15 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
     return f"{target.host.name}: has {wanted.ref} now, {proof} ({size}, {took}, {way}, {packer})."
 
 
-def _some_way(
-    fleet: Fleet,
-    source: Member,
-    target: Member,
-    here: dict[str, Any],
-    there: dict[str, Any],
-    incoming: str,
-    packer: str,
-) -> str:
+def _some_way(trip: Trip) -> str:
     """Carry it, straight if that goes. Returns how."""
     try:
-        return _straight(fleet, source, target, here, there, incoming, packer)
+        return _straight(trip)
     except SparkwrightError as error:
         if error.exit is not Exit.UNREACHABLE:
             raise
-        fleet.tell(target, f"{error.message} Through this laptop then.")
-        return _through_the_laptop(fleet, source, target, here, incoming, packer)
+        trip.fleet.tell(trip.target, f"{error.message} Through this laptop then.")
+        return _through_the_laptop(trip)
 
 
 def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
@@ -135,34 +143,26 @@ def _refuse_what_cannot_be(
 # -- straight ----------------------------------------------------------------------------------------------------------
 
 
-def _straight(
-    fleet: Fleet,
-    source: Member,
-    target: Member,
-    here: dict[str, Any],
-    there: dict[str, Any],
-    incoming: str,
-    packer: str,
-) -> str:
+def _straight(trip: Trip) -> str:
     """Host to host. Raises something of Exit.UNREACHABLE when they can't reach each other."""
-    link = target.open()
+    fleet, target, link = trip.fleet, trip.target, trip.target.open()
     if not isinstance(link, SshLink):
         raise Refused(f"{target.host.name} is not reached over ssh.", fix="On this machine: `docker pull`.")
     private, public = _key_pair()
-    allowed = {"public_key": public, "command": image_stream.load_command(packer)}
+    allowed = {"public_key": public, "command": image_stream.load_command(trip.packer)}
     args = {
-        "image": here["id"],
-        "incoming": incoming,
-        "size_bytes": here["size_bytes"],
-        "addresses": _addresses(target, there["addresses"]),
+        "image": trip.here["id"],
+        "incoming": trip.incoming,
+        "size_bytes": trip.here["size_bytes"],
+        "addresses": _addresses(target, trip.there["addresses"]),
         "user": ssh_config.resolve(target.host).user,
         "host_key": link.host_key(),
-        "packer": packer,
+        "packer": trip.packer,
     }
     ask_module(fleet, target, "copy_key", allowed)
     try:
-        with _given(source, KEY, private):
-            sent = ask_module(fleet, source, "send_image", args, exclusive=False)
+        with _given(trip.source, KEY, private):
+            sent = ask_module(fleet, trip.source, "send_image", args, exclusive=False)
     finally:
         ask_module(fleet, target, "copy_key", {**allowed, "state": "absent"})
     return f"straight to {sent['address']}"
@@ -202,23 +202,23 @@ def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
 # -- through the laptop ------------------------------------------------------------------------------------------------
 
 
-def _through_the_laptop(
-    fleet: Fleet, source: Member, target: Member, here: dict[str, Any], incoming: str, packer: str
-) -> str:
+def _through_the_laptop(trip: Trip) -> str:
     from sparkwright.remote.relay import relay
 
-    links = (source.open(), target.open())
+    links = (trip.source.open(), trip.target.open())
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
-        raise Refused("both hosts must be reached over ssh.", where=source.host.name)
-    pack = " ".join(image_stream.PACKERS[packer][0])
-    out = links[0].run(["sh", "-c", SAVE, "sparkwright", here["id"], incoming, pack])
-    into = links[1].run(["sh", "-c", image_stream.load_command(packer)])
+        raise Refused("both hosts must be reached over ssh.", where=trip.source.host.name)
+    pack = " ".join(image_stream.PACKERS[trip.packer][0])
+    out = links[0].run(["sh", "-c", SAVE, "sparkwright", trip.here["id"], trip.incoming, pack])
+    into = links[1].run(["sh", "-c", image_stream.load_command(trip.packer)])
 
     def progress(sent: int) -> None:
-        done = event("progress", task="copy", host=target.host.name, done=sent, total=0, unit="bytes", text="packed")
-        fleet.say_later(done)
+        done = event(
+            "progress", task="copy", host=trip.target.host.name, done=sent, total=0, unit="bytes", text="packed"
+        )
+        trip.fleet.say_later(done)
 
     ended = relay(out, into, progress)
     if ended.code:
-        raise Failed(f"its engine refuses the image: {ended.said}", where=target.host.name)
+        raise Failed(f"its engine refuses the image: {ended.said}", where=trip.target.host.name)
     return f"{units.size(ended.sent_bytes)} through this laptop"

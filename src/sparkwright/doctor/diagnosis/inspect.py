@@ -17,7 +17,7 @@ from sparkwright.health.probe import url_of_spec
 from sparkwright.health.record import Container
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, crash_loop, log_reading
+from sparkwright.host.containers import containers, crash_loop, engine_socket, log_reading
 from sparkwright.host.module import Context
 from sparkwright.host.runs import cut_off, lock
 from sparkwright.visible import one_line
@@ -79,7 +79,7 @@ def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name
     except SparkwrightError as error:
         return replace(seen, engine_error=_engine_error(context, error), engine_fix=error.fix)
     except Exception as error:  # docker's own and requests': an engine that hangs or answers nonsense
-        return replace(seen, engine_error=f"the Docker Engine does not answer: {type(error).__name__}")
+        return replace(seen, engine_error=engine_socket.silent(error))
     broken = Remembered.of(context.state).stopped_for(box.id, good)
     loops = box.exit_code or box.status != "exited"
     loop = crash_loop.verdict_now(inspected, context) if loops else ""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
+from sparkwright.engines.vllm import defaults
 from sparkwright.engines.vllm.architecture.architecture import Architecture
 from sparkwright.engines.vllm.predict import CACHE_MODE_ALL, Asked
 from sparkwright.engines.vllm.rules.rule import Finding, Way
@@ -66,7 +67,7 @@ def _enabled(asked: Asked) -> Decision:
 def _impossible(
     asked: Asked, architecture: Architecture, version: Version | None
 ) -> tuple[str, tuple[Way, ...], str] | None:
-    if at_least(version, "0.11.1") is False:
+    if at_least(version, defaults.CHUNKED_PREFILL_OPTIONAL_SINCE) is False:
         way = Way("take an image with vLLM 0.12 or newer")
         return (
             f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored.",
@@ -74,7 +75,9 @@ def _impossible(
             "on, as it always is there",
         )
     wants_prefix = architecture.kind == "recurrent" and asked.flag(PREFIX) is True
-    by_whole_blocks = architecture.name not in CACHE_MODE_ALL or at_least(version, "0.28.0") is not False
+    by_whole_blocks = (
+        architecture.name not in CACHE_MODE_ALL or at_least(version, defaults.ALIGN_ONLY_SINCE) is not False
+    )
     if not wants_prefix or not by_whole_blocks:
         return None
     ways = (

@@ -104,8 +104,7 @@ def _chunked_prefill(asked: Asked, version: Version | None) -> bool | None:
     said = asked.flag("enable-chunked-prefill")
     if said is None or said is True:
         return True
-    #: V1 until 0.11.0 set it to True whatever was asked (source 0.11.0; issues 18547, 20914)
-    honoured = at_least(version, "0.11.1")
+    honoured = at_least(version, defaults.CHUNKED_PREFILL_OPTIONAL_SINCE)
     return None if honoured is None and version is not None else honoured is False
 
 
@@ -116,8 +115,7 @@ def _prefix_caching(asked: Asked, architecture: Architecture, version: Version |
     names = {"recurrent": defaults.PREFIX_CACHING_HYBRID, "dense": defaults.PREFIX_CACHING_DENSE}
     names["attention_free"] = defaults.PREFIX_CACHING_ATTENTION_FREE
     if said is True and architecture.kind == "recurrent":
-        possible = at_least(version, "0.11.1")  # before: "since it is not yet supported", forced off
-        return possible is not False
+        return at_least(version, defaults.RECURRENT_PREFIX_CACHING_SINCE) is not False
     if said is True:
         return True
     name = names.get(architecture.kind)
@@ -133,7 +131,7 @@ def _mamba_cache_mode(
         return "none"
     if prefix is None:
         return None
-    since_align_only = at_least(version, "0.28.0")
+    since_align_only = at_least(version, defaults.ALIGN_ONLY_SINCE)
     said = asked.flag("mamba-cache-mode")
     if since_align_only or architecture.name not in CACHE_MODE_ALL or said == "align":
         return "align"

@@ -26,13 +26,34 @@ Inspect = Mapping[str, Any]
 class Option:
     """wanted: from the spec; None when it does not ask. found: from the container's and its image's inspect, for this spec.
 
-    why: what a difference means.
+    why: what a difference means. key, asked: its name in the engine's HostConfig and the value to create with, for one that
+    stands there.
     """
 
     field: str
     wanted: Callable[[ContainerSpec], Any]
     found: Callable[[Inspect, Inspect, ContainerSpec], Any]
     why: str = ""
+    key: str = ""
+    asked: Callable[[ContainerSpec], Any] = lambda spec: None
+
+
+def _host(
+    field: str,
+    key: str,
+    asked: Callable[[ContainerSpec], Any],
+    alike: Callable[[Any], Any] = lambda v: v,
+    why: str = "",
+) -> Option:
+    """An option of HostConfig. alike: brings what is asked for and what is found (None: nothing is) into one spelling."""
+
+    def wanted(spec: ContainerSpec) -> Any:
+        value = asked(spec)
+        return None if value is None else alike(value)
+
+    return Option(
+        field, wanted, lambda container, image, spec: alike(container["HostConfig"].get(key)), why, key, asked
+    )
 
 
 def size_bytes(text: str) -> int:
@@ -102,24 +123,25 @@ def _own_labels(container: Inspect, image: Inspect, spec: ContainerSpec) -> dict
     return {k: v for k, v in found.items() if not k.startswith(OWN_LABELS)}
 
 
-def _gpus(container: Inspect, image: Inspect, spec: ContainerSpec) -> list[dict[str, Any]]:
-    rows = container["HostConfig"].get("DeviceRequests") or []
+def _gpus(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
     return [
-        {**row, "Driver": "", "Options": {}, "DeviceIDs": sorted(row.get("DeviceIDs") or ()) or None} for row in rows
+        {**row, "Driver": "", "Options": {}, "DeviceIDs": sorted(row.get("DeviceIDs") or ()) or None}
+        for row in rows or ()
     ]
 
 
-def _sorted_bindings(found: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
+def _sorted_bindings(found: Mapping[str, Any] | None) -> dict[str, list[dict[str, str]]]:
     rows = {
-        k: [{"HostIp": b.get("HostIp") or "", "HostPort": b["HostPort"]} for b in v or []] for k, v in found.items()
+        k: [{"HostIp": b.get("HostIp") or "", "HostPort": b["HostPort"]} for b in v or []]
+        for k, v in (found or {}).items()
     }
     return {k: sorted(v, key=lambda b: (b["HostIp"], b["HostPort"])) for k, v in rows.items()}
 
 
-def _volumes(binds: list[str] | tuple[str, ...]) -> list[str]:
+def _volumes(binds: list[str] | None) -> list[str]:
     """Mounts in one spelling: no slash at the end of a folder, no `rw`, which is meant without it."""
     found = []
-    for bind in binds:
+    for bind in binds or ():
         parts = bind.split(":")
         folders = [part.rstrip("/") or "/" for part in parts[:2]]
         modes = sorted(mode for mode in ",".join(parts[2:]).split(",") if mode not in ("", "rw"))
@@ -127,29 +149,20 @@ def _volumes(binds: list[str] | tuple[str, ...]) -> list[str]:
     return sorted(found)
 
 
-def _host_config(key: str) -> Callable[[Inspect, Inspect, ContainerSpec], Any]:
-    return lambda container, image, spec: container["HostConfig"].get(key)
+def _ulimits(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    return sorted(rows or (), key=lambda row: str(row["Name"]))
 
 
 #: every option but image, entrypoint, command and restart policy, which have rules of their own here and in container.py
 OPTIONS: tuple[Option, ...] = (
-    Option("gpus", lambda s: gpu_request(s.gpus), _gpus, "without it the engine finds no GPU"),
-    Option("ipc", lambda s: s.ipc or None, _host_config("IpcMode"), "workers share memory through it"),
-    Option("shm-size", lambda s: size_bytes(s.shm_size or "0") or None, _host_config("ShmSize")),
-    Option(
-        "ports",
-        lambda s: _sorted_bindings(port_bindings(s.ports)),
-        lambda c, i, s: _sorted_bindings(c["HostConfig"].get("PortBindings") or {}),
-        "where clients find the server",
-    ),
-    Option("volumes", lambda s: _volumes(s.volumes), lambda c, i, s: _volumes(c["HostConfig"].get("Binds") or [])),
+    _host("gpus", "DeviceRequests", lambda s: gpu_request(s.gpus), _gpus, "without it the engine finds no GPU"),
+    _host("ipc", "IpcMode", lambda s: s.ipc or None, why="workers share memory through it"),
+    _host("shm-size", "ShmSize", lambda s: size_bytes(s.shm_size or "0") or None),
+    _host("ports", "PortBindings", lambda s: port_bindings(s.ports), _sorted_bindings, "where clients find the server"),
+    _host("volumes", "Binds", lambda s: list(s.volumes), _volumes),
     Option("env", lambda s: dict(s.env), _own_env),
     Option("labels", lambda s: dict(s.labels), _own_labels),
-    Option(
-        "ulimits",
-        lambda s: ulimits(s.ulimits),
-        lambda c, i, s: sorted(c["HostConfig"].get("Ulimits") or [], key=lambda row: str(row["Name"])),
-    ),
+    _host("ulimits", "Ulimits", lambda s: ulimits(s.ulimits), _ulimits),
 )
 
 
@@ -181,17 +194,9 @@ def key_fingerprint(container: Inspect) -> str:
 def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
     """The engine's own words for `POST /containers/create`; the restart policy is `no` until it is earned."""
     entrypoint = list(spec.entrypoint or ())
-    host: dict[str, Any] = {
-        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
-        "Binds": list(spec.volumes),
-        "PortBindings": port_bindings(spec.ports),
-        "DeviceRequests": gpu_request(spec.gpus),
-        "Ulimits": ulimits(spec.ulimits),
-    }
-    if spec.ipc:
-        host["IpcMode"] = spec.ipc
-    if spec.shm_size:
-        host["ShmSize"] = size_bytes(spec.shm_size)
+    asked = {option.key: option.asked(spec) for option in OPTIONS}
+    host = {key: value for key, value in asked.items() if value is not None}
+    host["RestartPolicy"] = {"Name": "no", "MaximumRetryCount": 0}
     body: dict[str, Any] = {
         "Image": spec.image,
         "Cmd": [*entrypoint[1:], *spec.command],

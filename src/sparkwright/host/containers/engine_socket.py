@@ -56,9 +56,14 @@ def _asked(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
     except (FileNotFoundError, ConnectionRefusedError):
         raise Failed("the Docker Engine is not running") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise Failed(f"the Docker Engine does not answer: {type(error).__name__}") from None
+        raise Failed(silent(error)) from None
     finally:
         connection.close()
+
+
+def silent(error: Exception) -> str:
+    """What is said of an engine whose client raised this: docker's own and requests' errors are no sentences."""
+    return f"the Docker Engine does not answer: {type(error).__name__}"
 
 
 def _connection(url: Any, timeout_s: float) -> http.client.HTTPConnection:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import PurePath
 
+from sparkwright import units
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.lock import Owner
 from sparkwright.host.state import StateFolder
@@ -27,7 +27,7 @@ def interrupted(state: StateFolder) -> str:
     what = PurePath(owner.what).stem
     host = journal.plan_of(state.path / "runs" / owner.run).get("host") or "HOST"
     task = last_task(state, owner.run)
-    at = time.strftime("%Y-%m-%d %H:%M", time.localtime(owner.since))
+    at = units.moment(owner.since, units.MINUTE)
     told = f"{what} of {at} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
     return f"{told}; {SETTLES.get(what, OTHERWISE).format(host=host)}"
 

@@ -159,14 +159,7 @@ def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
 
 def lives(folder: Path) -> bool:
     """Whether the process of this run is still there: it holds the lock. No clock is asked."""
-    try:
-        with (folder / "alive").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return private.held(folder / "alive")
 
 
 def plan_of(folder: Path) -> dict[str, Any]:

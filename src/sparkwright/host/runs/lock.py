@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
+from sparkwright import units
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
@@ -40,8 +41,7 @@ class Owner:
     since: float = 0.0
 
     def __str__(self) -> str:
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        return f"{self.who} runs {self.what} since {since} (run {self.run or 'unknown'})"
+        return f"{self.who} runs {self.what} since {units.moment(self.since)} (run {self.run or 'unknown'})"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -77,11 +77,11 @@ def held(
     with _opened(state) as file:
         _take(file, host, wait_s, note)
         cut_off = _read(file)
-        _write(file, json.dumps(owner.to_json()))
+        write_line(file, json.dumps(owner.to_json()))
         try:
             yield cut_off
         finally:
-            _write(file, "")
+            write_line(file, "")
 
 
 def look(state: StateFolder) -> tuple[Owner | None, bool]:
@@ -120,7 +120,7 @@ def forget(state: StateFolder) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        _write(file, "")
+        write_line(file, "")
     return True
 
 
@@ -160,7 +160,7 @@ def _read(file: IO[str]) -> Owner | None:
     return Owner(**found) if found else None
 
 
-def _write(file: IO[str], text: str) -> None:
+def write_line(file: IO[str], text: str) -> None:
     """Never let a full disk stand in the way: the lock itself needs no line."""
     try:
         file.seek(0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import units
 from sparkwright.engines.vllm.flags.flags import DEFAULT_MEMORY_UTILIZATION
 from sparkwright.errors import Refused
 from sparkwright.host.containers import containers
@@ -53,7 +53,7 @@ class LastGood(Module["LastGood.Args"]):
             raise Refused(f"no state of {args.name} was ever verified here, and no older container is kept.")
         if not good.get("serve"):
             raise Refused("the last verified state was written down by an older sparkwright: it can't be made again.")
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(good.get("since", 0)))
+        when = units.moment(good.get("since", 0), units.MINUTE)
         return Result(msg=f"verified {when}: {good['spec'].get('image', '')}", data=_data(good, "", kept=False))
 
     @staticmethod

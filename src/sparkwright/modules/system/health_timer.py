@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.health import places, record, textfile, units
+from sparkwright.health import intervals, places, record, textfile, units
 from sparkwright.health.places import Place
 from sparkwright.health.settings import Settings
 from sparkwright.host.module import Context, StateModule
@@ -58,12 +58,14 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
     class Args:
         state: Literal["present", "absent"] = arg("whether there is one", default="present")
         host: str = arg("the host's name, for messages", default="")
-        every_s: float = arg("how often, seconds", default=300.0)
+        every_s: float = arg("how often, seconds", default=intervals.EVERY_S)
         system: bool = arg("units of root's systemd instead of the user's", default=False)
         heal: Literal["none", "restart"] = arg("what is done about a server that a restart helps", default="none")
-        heal_every_s: float = arg("at most one restart in this time, seconds", default=3600.0)
-        smoke_every_s: float = arg("how often the decode rate is measured, seconds; 0: never", default=21600.0)
-        smoke_tokens: int = arg("tokens of each of its runs", default=128)
+        heal_every_s: float = arg("at most one restart in this time, seconds", default=intervals.HEAL_EVERY_S)
+        smoke_every_s: float = arg(
+            "how often the decode rate is measured, seconds; 0: never", default=intervals.SMOKE_EVERY_S
+        )
+        smoke_tokens: int = arg("tokens of each of its runs", default=Settings.smoke_tokens)
         command: list[str] = arg("run on a change of state: program and words", default_factory=list)
         webhook: str = arg("POSTed to on a change of state: a URL without a secret in it", default="")
         webhook_file: str = arg("a file of mode 0600 on the host whose first line is the URL", default="")

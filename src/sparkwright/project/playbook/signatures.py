@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from sparkwright import host_side
+from sparkwright.host.state import write_atomically
 from sparkwright.modules import registry
 from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Signature
@@ -31,15 +31,6 @@ def _kept() -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     found = {name: signature.to_json(signature.of(registry.load(name).Args)) for name in registry.NAMES}
-    _keep(path, {"of": host_side.content_hash(), "modules": found})
+    with contextlib.suppress(OSError):  # a full disk or a home that can't be written costs time, nothing else
+        write_atomically(path, json.dumps({"of": host_side.content_hash(), "modules": found}).encode())
     return found
-
-
-def _keep(path: Path, value: dict[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as beside:
-            json.dump(value, beside)
-        Path(beside.name).replace(path)
-    except OSError:
-        pass  # a full disk or a home that can't be written costs time, nothing else

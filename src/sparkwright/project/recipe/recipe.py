@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from sparkwright.project.documents.checked import check, nearest
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import rules
-from sparkwright.project.recipe.models import RecipeFile
+from sparkwright.project.recipe.models import Container, RecipeFile
 from sparkwright.protocol.container import GIVEN, ContainerSpec, locked_ids
 from sparkwright.secret import Secret
 from sparkwright.trust import container_words
@@ -141,18 +142,12 @@ def container_spec(
     """
     file, box = recipe.file, recipe.file.container
     volumes = [f"{file.model.dir}:{file.model.mount}", *box.volumes]
-    return ContainerSpec(
-        name=box.name,
+    same = {one: getattr(box, one) for one in ContainerSpec.__dataclass_fields__ if one in Container.model_fields}
+    return dataclasses.replace(
+        ContainerSpec(**same, image=file.image),
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),
-        restart=box.restart,
-        gpus=box.gpus,
-        ipc=box.ipc,
-        shm_size=box.shm_size,
         ports=tuple(_published(file, host)),
         volumes=tuple(_at_home(volume, home) for volume in volumes),
-        env=dict(box.env),
-        ulimits=dict(box.ulimits),
-        labels=dict(box.labels),
         entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else None,
         command=command + (key_file.WORDS if file.server_key else ()),
         image_ids=locked_ids(image_entry),

@@ -49,6 +49,22 @@ USAGE = line("usage: vllm ", r"^usage: vllm ")
 #: the same, where what comes before is cut off: a server that runs never says it
 ARGPARSE = line("error: ", r"^vllm(?: serve)?: error: ")
 
+# -- lines that tell two things: a value, and that a stage has begun -----------------------------------------------------------
+
+KV_CACHE_SIZE = line("KV cache size: ", r"KV cache size: ([\d,]+) tokens")
+WEIGHTS_TOOK = line("Loading weights took ", r"Loading weights took ([\d.]+) s")
+# source 0.9 to 0.33: "takes" until 0.12 or so
+COMPILE_TOOK = line("torch.compile t", r"torch\.compile (?:takes|took) ([\d.]+) s")
+GRAPHS_TOOK = line("Graph capturing finished in ", r"Graph capturing finished in ([\d.]+) s")
+#: FlashInfer tunes its kernels between these. seen.
+AUTOTUNE_STARTS = line("Autotuning process starts")
+AUTOTUNE_ENDS = line("Autotuning process ends")
+#: how many shards of how many are loaded. real.
+LOADING_SHARDS = line("Loading safetensors checkpoint shards")
+SHARDS = line(LOADING_SHARDS.needle, LOADING_SHARDS.pattern + r":\s+\d+% Completed \| (\d{1,6})/(\d{1,6})")
+#: the mode in the first group. source 0.15 to 0.27
+MAMBA_FALLS_BACK = line("Mamba cache 'all' mode: falling", r"falling back to '(\w+)' mode")
+
 # -- settings --------------------------------------------------------------------------------------------------------------
 
 #: the engine's own settings. real. A crash repeats them as "Dumping input data for V1 LLM engine": no start, no value.
@@ -83,9 +99,9 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("mamba_cache_mode", line("Mamba cache mode is set to '", r"Mamba cache mode is set to '(\w+)'")),
     # source 0.15 to 0.27
     ("mamba_cache_mode", line("Prefix caching in Mamba cache '", r"Prefix caching in Mamba cache '(\w+)' mode is")),
-    ("mamba_cache_mode", line("Mamba cache 'all' mode: falling", r"falling back to '(\w+)' mode")),
+    ("mamba_cache_mode", MAMBA_FALLS_BACK),
     ("block_size", line("Setting attention block size to ", r"Setting attention block size to (\d+) tokens")),
-    ("kv_cache_tokens", line("KV cache size: ", r"KV cache size: ([\d,]+) tokens")),
+    ("kv_cache_tokens", KV_CACHE_SIZE),
     (
         "max_concurrency",
         line("Maximum concurrency for ", r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"),
@@ -105,10 +121,9 @@ VALUES: tuple[tuple[str, Line], ...] = (
             r"CUDAGraphMode\.\w+ is not supported .{0,1000}?setting cudagraph_mode=(?:CUDAGraphMode\.)?(\w+)",
         ),
     ),
-    ("weights_s", line("Loading weights took ", r"Loading weights took ([\d.]+) s")),
-    # source 0.9 to 0.33: "takes" until 0.12 or so
-    ("compile_s", line("torch.compile t", r"torch\.compile (?:takes|took) ([\d.]+) s")),
-    ("graphs_s", line("Graph capturing finished in ", r"Graph capturing finished in ([\d.]+) s")),
+    ("weights_s", WEIGHTS_TOOK),
+    ("compile_s", COMPILE_TOOK),
+    ("graphs_s", GRAPHS_TOOK),
     ("init_s", line("(profile, create kv cache, warmup model) took ", r"warmup model\) took ([\d.]+) s")),
 )
 
@@ -130,30 +145,13 @@ CHUNKED_PREFILL_ON = line("Chunked prefill is enabled with max_num_batched_token
 STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("arguments", (ARGUMENTS,)),
     ("engine", (CONFIG_DUMP,)),
-    ("weights", (line("Starting to load model "), line("Loading safetensors checkpoint shards"))),
-    (
-        "compile",
-        (
-            line("Loading weights took"),
-            line("torch.compile t", r"torch\.compile (?:takes|took)"),
-            line("Dynamo bytecode transform"),
-        ),
-    ),
-    ("kv cache", (line("KV cache size: ", r"KV cache size: [\d,]+ tokens"),)),
-    ("autotune", (line("Autotuning process starts"),)),  # FlashInfer's own words; seen
-    ("graphs", (line("Capturing CUDA graphs"), line("Graph capturing finished"))),
+    ("weights", (line("Starting to load model "), LOADING_SHARDS)),
+    ("compile", (WEIGHTS_TOOK, COMPILE_TOOK, line("Dynamo bytecode transform"))),
+    ("kv cache", (KV_CACHE_SIZE,)),
+    ("autotune", (AUTOTUNE_STARTS,)),
+    ("graphs", (line("Capturing CUDA graphs"), GRAPHS_TOOK)),
     ("server", (line("Starting vLLM server "), line("Starting vLLM API server "))),
     ("ready", (line("Application startup complete."),)),
-)
-
-#: FlashInfer tunes its kernels between these. seen.
-AUTOTUNE_STARTS = line("Autotuning process starts")
-AUTOTUNE_ENDS = line("Autotuning process ends")
-
-#: how many shards of how many are loaded. real.
-SHARDS = line(
-    "Loading safetensors checkpoint shards",
-    r"Loading safetensors checkpoint shards:\s+\d+% Completed \| (\d{1,6})/(\d{1,6})",
 )
 
 #: "11-21 00:07:43" of vLLM's own lines (real); FlashInfer's lines begin with the year
@@ -168,7 +166,7 @@ WARNINGS: tuple[Line, ...] = (
     line("This model does not officially support ", r"does not officially support (?:disabling )?chunked prefill"),
     line("Disabling calculate_kv_scales for hybrid model"),
     line("Triton kernel JIT compilation during inference"),
-    line("Mamba cache 'all' mode: falling", r"falling back to 'align' mode"),
+    MAMBA_FALLS_BACK,
     line("--mamba-cache-mode is deprecated"),  # it has no effect from 0.33.0 (source)
     line("Enforce eager set"),  # real: no torch.compile, no CUDA graphs
     line("Using default MoE config. Performance might be sub-optimal"),  # source

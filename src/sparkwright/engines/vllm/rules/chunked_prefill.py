@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkwright.engines.vllm.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, Finding, Way, both, graded, rule
 
 ON = Way("leave chunked prefill on", {"enable-chunked-prefill": None})
@@ -58,7 +59,7 @@ def unchunked_budget(case: Case) -> Iterator[Finding]:
         return
     if case.flag("max-num-batched-tokens") is None or now.budget is None:
         return
-    severity = graded(case.within("0.11.1"))
+    severity = graded(case.within(CHUNKED_PREFILL_OPTIONAL_SINCE))
     if now.budget >= now.max_model_len or severity is None:
         return
     length = now.max_model_len

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engines.vllm.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
 from sparkwright.engines.vllm.flags import flag_shapes
 from sparkwright.engines.vllm.flags.flag_history import existence
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, Finding, Way, graded, rule
@@ -94,7 +95,7 @@ IGNORED: tuple[Ignored, ...] = (
         "enable-chunked-prefill",
         lambda said, case: said is False,
         "",
-        "0.11.1",
+        CHUNKED_PREFILL_OPTIONAL_SINCE,
         "is ignored: chunked prefill stays on",
         "source of 0.11.0; issues 18547, 20914",
     ),
@@ -102,7 +103,7 @@ IGNORED: tuple[Ignored, ...] = (
         "enable-prefix-caching",
         lambda said, case: said is True and case.hybrid,
         "0.10.2",
-        "0.11.1",
+        RECURRENT_PREFIX_CACHING_SINCE,
         "is ignored on a recurrent model: prefix caching stays off",
         "source of 0.11.0",
     ),
