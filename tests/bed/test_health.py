@@ -88,8 +88,14 @@ def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: Lab) -> 
     clean.recipe("  restart: unless-stopped\n", "  restart: unless-stopped\n  stop_timeout_s: 2\n")
     assert clean.run("deploy", "--host", "spark1", "--json").code == 0
     started = clean.on("spark1", "docker inspect -f '{{.State.StartedAt}}' qwen35")
+    kept = "stat -c '%a %n' .local/state/sparkwright/restart_plans/*.json"
+    before = clean.on("spark1", kept)
+    assert before.startswith("600 "), before
+    clean.on("spark1", "rm -r .local/state/sparkwright/restart_plans")
     install = ["health.install", "--host", "spark1", "--heal", "restart", "--smoke-every", "0"]
-    assert clean.run(*install).code == 0
+    done = clean.run(*install)
+    assert (done.code, "will not restart" in done.out) == (0, False), done.out
+    assert clean.on("spark1", kept) == before, "the install brings what a deploy had brought"
     clean.on("spark1", "docker kill --signal STOP qwen35")  # a process that hangs: Docker still says running
     clean.on("spark1", AS_USER + "start sparkwright-health.service")
     first = json.loads(clean.on("spark1", "cat .local/state/sparkwright/health.json"))
@@ -103,5 +109,9 @@ def test_a_server_that_hangs_is_restarted_by_the_hosts_own_clock(clean: Lab) -> 
     ).split()
     assert found[0] > started and found[1] == "unless-stopped"
     assert "healed" in clean.run("history", "--host", "spark1").out
+    run = second["healed"].split("(run ")[1].split(")")[0]
+    told = clean.on("spark1", f"cat .local/state/sparkwright/runs/{run}/events.jsonl")
+    finished = [one for one in map(json.loads, told.splitlines()) if one["event"] == "task_finished"]
+    assert {"drain", "verify_logs", "smoke_test"} <= {one["module"] for one in finished if one["status"] == "ok"}
     assert clean.run("health.uninstall", "--host", "spark1").code == 0
     assert clean.on("spark1", TRACES) == ""

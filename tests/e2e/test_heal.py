@@ -135,6 +135,13 @@ def test_a_deploy_that_changes_nothing_but_the_hosts_variables_renews_the_plan(h
     host.desk.edit("hosts/groups.yml", "drain_s: 2", "drain_s: 1")
 
 
+def test_a_change_of_a_part_that_the_restart_playbook_includes_renews_the_plan(host: Host) -> None:
+    host.desk.edit("playbooks/parts/prove.yml", "Measure its throughput", "Measure how fast it is")
+    assert "Measure its throughput" in host.plans()[0].read_text()
+    assert host.desk.deploy().recap["changed"] == 0
+    assert "Measure how fast it is" in host.plans()[0].read_text()
+
+
 def test_a_deploy_that_fails_leaves_the_plan_of_what_serves(host: Host) -> None:
     before = [path.read_text() for path in host.plans()]
     host.desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
@@ -184,3 +191,6 @@ def test_a_restart_playbook_that_does_not_compile_is_told_and_the_deploy_goes_on
     done = host.desk.run("deploy", "--host", "sandbox")
     assert done.code == 0, done.out + done.err
     assert "no restart plan for its health check: playbooks/restart.yml:" in done.out
+    host.desk.edit("playbooks/restart.yml", "(?s)^.*$", "- hosts: all\n  tasks: []\n")
+    done = host.desk.run("deploy", "--host", "sandbox")
+    assert (done.code, "needs exactly one play that restarts and verifies it" in done.out) == (0, True), done.out

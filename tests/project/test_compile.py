@@ -28,6 +28,12 @@ def compiled(tmp_path: Path, text: str, **options: Any) -> Plan:
     return playbook.compile(play, HOST, names, Options(**options), run_id="r", project=tmp_path)
 
 
+def test_what_a_command_sets_wins_over_the_plays_own_variables(tmp_path: Path) -> None:
+    text = "- hosts: all\n  vars: {who: playbook}\n  tasks:\n    - fail: {msg: 'by {{ who }}'}\n"
+    assert task(compiled(tmp_path, text)).args == {"msg": "by playbook"}
+    assert task(compiled(tmp_path, text, extra={"who": "command"})).args == {"msg": "by command"}
+
+
 def task(plan: Plan, n: int = 0) -> Task:
     return tasks_of(plan.steps)[n]
 

@@ -48,6 +48,7 @@ MALFORMED: dict[str, bytes] = {
     "an environment with a NUL": b'{"verb": "runs", "env": {"A": "\\u0000"}}',
     "secrets that are none": b'{"verb": "run", "secrets": ["a"]}',
     "no plan": b'{"verb": "run"}',
+    "a restart plan that is none": json.dumps({"verb": "run", "plan": PLAN, "restart": [1]}).encode(),
     "a plan of another schema": b'{"verb": "run", "plan": {"schema": 99}}',
     "a run id that is a path": json.dumps({"verb": "run", "plan": {**PLAN, "run_id": "../../x"}}).encode(),
     "a step that is none": json.dumps({"verb": "run", "plan": {**PLAN, "steps": [5]}}).encode(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sparkwright.errors import Refused
 from sparkwright.host.records.restart_plans import CHECK
 from sparkwright.host.state import write_atomically
 from sparkwright.project import playbook, starter
+from sparkwright.project.documents.document import shown
 from sparkwright.project.inventory.host import Host
 from sparkwright.trust import private
 
@@ -49,35 +50,30 @@ def of(chosen: Chosen, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
     lock = names.get("lock") or {}
     if not lock.get("image") or not lock.get("model"):
         return {}
-    path = _playbook(chosen.project.root)
-    source = _made_from(path, chosen.project.root, names)
-    kept = host_side.cache() / "restart-plans" / f"{_digest(str(chosen.project.root.resolve()))}-{host.name}.json"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    root, path = chosen.project.root, _playbook(chosen.project.root)
+    about = _about(path, root, names)
+    kept = host_side.cache() / "restart-plans" / f"{_digest(str(root.resolve()))}-{host.name}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         found = json.loads(kept.read_bytes())
-        if found["made_from"] == source:
+        if found["about"] == about and found["files"] == _digests(map(Path, found["files"])):
             return dict(found["given"])
-    given = {"runtime": host_side.content_hash(), "plan": _compiled(chosen, path, host, names)}
+    play = _play(chosen, path, host)
+    plan = playbook.compile(play, host, names, OPTIONS, run_id=NAME, project=root, registered={CHECK: {"why": ""}})
+    given = {"runtime": host_side.content_hash(), "plan": plan.to_json()}
+    files = _digests(one.resolve() for one in play.document.paths())
     with contextlib.suppress(OSError):  # it is compiled again the next time
         private.folder(kept.parent)
-        write_atomically(kept, json.dumps({"made_from": source, "given": given}).encode())
+        write_atomically(kept, json.dumps({"about": about, "files": files, "given": given}).encode())
     return given
 
 
-def _compiled(chosen: Chosen, path: Path, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
+def _play(chosen: Chosen, path: Path, host: Host) -> playbook.Play:
+    """The one play that restarts this host. Raises Refused."""
     plays = [one for one in playbook.load(path).plays if host in chosen.inventory.match(one.hosts)]
     if len(plays) != 1 or not plays[0].has_task("grant_restart"):
-        said = "a health check restarts by one play, with a `grant_restart` in it, and there is none such"
-        raise Refused(f"{said} for {host.name}.", where=str(path), fix="Look at the shipped playbooks/restart.yml.")
-    plan = playbook.compile(
-        plays[0],
-        host,
-        names,
-        OPTIONS,
-        run_id=NAME,
-        project=chosen.project.root,
-        registered={CHECK: {"why": ""}},
-    )
-    return plan.to_json()
+        said = f"{host.name} needs exactly one play that restarts and verifies it (`grant_restart`)"
+        raise Refused(f"{said}.", where=shown(path), fix="Compare it with the shipped playbooks/restart.yml.")
+    return plays[0]
 
 
 def _playbook(root: Path) -> Path:
@@ -86,13 +82,17 @@ def _playbook(root: Path) -> Path:
     return own if own.is_file() else starter.source() / "playbooks" / f"{NAME}.yml"
 
 
-def _made_from(path: Path, root: Path, names: Mapping[str, Any]) -> str:
-    """Names everything that the plan is compiled from, and the program that does it."""
-    texts = [one for one in (*path.parent.rglob("*.yml"), *(root / "templates").glob("*")) if one.is_file()]
-    files = {str(one): _digest(one.read_text(errors="replace")) for one in sorted(texts)}
-    compiler = {str(one): one.stat().st_mtime_ns for one in Path(playbook.__file__).parent.glob("*.py")}
-    about = [host_side.content_hash(), compiler, files, {name: names[name] for name in sorted(names)}]
+def _about(path: Path, root: Path, names: Mapping[str, Any]) -> str:
+    """Names what the plan is compiled from beside the playbook's own files: its templates, its names, the program."""
+    templates = _digests(one for one in sorted((root / "templates").glob("*")) if one.is_file())
+    compiler = {one.name: one.stat().st_mtime_ns for one in sorted(Path(playbook.__file__).parent.glob("*.py"))}
+    about = [host_side.content_hash(), compiler, str(path), templates, {name: names[name] for name in sorted(names)}]
     return _digest(json.dumps(about, default=str))
+
+
+def _digests(paths: Iterable[Path]) -> dict[str, str]:
+    """What stands in files now, by path. Raises OSError."""
+    return {str(path): _digest(path.read_text(errors="replace")) for path in paths}
 
 
 def _digest(text: str) -> str:

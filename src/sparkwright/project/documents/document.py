@@ -44,6 +44,10 @@ class Document:
                 return f"{shown(self.path)}:{self.lines[place[:end]]}"
         return shown(self.path)
 
+    def paths(self) -> set[Path]:
+        """Its file, and those whose content was put in."""
+        return {self.path}.union(*(part.paths() for part in self.grafts.values()))
+
 
 def load(path: Path, *, most_bytes: int = MOST_BYTES) -> Document:
     """Read a file. Raises Refused with the line for bad YAML, a key given twice, or a file that is not there."""
