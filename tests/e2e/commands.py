@@ -20,7 +20,7 @@ TOP = Path(__file__).parent.parent.parent
 
 
 class Commands:
-    """The commands of a desk. Not for those whose one word may be left out: that is settled when they are imported."""
+    """The commands of a desk."""
 
     def __init__(self, desk: Desk) -> None:
         self._out, self._err = desk.root / "said.out", desk.root / "said.err"
