@@ -15,8 +15,8 @@ EVENTS = "events as JSON lines"
 @command(help={"json": "one JSON object a host"})
 def hosts(context: object, host: str = "all", json: bool = False, debug: bool = False) -> int:
     """List the hosts: address, groups, recipe."""
-    from sparkwright.app.questions import host_list
     from sparkwright.app.connect import choose
+    from sparkwright.app.questions import host_list
 
     host_list.show(choose(host).hosts, json=json)
     return 0
