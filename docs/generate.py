@@ -1,16 +1,22 @@
-"""Writes what is generated here: docs/modules/*.md, docs/schemas/*.json and the tables of docs/files/*.md.
+"""Writes what is generated here: docs/commands.md, docs/modules/*.md, docs/schemas/*.json and the tables of docs/files/*.md.
 
 .venv/bin/python docs/generate.py         (`make docs`; a test says when a page is stale)
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from sparkwright.app import docs
 from sparkwright.app.findings import rule_text
+from sparkwright.cli import namespace
+from sparkwright.cli.framework import help
+from sparkwright.cli.framework.groups import GROUPS
+from sparkwright.cli.framework.layout import spelled
 from sparkwright.engines.vllm.rules import RULES
 from sparkwright.health import textfile
 from sparkwright.project.inventory.models import GroupFile, HostFile, SecretSource
@@ -44,10 +50,47 @@ def pages() -> dict[Path, str]:
     ]
     return {
         **found,
+        HERE / "commands.md": "\n".join(_commands()) + "\n",
         HERE / "modules" / "README.md": "".join(index),
         HERE / "rules.md": _rules(),
         HERE / "metrics.md": _metrics(),
     }
+
+
+def _commands() -> Iterator[str]:
+    yield COMMANDS
+    contexts = {context.name: context for context in namespace.to_contexts()}
+    for title, commands in GROUPS.items():
+        yield f"## {title}\n"
+        for name, examples in commands.items():
+            shown = help.spoken(namespace, name)
+            yield f"### {shown}\n\n{inspect.getdoc(namespace[name])}\n"
+            yield "```\n" + "\n".join(f"sparkwright {shown} {words}".rstrip() for words in examples) + "\n```\n"
+            yield "| option | meaning |\n|---|---|"
+            yield from (_option(namespace[name], option) for option in contexts[name].args.values())
+            yield ""
+
+
+def _option(task: object, option: object) -> str:
+    word = option.positional or option.name == task.word
+    return f"| `{option.name.upper() if word else spelled(option).strip()}` | {option.help.replace('|', chr(92) + '|')} |"
+
+
+COMMANDS = """# Commands
+
+Made from the program itself: `sparkwright COMMAND --help` shows the same. Beside the project's `tasks.py`, `invoke` runs them too.
+
+Five options have a short name, the same in every command: `-H` host, `-C` check, `-D` diff, `-j` json, `-d` debug. Exit codes are in
+[exit-codes.md](exit-codes.md).
+
+Tab completes commands, options, and the hosts, groups, recipes and playbooks of the project:
+
+```
+eval "$(sparkwright completion bash)"        # in ~/.bashrc
+eval "$(sparkwright completion zsh)"         # in ~/.zshrc
+sparkwright completion fish | source         # in ~/.config/fish/config.fish
+```
+"""
 
 
 def _metrics() -> str:

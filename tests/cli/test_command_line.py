@@ -33,6 +33,8 @@ def call(folder: Path, line: str, program: str = "sparkwright") -> subprocess.Co
     [
         ("deploi", "unknown command 'deploi'. Did you mean deploy?"),
         ("frobnicate --help", "unknown command 'frobnicate'. See --list."),
+        ("--help frobnicate", "unknown command 'frobnicate'. See --list."),
+        ("--list benhc", "no commands below 'benhc'. Did you mean bench?"),
         ("deploy sandbox", "unexpected argument 'sandbox'. Did you mean deploy --host sandbox?"),
         ("lint qwen3.5-35b", "unexpected argument 'qwen3.5-35b'. Did you mean lint --recipe qwen3.5-35b?"),
         ("schema host recipe", "unexpected argument 'recipe'. See schema --help."),

@@ -150,6 +150,17 @@ def seen(terminal: int, text: str) -> str:
     return found
 
 
+def test_zsh_takes_the_script_from_its_startup_file(folder: Path) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("no zsh here")
+    line = 'eval "$(cat completion.zsh)" && print $_comps[sparkwright]'
+    env = {**os.environ, "HOME": str(folder)}
+    done = subprocess.run(
+        ["zsh", "-fc", line], cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("_sparkwright\n", "")
+
+
 def test_an_unknown_shell_is_refused_with_those_there_are(folder: Path) -> None:
     done = subprocess.run([BIN, "completion", "tcsh"], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (5, "")

@@ -20,7 +20,7 @@ TOP = Path(__file__).parent.parent.parent
 
 
 class Commands:
-    """The commands of a desk. Not for those whose one word may be left out: that is settled when they are imported."""
+    """The commands of a desk."""
 
     def __init__(self, desk: Desk) -> None:
         self._out, self._err = desk.root / "said.out", desk.root / "said.err"
@@ -50,8 +50,6 @@ class Commands:
 def serve() -> None:
     """Import what commands need, once; then a child for each."""
     from sparkwright import cli
-    from sparkwright.app.questions import fleet_status  # noqa: F401
-    from sparkwright.console import status_table  # noqa: F401
 
     gc.freeze()
     for line in sys.stdin:

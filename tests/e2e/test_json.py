@@ -14,11 +14,10 @@ from sparkwright.cli import namespace
 from tests.e2e.commands import Commands
 from tests.e2e.conftest import Desk, Said, fresh_desk
 
-#: one word that may be left out: whether there is one is settled when these are imported
-OPTIONAL_WORD = ("explain", "docs.module", "sandbox.fault")
-#: commands that change a host, a file or the sandbox, and answer no question
+#: commands that change a host, a file or the sandbox, and answer no question; and a script for a shell
 CHANGING = {
     *("deploy", "restart", "rollback", "provision", "play", "stop", "unlock", "init", "runtime.fetch", "sandbox.down"),
+    "completion",
     *("health.install", "health.uninstall", "images.copy", "models.copy", "ollama.unload", "bench.import"),
     *(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed")),
 }
@@ -120,11 +119,9 @@ def test_a_host_that_is_away_is_an_error_in_json(asked: Commands, command: str) 
 
 
 @pytest.mark.parametrize("command", [*OF_HOSTS, *(name for name, (_, wrong) in OF_FILES.items() if wrong)])
-def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(
-    desk: Desk, asked: Commands, command: str
-) -> None:
+def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(asked: Commands, command: str) -> None:
     words = ("--host", "nobody", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][1]
-    said = (desk if command in OPTIONAL_WORD else asked).run(command, *words, "--json")
+    said = asked.run(command, *words, "--json")
     (error,) = errors(parsed(said))
     assert error["exit"] == said.code and said.code in (1, 5)
     assert error["error"] in said.err

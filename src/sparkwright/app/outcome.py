@@ -18,16 +18,6 @@ from sparkwright.protocol import recap
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
 
 
-def optional_word(command: str, name: str) -> list[str]:
-    """`positional` of a task whose one word may be left out: Invoke knows only words that must be there.
-
-    So the word is positional exactly when the command line holds one after the command.
-    """
-    words = sys.argv[1:]
-    after = words[words.index(command) + 1 :] if command in words else []
-    return [name] if after and not after[0].startswith("-") else []
-
-
 def worst(codes: Sequence[int]) -> Exit:
     """The exit code of a command over many hosts: the worst of theirs. A code that is none of them is a failure."""
     known = {code if code in WORST_FIRST else Exit.FAILED for code in codes}

@@ -15,10 +15,10 @@ EVENTS = "events as JSON lines"
 @command(help={"json": "one JSON object a host"})
 def hosts(context: object, host: str = "all", json: bool = False, debug: bool = False) -> int:
     """List the hosts: address, groups, recipe."""
-    from sparkwright.app import inventory_list
     from sparkwright.app.connect import choose
+    from sparkwright.app.questions import host_list
 
-    inventory_list.show(choose(host).hosts, json=json)
+    host_list.show(choose(host).hosts, json=json)
     return 0
 
 
@@ -58,7 +58,7 @@ def fetch(context: object, machine: str = "aarch64", python: str = "3.12", debug
 
     Into this laptop's cache: a first deploy then needs no internet for it.
     """
-    from sparkwright.app import runtime_cache
+    from sparkwright.app.stores import runtime_cache
 
     runtime_cache.fetch(machine, python)
     return 0

@@ -12,7 +12,7 @@ from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused
 
 if TYPE_CHECKING:
-    from sparkwright.app.locking import Pinned
+    from sparkwright.app.stores.locking import Pinned
 
 
 @command(
@@ -44,6 +44,7 @@ def lock(
 
     chosen = reach(host or everyone())
     from sparkwright.app import locking
+    from sparkwright.app.stores import locking
 
     follow = bool(update) or check
     entries = locking.pinned_by(chosen, update if isinstance(update, str) else "")

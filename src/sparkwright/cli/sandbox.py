@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
+
 from invoke.collection import Collection
 
 from sparkwright.cli.framework.command import command
 from sparkwright.console.out import say_json
+from sparkwright.errors import Refused
+
+#: the fault that clears any other
+NONE = "none"
 
 
 @command(
@@ -17,10 +24,32 @@ def fault(context: object, name: str | None = None, json: bool = False, debug: b
 
     It takes effect now and at the next start.
     """
-    from sparkwright.app import sandbox_faults
+    from sparkwright.sandbox import control
 
-    sandbox_faults.inject(name, json=json) if name else sandbox_faults.listed(json=json)
+    if not name:
+        _list(control.FAULTS, json=json)
+        return 0
+    if name not in (*control.FAULTS, NONE):
+        near = difflib.get_close_matches(name, [*control.FAULTS, NONE], n=1)
+        hint = f"Did you mean `{near[0]}`?" if near else "`invoke sandbox.fault` lists them."
+        raise Refused(f"the sandbox knows no fault {name!r}.", fix=hint)
+    folder, wanted = control.default_folder(), None if name == NONE else name
+    control.up(folder)
+    control.fault(folder, wanted)
+    if json:
+        say_json({"fault": wanted})
+    else:
+        print(f"sandbox: {wanted}: {control.FAULTS[wanted]}" if wanted else "sandbox: nothing is broken.")
     return 0
+
+
+def _list(faults: Mapping[str, str], *, json: bool) -> None:
+    if json:
+        return say_json(faults)
+    width = max(map(len, faults))
+    for name, what in faults.items():
+        print(f"{name:<{width}}  {what}")
+    return None
 
 
 @command()

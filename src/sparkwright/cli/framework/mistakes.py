@@ -38,6 +38,7 @@ def parse(program: Program, original: Callable[[Program], None]) -> None:
         raise _refusal(_sentence(str(error), words, error.context or _command(words, contexts), contexts)) from None
     except ValueError:
         raise _refusal(numbers.none_in(words, _command(words, _contexts(program)))) from None
+    _refuse(_not_there(program))
     for name, meant in MISTAKEN.items():
         if program.args[name].value:
             raise _refusal(f"unknown option --{name}. Did you mean {meant}?")
@@ -77,6 +78,17 @@ def _contexts(program: Program) -> dict[str, Any]:
 
 def _command(words: Sequence[str], contexts: dict[str, Any]) -> Any:
     return next((contexts[word] for word in words if word in contexts), None)
+
+
+def _not_there(program: Program) -> str:
+    """What `--help WORD` or `--list WORD` is asked for, and is not there; empty when it is."""
+    wanted, group = program.args.help.value, program.args.list.value
+    if isinstance(wanted, str) and _task(program, wanted) is None:
+        return _unknown(wanted, "", None, _contexts(program))
+    groups = program.collection.collections
+    if isinstance(group, str) and group not in groups:
+        return f"no commands below '{group}'." + _meant(group, groups, "--list")
+    return ""
 
 
 def _refuse(sentence: str) -> None:

@@ -7,6 +7,8 @@ import sys
 from typing import Any
 
 from invoke.exceptions import Exit as InvokeExit
+from invoke.parser import Parser
+from invoke.parser.context import ParserContext
 from invoke.program import Program
 
 from sparkwright.cli.framework import mistakes
@@ -39,6 +41,18 @@ class Sparkwright(Program):
         for option in super().core_args():
             if option.name not in KEPT:
                 self.core[0].add_arg(option)
+
+    def _make_parser(self) -> Parser:
+        """A parser of the commands that are named, which is 30 ms sooner there than one of all."""
+        words = {*self.core.unparsed, self.args.help.value}
+        return Parser(
+            initial=self.initial_context,
+            contexts=[
+                ParserContext(name=name, aliases=aliases, args=self.collection[name].get_arguments())
+                for name, aliases in self.collection.task_names.items()
+                if words & {name, *aliases}
+            ],
+        )
 
     def print_help(self) -> None:
         """`sparkwright --help`."""
