@@ -43,7 +43,6 @@ def lock(
     from sparkwright.app.connect import everyone, reach
 
     chosen = reach(host or everyone())
-    from sparkwright.app import locking
     from sparkwright.app.stores import locking
 
     follow = bool(update) or check

@@ -84,7 +84,7 @@ def _not_there(program: Program) -> str:
     """What `--help WORD` or `--list WORD` is asked for, and is not there; empty when it is."""
     wanted, group = program.args.help.value, program.args.list.value
     if isinstance(wanted, str) and _task(program, wanted) is None:
-        return _unknown(wanted, "", None, _contexts(program))
+        return _unknown(wanted, (), "", None, _contexts(program))
     groups = program.collection.collections
     if isinstance(group, str) and group not in groups:
         return f"no commands below '{group}'." + _meant(group, groups, "--list")
