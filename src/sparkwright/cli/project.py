@@ -11,6 +11,7 @@ from invoke.tasks import task
 from sparkwright import program
 from sparkwright.app.outcome import optional_word, reporting
 from sparkwright.console.out import say, say_json
+from sparkwright.errors import Exit
 
 
 @task(
@@ -62,12 +63,26 @@ def hosts(context: object, host: str = "all", json: bool = False, debug: bool = 
     return 0
 
 
-@task(help={"folder": "where to; the current folder if not given"}, positional=optional_word("init", "folder"))
+@task(
+    help={
+        "folder": "where to; the current folder if not given",
+        "diff": "write nothing: print a patch from this project's files to this version's; exit code 2 if they differ",
+        "debug": "show the traceback",
+    },
+    positional=optional_word("init", "folder"),
+)
 @reporting
-def init(context: object, folder: str | None = None) -> int:
-    """Lay hosts/, recipes/, playbooks/, templates/ and tasks.py into an empty folder."""
+def init(context: object, folder: str | None = None, diff: bool = False, debug: bool = False) -> int:
+    """Lay hosts/, recipes/, playbooks/, templates/ and tasks.py into an empty folder.
+
+    After an upgrade, `init --diff` prints what this version ships differently; `init --diff | git apply` takes it.
+    """
     from sparkwright.project import starter
 
+    if diff:
+        patch = starter.patch(Path(folder or "."))
+        print(patch, end="")
+        return int(Exit.CHANGES if patch else Exit.OK)
     for path in starter.lay(Path(folder or ".")):
         say(path)
     print(f"Fill in hosts/spark1.yml, then: {program.name()} deploy --host spark1   (or --host sandbox, to try)")
