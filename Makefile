@@ -17,7 +17,7 @@ define pytest
 	  $(BIN)/pytest $(2) --last-failed --last-failed-no-failures none -v; }
 endef
 
-.PHONY: demo test test-engine test-faults molecule lint audit runtime-lock bed bed-down docs bench clean
+.PHONY: demo test test-engine test-faults molecule lint audit runtime-lock bed bed-down docs picture bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -77,6 +77,10 @@ bed-down:
 
 docs: .venv/.installed
 	$(BIN)/python docs/generate.py
+
+# docs/deploy.svg, from a real deploy in a terminal; after the words on the screen have changed
+picture: .venv/.installed
+	$(BIN)/python tools/picture.py
 
 # beside Ansible and pyinfra, which it installs into .bench/peers; needs root and sshd, some minutes
 bench: .venv/.installed-test

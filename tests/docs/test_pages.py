@@ -73,10 +73,12 @@ def test_the_annotated_examples_load_as_a_users_files(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
 
 
-def test_every_command_of_the_readme_is_one() -> None:
+def test_the_page_of_commands_has_every_command_and_no_other() -> None:
     from sparkwright.cli import namespace
 
-    commands = set(namespace.task_names) | {name for name, one in namespace.collections.items() if one.default}
-    named = re.findall(r"^\| (`[^|]*) \|", (TOP / "README.md").read_text(), re.M)
-    words = {word for cell in named for part in re.findall(r"`([^`]+)`", cell) for word in [part.split()[0]]}
-    assert words - commands == set()
+    commands = {str(name) for name in namespace.task_names}
+    commands |= {name for name, one in namespace.collections.items() if one.default}
+    commands -= {f"{name}.{one.default}" for name, one in namespace.collections.items() if one.default}
+    named = re.findall(r"^\| (`[^|]*) \|", (DOCS / "commands.md").read_text(), re.M)
+    words = {word for cell in named for word in re.findall(r"`([^`]+)`", cell)}
+    assert words == commands

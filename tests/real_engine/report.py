@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,7 +35,9 @@ def _head(outcomes: Sequence[Outcome]) -> str:
     minutes = sum(one.took_s for one in outcomes) / 60
     return (
         "# What was predicted, and what the real engine did\n\n"
-        f"Written by `make test-engine` (docs/testing.md); {PACKAGE} with tiny models, started as a recipe's container would be.\n"
+        f"Written by `make test-engine` (docs/testing.md) on {time.strftime('%Y-%m-%d')}; {PACKAGE} with tiny models, started as a recipe's "
+        'container would be.\nThe predictions are those of `rules.check` (refused or not) and `predict.effective` (the settings); "nothing" where '
+        "the model has no\n`config.json` or the flags are raw words, which no recipe can hold. "
         f"{agree} of {len(outcomes)} cases agree; the starts took {minutes:.0f} minutes. Of a server that started, the settings are its own\n"
         "(`/server_info`), and what `logs.read` made of its log was held against them. Of a refusal: its exit code, and the sentence\nthat a user is shown for it.\n"
     )

@@ -46,6 +46,7 @@ namespace = Collection(
     bench=bench.bench_collection(),
     docs=project.docs_collection(),
     health=health.health_collection(),
+    host=hosts.host_collection(),
     images=images.images_collection(),
     model=models.model_collection(),
     models=models.models_collection(),

@@ -10,6 +10,7 @@ from invoke.collection import Collection
 from sparkwright import program
 from sparkwright.cli.framework.command import Command, command
 from sparkwright.console.out import say, say_json
+from sparkwright.errors import Exit
 
 
 @command(
@@ -38,14 +39,25 @@ def render(context: object, host: str = "", recipe: str = "", json: bool = False
     return 0
 
 
-@command(word="folder", help={"folder": "where to (default: the current folder)"})
-def init(context: object, folder: str | None = None, debug: bool = False) -> int:
+@command(
+    word="folder",
+    help={
+        "folder": "where to (default: the current folder)",
+        "diff": "write nothing: print a patch from this project's files to this version's; exit code 2 if they differ",
+    },
+)
+def init(context: object, folder: str | None = None, diff: bool = False, debug: bool = False) -> int:
     """Create a project in an empty folder.
 
-    Writes hosts/, recipes/, playbooks/, templates/ and tasks.py.
+    Writes hosts/, recipes/, playbooks/, templates/ and tasks.py. After an upgrade, `init --diff` prints what this version ships
+    differently; `init --diff | git apply` takes it.
     """
     from sparkwright.project import starter
 
+    if diff:
+        patch = starter.patch(Path(folder or "."))
+        print(patch, end="")
+        return int(Exit.CHANGES if patch else Exit.OK)
     for path in starter.lay(Path(folder or ".")):
         say(path)
     print(f"Fill in hosts/spark1.yml, then: {program.name()} deploy --host spark1   (or --host sandbox, to try)")

@@ -37,7 +37,7 @@ PROOFS = ("verify_health", "liveness")
 #: events that carry what others wrote: files of an incident, lines that are no event
 PASSED_ON = ("file", "raw")
 #: requests whose answer ends with a recap; without one nobody knows how they ended
-TOLD_TO_THE_END = ("run", "attach", "health")
+TOLD_TO_THE_END = ("run", "attach", "health", "clean")
 
 
 Answer = TypeVar("Answer")

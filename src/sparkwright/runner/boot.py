@@ -19,7 +19,10 @@ gc.set_threshold(100_000)  # what an import makes is no garbage
 #: the exit code of a runtime that was good enough to talk to, however the talk ended. An empty file ends with 0
 GOOD_START = 76
 #: of a deploy that finds nothing to do
-MODULES = ("facts", "preflight", "container", "docker_image", "hf_model", "lint", "liveness", "run_script")
+MODULES = (
+    *("system.facts", "proof.preflight", "server.container", "image.docker_image"),
+    *("model.hf_model", "proof.lint", "proof.liveness", "server.run_script"),
+)
 AHEAD = {
     "plan": ("sparkwright.runner.play",),
     "engine": ("docker", "sparkwright.runner.play", *(f"sparkwright.modules.{name}" for name in MODULES)),

@@ -12,6 +12,7 @@
 {"verb": "history"}, {"verb": "incident", "run": "" | id}          what the host remembers (see records.py)
 {"verb": "serving", "name": "" | container}                        does a server here give a token
 {"verb": "lock"}, {"verb": "unlock", "how": "stop" | "kill" | "forget", "run": id}
+{"verb": "clean", "name": host}                                    remove sparkwright's own folders (see clean.py)
 """
 
 from __future__ import annotations
@@ -196,6 +197,12 @@ def _checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> It
     return status.read_checks(request, machine, state)
 
 
+def _clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    from sparkwright.runner import clean
+
+    return clean.clean(request, machine, state)
+
+
 def _find(state: StateFolder, run_id: str) -> Path:
     for folder in sorted(state.runs(), key=journal.lives, reverse=True):
         if run_id in ("", folder.name):
@@ -222,6 +229,7 @@ _VERBS = {
     "lock": records.read_lock,
     "serving": records.read_serving,
     "unlock": records.unlock,
+    "clean": _clean,
 }
 
 

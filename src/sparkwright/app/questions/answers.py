@@ -52,6 +52,8 @@ MODEL: dict[str, Shape] = {
     "used_by": [line],
 }
 IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
+#: of host.clean; None: unknown
+ITEM: dict[str, Shape] = {"kind": line, "name": line, "size_bytes": (None, COUNT), "kept": line}
 #: what spark.lock keeps of an image and of a model
 MANIFEST: dict[str, Shape] = {"platform": line, **dict.fromkeys(("digest", "config"), DIGEST), "size_bytes": COUNT}
 FILE: dict[str, Shape] = {"path": a_file, "size_bytes": COUNT}
@@ -68,6 +70,8 @@ ANSWERS: dict[str, dict[str, Shape]] = {
     "models": {"models": [MODEL]},
     "verify_model": {"dir": line, "wrong": [line], "files": COUNT, "size_bytes": COUNT},
     "prune_images": {"images": [IMAGE], "freed_bytes": float},
+    "clean_host": {"items": [ITEM], "busy": line},
+    "health_timer": {"elsewhere": [frozenset(("user", "system", "cron"))]},
     "inspect_image": {
         "present": bool,
         **dict.fromkeys(("id", "impostor"), IMAGE_ID),

@@ -64,13 +64,14 @@ GROUPS: dict[str, dict[str, Examples]] = {
     },
     "Hosts": {
         "hosts": ("", "--host lab --json"),
+        "host.clean": ("--host spark1 --check", "--host spark1 --server --models --yes"),
         "provision": ("--host spark1", "--host lab --check --diff"),
         "ollama.ps": ("--host spark1", "--host all --json"),
         "ollama.unload": ("--host spark1", "--host spark1 --timeout-s 120"),
         "runtime.fetch": ("", "--machine aarch64,x86_64 --python 3.11,3.12"),
     },
     "Project and sandbox": {
-        "init": ("", "my-sparks"),
+        "init": ("my-sparks", "--diff"),
         "schema": ("recipe", "host --json"),
         "docs.module": ("", "container"),
         "completion": ("bash", "fish"),

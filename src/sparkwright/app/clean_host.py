@@ -1,0 +1,109 @@
+"""`host.clean`: list what sparkwright put on hosts, ask, and remove it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparkwright import units
+from sparkwright.app.connect import Chosen, reach
+from sparkwright.app.outcome import worst
+from sparkwright.app.plans import recipes
+from sparkwright.app.prompts import agreed
+from sparkwright.app.questions.one_module import ask_module
+from sparkwright.console import grid, listed
+from sparkwright.console.out import say, say_error, say_json
+from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
+from sparkwright.fleet.fleet import Member
+from sparkwright.trust.image_name import Name
+
+COLUMNS = [*map(grid.Column, ("HOST", "STATE")), grid.Column("SIZE", 1), *map(grid.Column, ("KIND", "WHAT", "WHY"))]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is removed beside sparkwright's own: the servers' containers, the models' files, the images."""
+
+    server: bool = False
+    models: bool = False
+    images: bool = False
+
+
+def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> int:
+    """Clean the hosts of a pattern, one after the other. Returns the exit code of the command."""
+    chosen, codes = reach(pattern), list[int]()
+    try:
+        for member in chosen.fleet.members:
+            try:
+                codes.append(_host(chosen, member, scope, check=check, yes=yes, json=json))
+            except SparkwrightError as error:
+                error.where = error.where or member.host.name
+                say_error(error, json=json, host=member.host.name)
+                codes.append(int(error.exit))
+    finally:
+        chosen.fleet.close()
+    return int(worst(codes))
+
+
+def _host(chosen: Chosen, member: Member, scope: Scope, *, check: bool, yes: bool, json: bool) -> int:
+    name, fleet = member.host.name, chosen.fleet
+    secrets = chosen.inventory.secrets(member.host)
+    member.secrets = {key: secret for key, secret in secrets.items() if key == "BECOME_PASSWORD"}
+    args = {**asdict(scope), **_of_recipe(chosen, member)}
+    found = ask_module(fleet, member, "clean_host", args, check=True)
+    going = [row for row in found["items"] if not row["kept"]]
+    if not json:
+        _show(name, found["items"])
+    removed = False
+    if not check:
+        if found["busy"]:
+            fix = f"Follow it with `invoke attach --host {name}`, then clean again."
+            raise Refused(f"{name} is in use by run {found['busy']}.", fix=fix)
+        removed = agreed(f"Remove these from {name}?", yes=yes)
+    if removed:
+        _remove(chosen, member, args, timer=any(row["kind"] == "timer" for row in going))
+    freed = sum(row["size_bytes"] or 0 for row in going) if removed else None
+    if json:
+        say_json({"host": name, "items": found["items"], "freed_bytes": freed})
+    elif freed is not None:
+        say(f"{name}: {units.size(freed)} removed.")
+    return int(Exit.OK if removed else Exit.CHANGES)
+
+
+def _of_recipe(chosen: Chosen, member: Member) -> dict[str, Any]:
+    """The names of the host's server and its image; without a recipe what the host itself remembers counts alone."""
+    if not member.host.recipe:
+        return {"servers": [], "repositories": []}
+    wanted = recipes.recipe_of(chosen.project, member.host)
+    return {"servers": [wanted.file.container.name], "repositories": [Name.parse(wanted.image).repository]}
+
+
+def _remove(chosen: Chosen, member: Member, args: dict[str, Any], *, timer: bool) -> None:
+    """The timer first, so that no check begins; sparkwright's own folders last, for they hold what does the work."""
+    fleet = chosen.fleet
+    if timer:
+        absent: dict[str, Any] = {"state": "absent"}
+        left = ask_module(fleet, member, "health_timer", absent, exclusive=True)["elsewhere"]
+        if "system" in left:
+            ask_module(fleet, member, "health_timer", {**absent, "system": True}, exclusive=True, become=True)
+    ask_module(fleet, member, "clean_host", args, exclusive=True)
+    told = fleet.request(member, {"verb": "clean", "name": member.host.name}, counted=False)
+    recap = next(one for one in told if one["event"] == "recap")
+    if recap["exit"]:
+        error = Failed(recap["msg"])
+        error.exit = Exit(recap["exit"])
+        raise error
+
+
+def _show(host: str, items: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            *(host, "keep" if row["kept"] else "remove"),
+            "unknown" if row["size_bytes"] is None else units.size(row["size_bytes"]),
+            *(row["kind"], row["name"], row["kept"]),
+        )
+        for row in items
+    ]
+    listed.show(COLUMNS, rows)
+    total = sum(row["size_bytes"] or 0 for row in items if not row["kept"])
+    say(f"{host}: {units.size(total)} to remove.")

@@ -1,0 +1,96 @@
+"""sparkwright's own folders on a host, and how they are removed: the runtime with the run scripts, and the state.
+
+~/.local/share/sparkwright     runtime/  run/NAME.sh
+~/.local/state/sparkwright     runs/  incidents/  server_keys/  verified.json  lock ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.module import Context
+from sparkwright.host.records import server_keys
+from sparkwright.host.state import StateFolder
+from sparkwright.trust import private
+
+SHARE = ".local/share/sparkwright"
+
+
+def of(home: Path) -> tuple[Path, Path]:
+    """Both folders, whether they are there or not."""
+    return home / SHARE, StateFolder.of(home).path
+
+
+def disk_bytes(path: Path) -> int:
+    """What a file or folder holds of the disk, bytes. What can't be read counts nothing."""
+    below = (Path(at, name) for at, _, names in os.walk(path) for name in names)
+    total = 0
+    for one in (path, *below):
+        with contextlib.suppress(OSError):
+            total += one.lstat().st_blocks * 512
+    return total
+
+
+def mounts(context: Context, *, without: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
+    """What containers, running or not, have mounted of this host: (container, source).
+
+    without: names of containers that don't count. Raises Failed when the engine can't be asked.
+    """
+    api = context.docker().api
+    for row in api.containers(all=True):
+        name = row["Names"][0].lstrip("/")
+        for mount in (api.inspect_container(row["Id"]).get("Mounts") or ()) if name not in without else ():
+            if mount.get("Source"):
+                yield name, Path(mount["Source"])
+
+
+def keys_in_use(context: Context, *, without: Collection[str] = ()) -> dict[Path, str]:
+    """The servers' key files that a container still needs to start again, with why.
+
+    without: as in `mounts`. All of them when the engine can't be asked.
+    """
+    folder = of(context.machine.home)[1] / server_keys.FOLDER
+    files = [path for path in folder.glob("*.yaml") if not path.is_symlink()]
+    if not files:
+        return {}
+    try:
+        users = {source: name for name, source in mounts(context, without=without)}
+    except SparkwrightError:
+        return dict.fromkeys(files, "Docker does not say whether a container mounts it")
+    return {path: f"mounted by {users[path]}" for path in files if path in users}
+
+
+def remove(home: Path, kept: Collection[Path] = ()) -> None:
+    """Remove both folders, and those above them that are empty then. kept: files below them that stay.
+
+    Each folder loses its name first: whatever begins meanwhile makes a new one and never sees half of the old.
+    """
+    for folder in of(home):
+        if not folder.exists():
+            continue
+        away = folder.with_name(f".{folder.name}.removed.{os.urandom(6).hex()}")
+        folder.rename(away)
+        for path in kept:
+            if path.is_relative_to(folder):
+                private.folder(folder)
+                private.folder(path.parent)
+                (away / path.relative_to(folder)).rename(path)  # the same file: a container has it mounted
+        shutil.rmtree(away, ignore_errors=True)
+        remove_empty(folder.parent, home)
+
+
+def remove_empty(folder: Path, home: Path) -> None:
+    """Remove a folder below the home that holds nothing, and those above it of which that is true then."""
+    while folder != home and folder.is_relative_to(home):
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        folder = folder.parent

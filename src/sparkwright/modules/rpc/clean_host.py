@@ -1,0 +1,226 @@
+"""The `clean_host` module."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.health import places, units
+from sparkwright.host import own_folders
+from sparkwright.host.containers import containers
+from sparkwright.host.models import kept_files, model_folders, staging
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.module import Context, StateModule
+from sparkwright.host.records import good_states
+from sparkwright.host.runs import journal
+from sparkwright.modules.rpc import copy_key
+from sparkwright.modules.rpc.prune_images import PruneImages
+from sparkwright.modules.rpc.remove_model import RemoveModel
+from sparkwright.modules.system.health_timer import CRONTAB, HealthTimer
+from sparkwright.protocol.container import LAB_LABEL
+from sparkwright.protocol.result import Change, arg
+
+#: kinds of things that this module removes itself; a timer is `health_timer`'s, and the folders go last, with the runtime
+OWN = ("container", "image", "model", "model files", "ssh key")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that sparkwright put on the host. size_bytes: None when unknown. kept: why it stays; empty when it goes."""
+
+    kind: str
+    name: str
+    size_bytes: int | None = 0
+    kept: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """busy: another run that is under way; empty when there is none."""
+
+    items: tuple[Item, ...]
+    busy: str = ""
+
+
+class CleanHost(StateModule["CleanHost.Args", Found]):
+    """What sparkwright put on a host is listed with its sizes, and what lies outside its own folders is removed.
+
+    Removed: kept previous containers, containers of the lab, files kept beside models for a rollback or by a download, lines of
+    image transfers in ~/.ssh/authorized_keys; the servers, their models and images only when asked for. Listed only: the health
+    timer (`health_timer`, absent, removes it) and sparkwright's own folders with the runtime, which runs this.
+
+    A model or image that a remaining container uses stays. Where Docker can't be asked, all three are unknown
+    and stay.
+
+    Returns: items (kind, name, size_bytes, kept: why it stays), busy (another run that is under way).
+    """
+
+    @dataclass(frozen=True)
+    class Args:
+        servers: list[str] = arg("names of the servers' containers that the recipes give", default_factory=list)
+        repositories: list[str] = arg("repositories of the images that the recipes name", default_factory=list)
+        server: bool = arg("remove the servers' containers too", default=False)
+        models: bool = arg("remove the models' files too", default=False)
+        images: bool = arg("remove the images too", default=False)
+
+    def read(self, args: Args, context: Context) -> Found:
+        rows = [*_containers(args, context)]
+        going = {one.name for one in rows if one.kind == "container" and not one.kept}
+        rows += [*_images(args, context, going), *_models(args, context, going), *_kept_beside_models(context)]
+        if lines := copy_key.lines_left(context):
+            rows.append(Item("ssh key", f"~/.ssh/authorized_keys: lines of image transfers: {lines}"))
+        rows += [*_timers(context), *_folders(context, going)]
+        living = [one.name for one in context.state.runs() if one.name != context.run_id and journal.lives(one)]
+        return Found(tuple(rows), living[0] if living else "")
+
+    def differences(self, args: Args, found: Found) -> list[Change]:
+        return [Change(one.kind, one.name, None) for one in found.items if not one.kept and one.kind in OWN]
+
+    def describe(self, args: Args, found: Found) -> dict[str, Any]:
+        return {"items": [asdict(one) for one in found.items], "busy": found.busy}
+
+    def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
+        for one in (one for one in found.items if not one.kept and one.kind in OWN):
+            context.note(f"removing {one.kind} {one.name}")
+            _REMOVE[one.kind](one.name, context)
+        return {}
+
+
+# -- what is there -----------------------------------------------------------------------------------------------------
+
+
+def _servers(args: CleanHost.Args, context: Context) -> set[str]:
+    """Names of the servers that were deployed here, as recipes and state know them."""
+    states = [good_states.last(context.state), *good_states.before(context.state)]
+    told = [(one.get("spec") or {}).get("name") for one in states]
+    before = (context.state.read("previous") or {}).get("name")
+    return {str(name).removesuffix(containers.PREVIOUS) for name in (*args.servers, *told, before) if name}
+
+
+def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
+    """The servers, the previous ones that are kept for a rollback, and those of the lab."""
+    servers = _servers(args, context)
+    try:
+        rows = context.docker().api.containers(all=True, size=True)
+    except SparkwrightError as error:
+        yield Item("container", "containers and images", None, f"unknown: {error.message}")
+        return
+    for row in sorted(rows, key=lambda row: row["Names"][0]):
+        name, size = row["Names"][0].lstrip("/"), row.get("SizeRw")
+        if name in servers:
+            yield Item("container", name, size, "" if args.server else "--server removes it")
+        elif name.removesuffix(containers.PREVIOUS) in servers or LAB_LABEL in (row.get("Labels") or {}):
+            yield Item("container", name, size)
+
+
+def _images(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
+    """Images of the recipes' repositories."""
+    if not args.repositories:
+        return
+    try:
+        found = PruneImages().read(PruneImages.Args(repositories=args.repositories), context).images
+        rows = context.docker().api.containers(all=True)
+    except SparkwrightError:
+        return
+    users = {row["ImageID"]: name for row in rows if (name := row["Names"][0].lstrip("/")) not in going}
+    for one in found:
+        why = f"used by {users[one.id]}" if one.id in users else "" if args.images else "--images removes it"
+        yield Item("image", one.names[0] if one.names else one.id, int(one.frees_bytes), why)
+
+
+def _models(args: CleanHost.Args, context: Context, going: set[str]) -> Iterator[Item]:
+    """The files of models that were proved here."""
+    manifests = [one for one in Manifest.all(context.state) if model_folders.on_disk(one)]
+    unknown, mounts = "", list[tuple[str, Path]]()
+    try:
+        mounts = list(own_folders.mounts(context, without=going)) if manifests else []
+    except SparkwrightError:
+        unknown = "Docker does not say whether a container mounts it"
+    for one in manifests:
+        users = sorted({name for name, source in mounts if model_folders.overlaps(one.folder, source)})
+        why = unknown or (f"used by {', '.join(users)}" if users else "")
+        size = sum(own_folders.disk_bytes(path) for path in model_folders.own_files(one))
+        yield Item("model", str(one.folder), size, why if args.models else "--models removes it")
+
+
+def _kept_beside_models(context: Context) -> Iterator[Item]:
+    """What a rollback or a download that was cut off left in the folders of models."""
+    for one in Manifest.all(context.state):
+        for path in (one.folder / kept_files.FOLDER, one.folder / staging.NAME):
+            if path.is_dir() and not path.is_symlink():
+                yield Item("model files", str(path), own_folders.disk_bytes(path))
+
+
+def _timers(context: Context) -> Iterator[Item]:
+    """Units, the line of the crontab, linger, and the text for Prometheus."""
+    if context.machine.sandbox:
+        return
+    found = HealthTimer().read(HealthTimer.Args(state="absent"), context)
+    files = [path for scope in ("user", "system") for path in places.Place.of(scope, context).files if path.exists()]
+    files += [path for path in found.left if not path.is_relative_to(context.state.path)]
+    yield from (Item("timer", str(path), own_folders.disk_bytes(path)) for path in files)
+    if units.CRON_MARK in found.standing[CRONTAB]:
+        yield Item("timer", "crontab: the line of the health check")
+    if found.before.lingers:
+        yield Item("timer", f"linger of {found.place.user}, enabled for the health timer")
+
+
+def _folders(context: Context, going: set[str]) -> Iterator[Item]:
+    """sparkwright's own, the key files that remain apart."""
+    share, state = own_folders.of(context.machine.home)
+    for path in sorted(share.iterdir()) if share.is_dir() else ():
+        yield Item("folder", str(path), own_folders.disk_bytes(path))
+    kept = own_folders.keys_in_use(context, without=going)
+    size = own_folders.disk_bytes(state) - sum(own_folders.disk_bytes(path) for path in kept)
+    yield Item("folder", str(state), size)
+    yield from (Item("server key", str(path), own_folders.disk_bytes(path), why) for path, why in kept.items())
+
+
+# -- removing it -------------------------------------------------------------------------------------------------------
+
+
+def _remove_container(name: str, context: Context) -> None:
+    containers.remove(context.docker(), name, 60)
+
+
+def _remove_image(name: str, context: Context) -> None:
+    from docker.errors import APIError, ImageNotFound
+
+    try:
+        image = context.docker().images.get(name)
+        for one in [*image.attrs.get("RepoTags", ()), *image.attrs.get("RepoDigests", ()), image.id]:
+            try:
+                context.docker().api.remove_image(one)
+            except ImageNotFound:
+                continue  # its last name took it away
+    except ImageNotFound:
+        return
+    except APIError as error:
+        raise Failed(f"Docker refuses to remove {name}: {error.explanation or error}") from None
+
+
+def _remove_model(name: str, context: Context) -> None:
+    RemoveModel().run(RemoveModel.Args(dir=name), context)
+    own_folders.remove_empty(Path(name).parent, context.machine.home)
+
+
+def _remove_files(name: str, context: Context) -> None:
+    shutil.rmtree(name, ignore_errors=True)
+    own_folders.remove_empty(Path(name).parent, context.machine.home)
+
+
+def _remove_lines(name: str, context: Context) -> None:
+    copy_key.remove_lines(context)
+
+
+_REMOVE = {
+    "container": _remove_container,
+    "image": _remove_image,
+    "model": _remove_model,
+    "model files": _remove_files,
+    "ssh key": _remove_lines,
+}

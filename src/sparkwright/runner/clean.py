@@ -1,0 +1,48 @@
+"""The last step of `host.clean`: remove sparkwright's own folders, and with them the runtime that runs this.
+
+Without a run of its own: its journal would be among what is removed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.host import own_folders
+from sparkwright.host.machine import Machine
+from sparkwright.host.runs import journal, lock
+from sparkwright.host.runs.context import RunContext
+from sparkwright.host.state import StateFolder
+from sparkwright.protocol.events import Event, event
+
+#: the step before has told its recap; its process may take a moment longer
+END_S = 5.0
+
+
+def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
+    """One `recap` event. name: the host's, for messages. Raises Refused beside another run."""
+    started_s, host = time.monotonic(), str(request.get("name", ""))
+    context = RunContext(machine, state, run_id="", emit=lambda one: None)
+    owner = lock.Owner("host.clean", "host.clean", "", 0, time.time())
+    with lock.held(state, owner, host=host):
+        _wait_alone(state, host)
+        own_folders.remove(machine.home, own_folders.keys_in_use(context))
+    counts = {"ok": 1, "changed": 1, "failed": 0, "skipped": 0, "unreachable": 0}
+    yield event("recap", host=host, **counts, exit=0, seconds=round(time.monotonic() - started_s, 3), msg="")
+
+
+def others(state: StateFolder, ours: str = "") -> list[Path]:
+    """The folders of runs that are under way, without the one of this id."""
+    return [folder for folder in state.runs() if folder.name != ours and journal.lives(folder)]
+
+
+def _wait_alone(state: StateFolder, host: str) -> None:
+    deadline_s = time.monotonic() + END_S
+    while living := others(state):
+        if time.monotonic() > deadline_s:
+            said = f"{host} is in use by run {living[0].name}."
+            raise Refused(said, fix=f"Follow it with `invoke attach --host {host}`, then clean again.")
+        time.sleep(lock.LOOK_POLL_S)

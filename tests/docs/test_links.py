@@ -1,0 +1,57 @@
+"""Every relative link of every page leads to a file that is there, and its anchor to a heading of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parent.parent.parent
+CODE = re.compile(r"^(```|~~~).*?^\1|^(?: {4}|\t).*?$", re.S | re.M)
+INLINE = re.compile(r"(?<!`)`[^`\n]+`(?!`)")
+LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)")
+HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.M)
+
+
+def pages() -> list[Path]:
+    said = subprocess.run(["git", "ls-files", "*.md"], cwd=TOP, capture_output=True, text=True, check=False)
+    found = [TOP / name for name in said.stdout.splitlines()] or [TOP / "README.md", *(TOP / "docs").rglob("*.md")]
+    return [path for path in found if path.exists()]
+
+
+def prose(path: Path) -> str:
+    """A page without its code: brackets are no links there, and a # no heading."""
+    return INLINE.sub(lambda found: "x" * len(found[0]), CODE.sub("", path.read_text()))
+
+
+def anchors(path: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    found: set[str] = set()
+    for title in HEADING.findall(CODE.sub("", path.read_text())):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
+        name = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        found.add(next(one for one in (name, *(f"{name}-{n}" for n in range(1, 99))) if one not in found))
+    return found
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(TOP)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    dead = []
+    for link in LINK.findall(prose(page)):
+        if re.match(r"[a-z][a-z+.-]*:", link):
+            continue  # of the web
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name) if name else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = {
+        (TOP / "docs" / link.partition("#")[0]).resolve() for link in LINK.findall((TOP / "docs/README.md").read_text())
+    }
+    missing = [path.name for path in sorted((TOP / "docs").glob("*.md")) if path.resolve() not in linked]
+    assert missing == ["README.md"]

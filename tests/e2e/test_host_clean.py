@@ -1,0 +1,84 @@
+"""`host.clean` on the pretend Spark: listed first, refused beside a run, the server spared, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkwright.host.runs import lock
+from sparkwright.host.state import StateFolder
+from tests.e2e.conftest import Desk
+
+RECIPE = "recipes/qwen3.5-35b.yml"
+CLEAN = ("host.clean", "--host", "sandbox")
+
+
+def contents(home: Path) -> list[str]:
+    return sorted(str(path.relative_to(home)) for path in home.rglob("*"))
+
+
+def test_nothing_is_left_of_a_deploy_once_everything_is_asked_for(desk: Desk) -> None:
+    desk.docker()
+    home = desk.sandbox / "home"
+    (home / "notes").write_text("mine")
+    before = contents(home)
+    desk.deployed()
+    waiting = home / "models/qwen35-35b-hf/.cache/sparkwright"
+    waiting.mkdir(parents=True)
+    (waiting / "part").write_text("left by a download")
+
+    listed = desk.run(*CLEAN, "--check", "--json")
+    items = {(row["kind"], row["name"]): row for row in json.loads(listed.out)["items"]}
+    assert listed.code == 2 and json.loads(listed.out)["freed_bytes"] is None
+    assert items["container", "qwen35"]["kept"] == "--server removes it"
+    assert items["image", "vllm/vllm-openai:v0.32.0"]["kept"] == "used by qwen35"
+    assert items["folder", str(home / ".local/state/sparkwright")]["kept"] == ""
+    assert desk.containers() == ["qwen35 running"]
+
+    unasked = desk.run(*CLEAN, "--server", "--models", "--images")  # standard input is no terminal
+    assert (unasked.code, (home / ".local/state/sparkwright/verified.json").exists()) == (2, True), unasked.out
+
+    cleaned = desk.run(*CLEAN, "--server", "--models", "--images", "--yes")
+    assert cleaned.code == 0, cleaned.out + cleaned.err
+    assert contents(home) == before
+    assert desk.containers() == []
+    assert desk.docker().api.images() == []
+
+
+def test_the_server_keeps_running_with_its_key_and_its_model(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_KEY", "a-key-of-this-test-only")
+    desk.edit(RECIPE, "(?m)^publish: loopback.*", "server_key: {env: SPARK_KEY}")
+    desk.deployed()
+    before = desk.docker().api.inspect_container("qwen35")["Id"]
+    home = desk.sandbox / "home"
+    model = contents(home / "models")
+    said = desk.run(*CLEAN, "--models", "--images", "--yes", "--json")
+    assert said.code == 0, said.out + said.err
+    found = desk.docker().api.inspect_container("qwen35")
+    assert (found["Id"], found["State"]["Running"]) == (before, True)
+    assert contents(home / "models") == model
+    left = [path for path in (home / ".local").rglob("*") if path.is_file()]
+    assert [str(path) for path in left] == [one["Source"] for one in found["Mounts"] if one["Source"].endswith(".yaml")]
+    kept = {row["name"]: row["kept"] for row in json.loads(said.out)["items"]}
+    assert kept[str(left[0])] == "mounted by qwen35"
+    assert kept[str(home / "models/qwen35-35b-hf")] == "used by qwen35"
+
+
+def test_the_previous_server_goes_and_a_run_under_way_refuses_it(desk: Desk) -> None:
+    desk.deployed()
+    api = desk.docker().api
+    found = api.inspect_container("qwen35")
+    api.create_container(found["Config"]["Image"], name="qwen35-previous", command=["--model", "x"])
+    api.create_container(found["Config"]["Image"], name="someone-elses", command=["--model", "x"])
+    state = StateFolder.of(desk.sandbox / "home")
+    with lock.held(state, lock.Owner("deploy", "alice@desk", "run-a", 1, 1.0), host="sandbox"):
+        refused = desk.run(*CLEAN, "--yes")
+        assert (refused.code, "alice@desk runs deploy" in refused.err) == (5, True), refused.out + refused.err
+    assert desk.containers() == ["qwen35 running", "qwen35-previous created", "someone-elses created"]
+    assert (state.path / "verified.json").exists()
+    assert desk.run(*CLEAN, "--yes").code == 0
+    assert desk.containers() == ["qwen35 running", "someone-elses created"]
+    assert not state.path.exists()
+    assert desk.deploy().code in (0, 4)  # and it is taken up again

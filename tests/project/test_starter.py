@@ -1,0 +1,43 @@
+"""`init` in a folder that is a project already: what this version ships differently, as a patch that git takes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sparkwright.errors import Refused
+from sparkwright.project import starter
+
+
+def test_a_fresh_project_differs_in_nothing(tmp_path: Path) -> None:
+    starter.lay(tmp_path)
+    assert starter.patch(tmp_path) == ""
+
+
+def test_a_projects_own_edits_and_missing_files_are_a_patch_that_git_applies(tmp_path: Path) -> None:
+    starter.lay(tmp_path)
+    deploy, part, host = (
+        tmp_path / name for name in ("playbooks/deploy.yml", "playbooks/parts/swap.yml", "hosts/spark1.yml")
+    )
+    shipped = {path: path.read_bytes() for path in (deploy, part)}
+    deploy.write_text(deploy.read_text() + "# ours")  # without a newline at its end
+    part.unlink()
+    host.write_text("address: 192.168.1.20\n")
+    (tmp_path / "playbooks/ours.yml").write_text("- hosts: all\n  tasks: []\n")
+    patch = starter.patch(tmp_path)
+    assert "-# ours\n" in patch and "ours.yml" not in patch and "hosts/" not in patch
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply"], cwd=tmp_path, check=True, input=patch.encode())
+    assert {path: path.read_bytes() for path in shipped} == shipped
+    assert host.read_text() == "address: 192.168.1.20\n"
+    assert starter.patch(tmp_path) == ""
+
+
+def test_a_folder_that_is_no_project_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no playbooks/ in"):
+        starter.patch(tmp_path)
+    starter.lay(tmp_path)
+    with pytest.raises(Refused, match="init --diff"):
+        starter.lay(tmp_path)

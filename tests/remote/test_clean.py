@@ -1,0 +1,80 @@
+"""`host.clean` over a real sshd: of a host that was contacted and checks itself, nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.sandbox import control
+from tests.modules.test_health_timer import CRONTAB, MINE
+from tests.remote.conftest import Lab
+
+pytestmark = [
+    pytest.mark.ssh,
+    pytest.mark.skipif(
+        Path("/run/systemd/system").is_dir(), reason="the timer would be a unit of this machine's systemd"
+    ),
+]
+
+
+@pytest.fixture
+def project(lab: Lab, tmp_path: Path) -> Iterator[Path]:
+    """One host over ssh. Its Docker Engine is a sandbox's, its crontab a file."""
+    program = tmp_path / "host-bin/crontab"
+    program.parent.mkdir()
+    program.write_text(CRONTAB)
+    program.chmod(0o755)
+    (tmp_path / "table").write_text(MINE)
+    folder = tmp_path / "project"
+    (folder / "hosts").mkdir(parents=True)
+    (folder / "playbooks").mkdir()
+    with tempfile.TemporaryDirectory(prefix="clean-") as engine:  # short: a unix socket's path has a limit
+        env = {
+            "DOCKER_HOST": control.up(Path(engine))["DOCKER_HOST"],
+            "PATH": f"{program.parent}:{os.environ['PATH']}",
+            "TABLE": str(tmp_path / "table"),
+        }
+        about = {"address": "127.0.0.1", "port": lab.sshd.port, "env": env}
+        (folder / "hosts/spark1.yml").write_text(json.dumps(about))
+        try:
+            yield folder
+        finally:
+            control.down(Path(engine))
+
+
+def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    program = "from sparkwright.cli import main; main()"
+    argv = [sys.executable, "-c", program, *words, "--host", "spark1"]
+    return subprocess.run(
+        argv, cwd=project, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def test_nothing_is_left_of_a_host_that_checks_itself(lab: Lab, project: Path, tmp_path: Path) -> None:
+    home = lab.sshd.home
+    (home / ".ssh").mkdir()
+    keys = home / ".ssh/authorized_keys"
+    keys.write_text("ssh-ed25519 AAAA me@desk\n")
+    before = {path: path.is_file() and path.read_bytes() for path in home.rglob("*")}
+    installed = run(project, "health.install")
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+    assert "sparkwright" in (tmp_path / "table").read_text()
+    keys.write_text(f'{keys.read_text()}restrict,command="x" ssh-ed25519 BBBB sparkwright-copy\n')
+
+    listed = run(project, "host.clean", "--check", "--json")
+    assert listed.returncode == 2, listed.stdout + listed.stderr
+    names = [row["name"] for row in json.loads(listed.stdout)["items"]]
+    for part in ("crontab: ", "authorized_keys", "share/sparkwright/runtime", "state/sparkwright"):
+        assert any(part in name for name in names), names
+
+    cleaned = run(project, "host.clean", "--yes")
+    assert cleaned.returncode == 0, cleaned.stdout + cleaned.stderr
+    assert {path: path.is_file() and path.read_bytes() for path in home.rglob("*")} == before
+    assert (tmp_path / "table").read_text() == MINE

@@ -1,0 +1,100 @@
+"""Makes docs/deploy.svg from a real run: `sparkwright deploy --host sandbox` in a new project, in a terminal of its own.
+
+.venv/bin/python tools/picture.py [PORT]  (`make picture`; again after the words on the screen have changed)
+
+PORT: where the pretend server is published, when the sandbox's usual port is taken here.
+
+The last part of the screen, a snippet for one client's configuration, is left out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import pty
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from pathlib import Path
+
+from rich.console import CONSOLE_SVG_FORMAT, Console
+from rich.text import Text
+
+PICTURE = Path(__file__).parents[1] / "docs/deploy.svg"
+COLUMNS = 112
+COMMAND = ("deploy", "--host", "sandbox")
+#: a terminal erases the line and begins it anew: what came before is not seen
+ERASED = re.compile(r".*\x1b\[2K")
+CURSOR = re.compile(r"\x1b\[\?25[lh]")
+LEFT_OUT = "# openclaw"
+#: fonts would be fetched from elsewhere
+FONTS = re.compile(r"@font-face \{\{.*?\n    \}\}\n", re.S)
+
+
+def main() -> int:
+    """Run it, and draw what the terminal showed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="lab-"))
+    home = folder / "home"
+    home.mkdir()
+    env = {**os.environ, "HOME": str(home), "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+    env = {name: value for name, value in env.items() if not name.startswith(("XDG_", "SPARKWRIGHT_", "NO_COLOR"))}
+    try:
+        _sparkwright("init", folder=folder, env=env)
+        host = folder / "hosts/sandbox.yml"
+        host.write_text(re.sub(r"(?<=serve_port: )\d+", sys.argv[1] if sys.argv[1:] else r"\g<0>", host.read_text()))
+        code, shown = _terminal(folder, env)
+    finally:
+        _sparkwright("sandbox.down", folder=folder, env=env)
+        shutil.rmtree(folder)
+    if code != 0 or str(folder) in shown:
+        print(
+            shown, f"\nno picture: the deploy ended with {code}, or its screen names a folder of this machine.", sep=""
+        )
+        return 1
+    PICTURE.write_text(_svg(shown))
+    return 0
+
+
+def _words(*words: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("sparkwright")), *words]
+
+
+def _sparkwright(*words: str, folder: Path, env: dict[str, str]) -> None:
+    subprocess.run(_words(*words), cwd=folder, env=env, stdout=subprocess.DEVNULL, check=True)
+
+
+def _terminal(folder: Path, env: dict[str, str]) -> tuple[int, str]:
+    """The command's exit code, and what a terminal shows once it has ended."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
+    command = subprocess.Popen(
+        _words(*COMMAND), cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    written = b""
+    try:
+        while data := os.read(ours, 65536):
+            written += data
+    except OSError:  # the command has ended, and its terminal with it
+        pass
+    lines = CURSOR.sub("", written.decode()).replace("\r\n", "\n").split("\n")
+    return command.wait(), "\n".join(ERASED.sub("", line) for line in lines)
+
+
+def _svg(shown: str) -> str:
+    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True, color_system="256")  # noqa: SIM115
+    console.print(Text(f"$ sparkwright {' '.join(COMMAND)}", "bold"))
+    lines = itertools.takewhile(lambda line: LEFT_OUT not in line, shown.splitlines())
+    console.print(Text.from_ansi("\n".join(lines)), overflow="fold")
+    return console.export_svg(
+        title="a first deploy, on the sandbox", code_format=FONTS.sub("", CONSOLE_SVG_FORMAT), unique_id="deploy"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
