@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from sparkwright.sandbox import control
+from tests import commands
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parent.parent.parent
@@ -89,12 +90,10 @@ class Desk:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """A command that goes on while the test does."""
         program = "from sparkwright.cli import main; main()"
-        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}  # of this checkout
-        env.pop("SPARKWRIGHT_SANDBOX", None)
         return subprocess.Popen(
             [sys.executable, "-c", program, *words],
             cwd=self.root,
-            env=env,
+            env=self._env(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -102,13 +101,13 @@ class Desk:
         )
 
     def run(self, *words: str, timeout_s: float = 120) -> Said:
-        with self.start(*words) as command:
-            try:
-                out, err = command.communicate(timeout=timeout_s)
-            except BaseException:
-                command.kill()
-                raise
-        return Said(command.returncode, out, err)
+        done = commands.run(*words, cwd=self.root, env=self._env(), timeout_s=timeout_s)
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def _env(self) -> dict[str, str]:
+        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}  # of this checkout
+        env.pop("SPARKWRIGHT_SANDBOX", None)
+        return env
 
     def deploy(self, *words: str) -> Said:
         return self.run("deploy", "--host", "sandbox", "--json", *words)

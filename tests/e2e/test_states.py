@@ -19,9 +19,7 @@ def spark() -> Iterator[Spark]:
     with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         desk.deployed()
-        one = Spark(desk)
-        yield one
-        one.close()
+        yield Spark(desk)
 
 
 def test_every_fault_has_a_row_and_every_command_a_cell() -> None:
