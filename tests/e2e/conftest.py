@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ import pytest
 
 from sparkwright.sandbox import control
 from tests import commands
+from tests.e2e.kept import Kept, of_this_worker
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parent.parent.parent
@@ -64,10 +68,11 @@ HASTE = {
 class Desk:
     """A user's folder and commands. The pretend Spark behind it takes no time where time proves nothing."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kept: Kept | None = None) -> None:
         self.root = folder
         self.sandbox = folder / ".sandbox"
-        self.port = free_port()
+        self._kept = kept
+        self.port = free_port() if kept is None else kept.port
         for name in ("hosts", "recipes", "playbooks", "templates"):
             shutil.copytree(TOP / name, folder / name)
         self.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {self.port}")
@@ -113,13 +118,37 @@ class Desk:
         return self.run("deploy", "--host", "sandbox", "--json", *words)
 
     def deployed(self) -> None:
-        """A first deploy, all of it proved: from nothing again while this machine was too busy to judge the throughput."""
+        """A first deploy, all of it proved: from nothing again while this machine was too busy to judge the throughput.
+
+        What an earlier test's first deploy of the same files left is laid down instead, where there is one.
+        """
+        if self._kept is None or not self._kept.as_given():
+            self._deployed()
+            return
+        if self._kept.missing:
+            self._deployed()
+            self._kept.keep()
+        else:
+            self._kept.lay()
+        self._ready()
+
+    def _deployed(self) -> None:
         for _ in range(4):
             said = self.deploy()
             if not said.held_up:
                 break
             control.down(self.sandbox)
         assert said.code == 0, said.out[-3000:]
+
+    def _ready(self) -> None:
+        """Wait until the server answers."""
+        deadline_s = time.monotonic() + 30
+        while time.monotonic() < deadline_s:
+            with contextlib.suppress(OSError):
+                if urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).status == 200:
+                    return
+            time.sleep(0.02)
+        raise AssertionError("the server does not come back")
 
     def docker(self) -> Any:
         """The pretend Spark's engine, asked as somebody else on the host would."""
@@ -141,19 +170,24 @@ class Desk:
         return sorted(f"{row['Names'][0][1:]} {row['State']}" for row in client.api.containers(all=True))
 
 
+#: a playbook that asks for a token
+TOKEN = "- hosts: all\n  read_only: true\n  tasks:\n    - verify_health: {base_url: '{{ base_url }}', timeout_s: 5}\n"
+
+
 @contextmanager
 def fresh_desk() -> Iterator[Desk]:
     """A desk for as long as the block; its sandbox takes no time."""
-    folder = Path(tempfile.mkdtemp(prefix="desk-"))  # short: a unix socket's path has a limit
-    one = Desk(folder)
-    (folder / "playbooks/token.yml").write_text(
-        "- hosts: all\n  read_only: true\n  tasks:\n    - verify_health: {base_url: '{{ base_url }}', timeout_s: 5}\n"
-    )
-    try:
-        yield one
-    finally:
-        control.down(one.sandbox)
-        shutil.rmtree(folder, ignore_errors=True)
+    with of_this_worker().lent() as kept:
+        folder = Path(tempfile.mkdtemp(prefix="desk-")) if kept is None else kept.folder
+        one = Desk(folder, kept)
+        (folder / "playbooks/token.yml").write_text(TOKEN)
+        if kept is not None:
+            kept.given()
+        try:
+            yield one
+        finally:
+            control.down(one.sandbox)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

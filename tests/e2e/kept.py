@@ -1,0 +1,117 @@
+"""A deployed pretend Spark that is laid down again instead of deployed again.
+
+Paths and the port stand in containers and in state files: whoever gets it works in the same folder, behind the same port. Its
+daemon ended hard, so that its container comes back by its restart policy, as after a reboot.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.sandbox import control
+from tests.remote.sshd import free_port
+
+#: what a user writes, beside what commands leave
+PROJECT = ("hosts", "recipes", "playbooks", "templates")
+
+
+class Kept:
+    """One a worker. folder: where it is used, by one desk at a time; the copy stands beside it."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="desk-"))  # short: a unix socket's path has a limit
+        self.port = free_port()
+        self._copy = self.folder.with_name(f"{self.folder.name}.kept")
+        self._free = True
+        self._given: dict[str, bytes] = {}
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        atexit.register(shutil.rmtree, self._copy, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Kept | None]:
+        """For a desk; None while another has it or somebody else listens on the port."""
+        if not self._free or not _free(self.port):
+            yield None
+            return
+        self._free = False
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(mode=0o700)
+        try:
+            yield self
+        finally:
+            self._free = True
+
+    def given(self) -> None:
+        """Remember the project that stands in the folder: the one that the copy is of."""
+        self._given = _project(self.folder)
+
+    def as_given(self) -> bool:
+        """Whether it is still as it was given, and on no Spark yet."""
+        return not (self.folder / ".sandbox").exists() and _project(self.folder) == self._given
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no copy yet."""
+        return not self._copy.exists()
+
+    def keep(self) -> None:
+        """Copy what stands in the folder, and go on with it."""
+        sandbox = self.folder / ".sandbox"
+        _killed(sandbox)
+        shutil.copytree(self.folder, self._copy, symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
+        _up(sandbox)
+
+    def lay(self) -> None:
+        """Put the copy into the folder, and go on with it."""
+        shutil.copytree(self._copy, self.folder, symlinks=True, dirs_exist_ok=True)
+        _up(self.folder / ".sandbox")
+
+
+@functools.cache
+def of_this_worker() -> Kept:
+    """The one of this process."""
+    return Kept()
+
+
+def _project(folder: Path) -> dict[str, bytes]:
+    paths = [one for name in PROJECT for one in (folder / name).rglob("*") if one.is_file()]
+    return {str(one.relative_to(folder)): one.read_bytes() for one in paths}
+
+
+def _up(sandbox: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        control.up(sandbox)
+
+
+def _killed(sandbox: Path) -> None:
+    """End the daemon as a power cut would, and wait until it is gone."""
+    pid = json.loads((sandbox / "state.json").read_text())["pid"]
+    descriptor = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    select.select([descriptor], [], [], 10)
+    os.close(descriptor)
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return True
+    return False
