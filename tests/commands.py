@@ -61,7 +61,7 @@ class _Server:
     """The process that has imported it all, for as long as the tests of this worker go on. It runs one command at a time."""
 
     def __init__(self) -> None:
-        env = {**os.environ, "PYTHONPATH": f"{TOP / 'src'}{os.pathsep}{TOP}"}
+        env = {"PYTHONPATH": f"{TOP / 'src'}{os.pathsep}{TOP}"}  # each command brings its own
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -87,8 +87,6 @@ _idle: list[_Server] = []
 
 def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever stops the tests stops the command, not this
-    for name in ("COLUMNS", "LINES"):
-        os.environ.pop(name, None)
     for name in BEFORE:
         importlib.import_module(name)
     gc.freeze()
