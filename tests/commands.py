@@ -74,6 +74,7 @@ class _Server:
         with tempfile.TemporaryDirectory(prefix="said-") as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
             asked = {"program": program, "words": words, "cwd": str(cwd), "env": env, "timeout_s": timeout_s}
+            asked["umask"] = _umask()
             print(json.dumps({**asked, "out": str(out), "err": str(err)}), file=self._process.stdin, flush=True)
             code = json.loads(self._process.stdout.readline())
             if code is None:
@@ -83,6 +84,12 @@ class _Server:
 
 #: those that run no command now: a thread that finds none starts another
 _idle: list[_Server] = []
+
+
+def _umask() -> int:
+    now = os.umask(0o077)
+    os.umask(now)
+    return now
 
 
 def _serve() -> None:
@@ -124,6 +131,7 @@ def _become(asked: dict[str, Any]) -> NoReturn:
         ):
             os.dup2(os.open(path, flags, 0o600), descriptor)
         os.chdir(asked["cwd"])
+        os.umask(asked["umask"])
         os.environ.clear()
         os.environ.update(asked["env"])
         sys.argv = [str(Path(sys.executable).with_name(asked["program"])), *asked["words"]]

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ import pytest
 
 from sparkwright.sandbox import control
 from tests import commands
-from tests.e2e.kept import Kept, of_this_worker
+from tests.e2e.kept import Kept, a_free_one
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parent.parent.parent
@@ -187,17 +186,15 @@ TOKEN = "- hosts: all\n  read_only: true\n  tasks:\n    - verify_health: {base_u
 @contextmanager
 def fresh_desk() -> Iterator[Desk]:
     """A desk for as long as the block; its sandbox takes no time."""
-    with of_this_worker().lent() as kept:
-        folder = Path(tempfile.mkdtemp(prefix="desk-")) if kept is None else kept.folder
-        one = Desk(folder, kept)
-        (folder / "playbooks/token.yml").write_text(TOKEN)
-        if kept is not None:
-            kept.given()
+    with a_free_one().lent() as kept:
+        one = Desk(kept.folder, kept)
+        (kept.folder / "playbooks/token.yml").write_text(TOKEN)
+        kept.given()
         try:
             yield one
         finally:
             control.down(one.sandbox)
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(kept.folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import json
 import os
 import select
@@ -29,30 +28,32 @@ PROJECT = ("hosts", "recipes", "playbooks", "templates")
 
 
 class Kept:
-    """One a worker. folder: where it is used, by one desk at a time; the copy stands beside it."""
+    """folder: where it is used, by one desk at a time; the copy stands beside it."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="desk-"))  # short: a unix socket's path has a limit
         self.port = free_port()
         self._copy = self.folder.with_name(f"{self.folder.name}.kept")
-        self._free = True
+        self._lent = False
         self._given: dict[str, bytes] = {}
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         atexit.register(shutil.rmtree, self._copy, ignore_errors=True)
 
+    @property
+    def free(self) -> bool:
+        """Whether no desk has it, and nobody else listens on its port."""
+        return not self._lent and _free(self.port)
+
     @contextlib.contextmanager
-    def lent(self) -> Iterator[Kept | None]:
-        """For a desk; None while another has it or somebody else listens on the port."""
-        if not self._free or not _free(self.port):
-            yield None
-            return
-        self._free = False
+    def lent(self) -> Iterator[Kept]:
+        """For a desk, in an empty folder."""
+        self._lent = True
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)
         try:
             yield self
         finally:
-            self._free = True
+            self._lent = False
 
     def given(self) -> None:
         """Remember the project that stands in the folder: the one that the copy is of."""
@@ -80,10 +81,16 @@ class Kept:
         _up(self.folder / ".sandbox")
 
 
-@functools.cache
-def of_this_worker() -> Kept:
-    """The one of this process."""
-    return Kept()
+_OF_THIS_WORKER: list[Kept] = []
+
+
+def a_free_one() -> Kept:
+    """One that nobody has, of this process; a module's own desk has another than those of its tests."""
+    found = next((one for one in _OF_THIS_WORKER if one.free), None)
+    if found is None:
+        found = Kept()
+        _OF_THIS_WORKER.append(found)
+    return found
 
 
 def _project(folder: Path) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ from tests.e2e import states
 from tests.e2e.conftest import Said, fresh_desk
 from tests.e2e.states import COLUMNS, STATES, Spark, table
 
-#: the rows of `make test`; `make test-faults` goes through all of them
+#: the rows of `make test-all`; `make test-faults` goes through all of them
 ALWAYS = ("wedge", "engine-dies", "crash-loop", "removed-by-hand")
 
 
