@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import json
 import os
 import select
@@ -23,6 +24,7 @@ import pytest
 from sparkwright.sandbox import control
 from tests.remote.sshd import free_port
 
+MODELS = ".sandbox/home/models"
 #: what a user writes, beside what commands leave
 PROJECT = ("hosts", "recipes", "playbooks", "templates")
 
@@ -35,6 +37,7 @@ class Kept:
         self.port = free_port()
         self._copy = self.folder.with_name(f"{self.folder.name}.kept")
         self._lent = False
+        self._models: dict[str, str] = {}
         self._given: dict[str, bytes] = {}
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         atexit.register(shutil.rmtree, self._copy, ignore_errors=True)
@@ -65,19 +68,21 @@ class Kept:
 
     @property
     def missing(self) -> bool:
-        """Whether there is no copy yet."""
-        return not self._copy.exists()
+        """Whether there is no copy yet, or a test has changed the model's files since, which are the same in both places."""
+        return not self._copy.exists() or _digests(self._copy) != self._models
 
     def keep(self) -> None:
         """Copy what stands in the folder, and go on with it."""
         sandbox = self.folder / ".sandbox"
         _killed(sandbox)
-        shutil.copytree(self.folder, self._copy, symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
+        shutil.rmtree(self._copy, ignore_errors=True)
+        _copied(self.folder, self._copy)
+        self._models = _digests(self._copy)
         _up(sandbox)
 
     def lay(self) -> None:
         """Put the copy into the folder, and go on with it."""
-        shutil.copytree(self._copy, self.folder, symlinks=True, dirs_exist_ok=True)
+        _copied(self._copy, self.folder)
         _up(self.folder / ".sandbox")
 
 
@@ -96,6 +101,21 @@ def a_free_one() -> Kept:
 def _project(folder: Path) -> dict[str, bytes]:
     paths = [one for name in PROJECT for one in (folder / name).rglob("*") if one.is_file()]
     return {str(one.relative_to(folder)): one.read_bytes() for one in paths}
+
+
+def _copied(source: Path, target: Path) -> None:
+    """A copy, but of the model's files, which are known again by their inodes: they are linked."""
+
+    def one(from_path: str, to_path: str) -> None:
+        (os.link if f"/{MODELS}/" in from_path else shutil.copy2)(from_path, to_path)
+
+    ignored = shutil.ignore_patterns("*.sock")
+    shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, ignore=ignored, copy_function=one)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    paths = [one for one in (folder / MODELS).rglob("*") if one.is_file()]
+    return {str(one.relative_to(folder)): hashlib.sha256(one.read_bytes()).hexdigest() for one in paths}
 
 
 def _up(sandbox: Path) -> None:
