@@ -1,5 +1,6 @@
 # make demo: a whole deploy on a pretend Spark, nothing needed but Python 3.11+
-# make test: everything; what touches ssh and Docker runs where they are
+# make test: what tells most in a few minutes; needs neither ssh nor Docker
+# make test-all: everything that this machine can; what touches ssh and Docker runs where they are
 # make test-engine: predictions and log reading against a real vLLM on this CPU (minutes; 4 GB in .engine/)
 # make bed:  two pretend Sparks over real ssh (root, Docker); `make bed-down` removes them
 
@@ -17,7 +18,7 @@ define pytest
 	  $(BIN)/pytest $(2) --last-failed --last-failed-no-failures none -v; }
 endef
 
-.PHONY: demo test test-engine test-faults molecule lint audit runtime-lock bed bed-down docs picture bench clean
+.PHONY: demo test test-all test-engine test-faults molecule lint audit runtime-lock bed bed-down docs picture bench clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -33,7 +34,12 @@ endef
 demo: .venv/.installed
 	$(BIN)/invoke deploy --host sandbox
 
+# the slow ones are listed in tests/conftest.py
+test: export SPARKWRIGHT_FUZZ ?= 40
 test: .venv/.installed-test lint
+	$(call pytest,-n $(WORKERS) -m 'not engine and not slow',-m 'not engine and not slow')
+
+test-all: .venv/.installed-test lint
 	$(call pytest,-n $(WORKERS) -m 'not engine and not alone',-m 'not engine and not alone')
 	$(call pytest,-m alone,-m alone)
 

@@ -1,6 +1,6 @@
-"""Which tests may run beside each other: `make test` runs four at a time, for most of them wait for something.
+"""Which tests run, and which of them beside each other: four at a time, for most of them wait for something.
 
-Those that judge times to the millisecond (marked `alone`) come after, one by one. When one of them fails and the machine was
+`make test` leaves the slow ones out, `make test-all` runs all. Those that judge times to the millisecond (marked `alone`) come after, one by one. When one of them fails and the machine was
 seen to stand still meanwhile, it is asked again: that was no answer.
 """
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 ALONE = ("tests/measure/", "tests/modules/test_smoke_test.py")
 #: who sleeps for a millisecond and wakes so late was held up; more tries than that nobody needs
 HELD_UP_S, TRIES = 0.005, 4
-#: one Docker Engine, one pretend Spark of each name: never two of these at once
+#: the pretend Sparks: one of each name. Beside them goes what has the Docker Engine of this machine to itself
+BED = ("tests/bed/",)
+#: one Docker Engine: never two of these at once
 DOCKER = (
-    "tests/bed/",
     "tests/registry/",
     "tests/doctor/test_diagnose_docker.py",
     "tests/modules/test_inspect_server.py",
@@ -35,6 +36,30 @@ DOCKER = (
 )
 #: long, and each test with a sandbox of its own: handed out one by one, where other files go as a whole
 ONE_BY_ONE = ("tests/e2e/test_deploy.py", "tests/e2e/test_faults.py", "tests/e2e/test_restart.py")
+#: what `make test` leaves to `make test-all`: a real engine, registry, sshd, browser or cron, a deploy for each test, many hosts
+SLOW = (
+    *ALONE,
+    *BED,
+    *DOCKER,
+    "tests/e2e/",
+    "tests/faults/",
+    "tests/fleet/test_hundred_hosts.py",
+    "tests/fleet/test_looking.py",
+    "tests/fleet/test_rolling.py",
+    "tests/html/test_experiment_page.py",
+    "tests/modules/test_hostile_hub.py",
+    "tests/modules/test_real_cron.py",
+    "tests/modules/test_transfer.py",
+    "tests/remote/",
+    "tests/tools/",
+)
+#: of these folders, what it runs all the same: the story of a deploy, and what any command says as JSON
+NOT_SLOW = (
+    "tests/e2e/test_deploy.py",
+    "tests/e2e/test_json.py",
+    "tests/remote/test_local.py",
+    "tests/remote/test_ssh_target.py",
+)
 #: the whole fault matrix, where a few of its cells go together
 EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
 
@@ -53,6 +78,8 @@ def pytest_configure() -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     if item.nodeid.startswith(ALONE):
         item.add_marker(pytest.mark.alone)
+    if item.nodeid.startswith(SLOW) and not item.nodeid.startswith(NOT_SLOW):
+        item.add_marker(pytest.mark.slow)
 
 
 @functools.cache
@@ -89,8 +116,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def group(nodeid: str) -> str:
     """What runs on one worker, in its order. (xdist's own groups, by mark, do nothing under pytest 9.)"""
-    if nodeid.startswith(DOCKER):
-        return "docker"
+    for name, folders in (("bed", BED), ("docker", DOCKER)):
+        if nodeid.startswith(folders):
+            return name
     alone = ("tests/faults/", *ONE_BY_ONE) if EVERY_FAULT else ONE_BY_ONE
     return nodeid if nodeid.startswith(alone) else nodeid.partition("::")[0]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import commands
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
 NAMED = (
@@ -24,9 +25,7 @@ NAMED = (
 
 
 def logs(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-c", "from sparkwright.cli import main; main()", "logs", *words]
-    env = {**os.environ, "COLUMNS": "100"}
-    return subprocess.run(program, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return commands.run("logs", *words, cwd=folder, env={**os.environ, "COLUMNS": "100"})
 
 
 def log_of(case: str) -> str:

@@ -88,7 +88,7 @@ class Hub(BaseHTTPRequestHandler):
 def serve() -> tuple[ThreadingHTTPServer, type[Hub], str]:
     handler = type("OneHub", (Hub,), {"asked": [], "elsewhere": ""})
     server = ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     return server, handler, f"http://127.0.0.1:{server.server_address[1]}"
 
 

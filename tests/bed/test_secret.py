@@ -45,7 +45,7 @@ def test_the_token_of_a_gated_model_is_nowhere(bare: Lab, tmp_path: Path) -> Non
     bare.recipe("  reasoning-parser: qwen3\n", "")
     bare.recipe("tool-call-parser: qwen3_coder", "tool-call-parser: llama3_json")
     with Watch(token) as watch:
-        said = bare.run("deploy", "--host", "spark1", "--json")
+        said = bare.run_apart("deploy", "--host", "spark1", "--json")
     assert said.code == 0, said.out[-3000:] + said.err
     assert watch.met("sparkwright.host.models.fetching") and watch.met("sshd:") and watch.met("dockerd")
     assert watch.told == set()

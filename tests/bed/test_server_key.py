@@ -34,7 +34,7 @@ def test_a_key_comes_and_changes_and_a_roll_back_brings_the_first_again(bare: La
     for key in (first, second):
         file.write_text(key + "\n")
         with Watch(key) as watch:
-            said = bare.run("deploy", "--host", "spark1", "--json")
+            said = bare.run_apart("deploy", "--host", "spark1", "--json")
         assert said.code == 0, said.out[-3000:] + said.err
         assert watch.met("dockerd") and watch.told == set()
         assert key not in said.out + said.err

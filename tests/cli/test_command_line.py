@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.project import starter
+from tests import commands
 
 BIN = Path(sys.executable).parent
 
@@ -22,9 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(folder: Path, line: str, program: str = "sparkwright") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [BIN / program, *line.split()], cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
+    return commands.run(*line.split(), cwd=folder, program=program)
 
 
 @pytest.mark.parametrize("program", ["sparkwright", "invoke"])

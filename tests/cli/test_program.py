@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,8 @@ import pytest
 from sparkwright import program
 from sparkwright.project import starter
 from sparkwright.sandbox import control
+from tests import commands
 from tests.remote.sshd import free_port
-
-BIN = Path(sys.executable).parent
 
 
 @pytest.fixture
@@ -30,8 +28,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("started", ["sparkwright", "invoke", "inv"])
 def test_every_command_in_a_message_is_one_that_can_be_typed(folder: Path, started: str) -> None:
     def call(line: str) -> str:
-        words = [BIN / started, *line.split()]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        done = commands.run(*line.split(), cwd=folder, program=started)
         return done.stdout + done.stderr
 
     of_the_laptop = call("sandbox.fault frobnicate")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from typing import Any
 import pytest
 
 from sparkwright.sandbox import control
+from tests import commands
+from tests.e2e.kept import Kept, a_free_one
 from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parent.parent.parent
@@ -63,10 +67,11 @@ HASTE = {
 class Desk:
     """A user's folder and commands. The pretend Spark behind it takes no time where time proves nothing."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kept: Kept | None = None) -> None:
         self.root = folder
         self.sandbox = folder / ".sandbox"
-        self.port = free_port()
+        self._kept = kept
+        self.port = free_port() if kept is None else kept.port
         for name in ("hosts", "recipes", "playbooks", "templates"):
             shutil.copytree(TOP / name, folder / name)
         self.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {self.port}")
@@ -89,12 +94,10 @@ class Desk:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """A command that goes on while the test does."""
         program = "from sparkwright.cli import main; main()"
-        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}  # of this checkout
-        env.pop("SPARKWRIGHT_SANDBOX", None)
         return subprocess.Popen(
             [sys.executable, "-c", program, *words],
             cwd=self.root,
-            env=env,
+            env=self._env(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -102,6 +105,11 @@ class Desk:
         )
 
     def run(self, *words: str, timeout_s: float = 120) -> Said:
+        done = commands.run(*words, cwd=self.root, env=self._env(), timeout_s=timeout_s)
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def run_apart(self, *words: str, timeout_s: float = 120) -> Said:
+        """The same as a process of its own, as its user starts it: with its words and its environment in /proc."""
         with self.start(*words) as command:
             try:
                 out, err = command.communicate(timeout=timeout_s)
@@ -110,17 +118,46 @@ class Desk:
                 raise
         return Said(command.returncode, out, err)
 
+    def _env(self) -> dict[str, str]:
+        env = {**os.environ, "SPARKWRIGHT_SANDBOX_SPEED": "instant", "PYTHONPATH": str(TOP / "src")}  # of this checkout
+        env.pop("SPARKWRIGHT_SANDBOX", None)
+        return env
+
     def deploy(self, *words: str) -> Said:
         return self.run("deploy", "--host", "sandbox", "--json", *words)
 
     def deployed(self) -> None:
-        """A first deploy, all of it proved: from nothing again while this machine was too busy to judge the throughput."""
+        """A first deploy, all of it proved: from nothing again while this machine was too busy to judge the throughput.
+
+        What an earlier test's first deploy of the same files left is laid down instead, where there is one.
+        """
+        if self._kept is None or not self._kept.as_given():
+            self._deployed()
+            return
+        if self._kept.missing:
+            self._deployed()
+            self._kept.keep()
+        else:
+            self._kept.lay()
+        self._ready()
+
+    def _deployed(self) -> None:
         for _ in range(4):
             said = self.deploy()
             if not said.held_up:
                 break
             control.down(self.sandbox)
         assert said.code == 0, said.out[-3000:]
+
+    def _ready(self) -> None:
+        """Wait until the server answers."""
+        deadline_s = time.monotonic() + 30
+        while time.monotonic() < deadline_s:
+            with contextlib.suppress(OSError):
+                if urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).status == 200:
+                    return
+            time.sleep(0.02)
+        raise AssertionError("the server does not come back")
 
     def docker(self) -> Any:
         """The pretend Spark's engine, asked as somebody else on the host would."""
@@ -142,19 +179,22 @@ class Desk:
         return sorted(f"{row['Names'][0][1:]} {row['State']}" for row in client.api.containers(all=True))
 
 
+#: a playbook that asks for a token
+TOKEN = "- hosts: all\n  read_only: true\n  tasks:\n    - verify_health: {base_url: '{{ base_url }}', timeout_s: 5}\n"
+
+
 @contextmanager
 def fresh_desk() -> Iterator[Desk]:
     """A desk for as long as the block; its sandbox takes no time."""
-    folder = Path(tempfile.mkdtemp(prefix="desk-"))  # short: a unix socket's path has a limit
-    one = Desk(folder)
-    (folder / "playbooks/token.yml").write_text(
-        "- hosts: all\n  read_only: true\n  tasks:\n    - verify_health: {base_url: '{{ base_url }}', timeout_s: 5}\n"
-    )
-    try:
-        yield one
-    finally:
-        control.down(one.sandbox)
-        shutil.rmtree(folder, ignore_errors=True)
+    with a_free_one().lent() as kept:
+        one = Desk(kept.folder, kept)
+        (kept.folder / "playbooks/token.yml").write_text(TOKEN)
+        kept.given()
+        try:
+            yield one
+        finally:
+            control.down(one.sandbox)
+            shutil.rmtree(kept.folder, ignore_errors=True)
 
 
 @pytest.fixture

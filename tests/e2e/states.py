@@ -25,7 +25,6 @@ import yaml
 
 from sparkwright.sandbox import control
 from tests.cells import fits, flat
-from tests.e2e.commands import Commands
 from tests.e2e.conftest import Desk, Said, fresh_desk
 
 TABLE = Path(__file__).with_name("states.yml")
@@ -87,13 +86,8 @@ class Spark:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self._commands = Commands(desk)
-        self._run = self._commands.run
+        self._run = desk.run
         self._seen("health")
-
-    def close(self) -> None:
-        """Run no more commands."""
-        self._commands.close()
 
     @property
     def docker(self) -> Any:

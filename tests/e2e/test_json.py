@@ -11,10 +11,10 @@ import pytest
 from invoke.collection import Collection
 
 from sparkwright.cli import namespace
-from tests.e2e.commands import Commands
 from tests.e2e.conftest import Desk, Said, fresh_desk
 
 #: commands that change a host, a file or the sandbox, and answer no question; and a script for a shell
+#: commands that change a host, a file or the sandbox, and answer no question
 CHANGING = {
     *("deploy", "restart", "rollback", "provision", "play", "stop", "unlock", "init", "runtime.fetch", "sandbox.down"),
     "completion",
@@ -78,13 +78,6 @@ def desk() -> Iterator[Desk]:
         yield one
 
 
-@pytest.fixture(scope="module")
-def asked(desk: Desk) -> Iterator[Commands]:
-    one = Commands(desk)
-    yield one
-    one.close()
-
-
 def parsed(said: Said) -> list[Any]:
     """What was printed: one document, or one a line."""
     try:
@@ -100,9 +93,9 @@ def errors(found: list[Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("command", [*OF_HOSTS, *(name for name in OF_FILES)])
-def test_an_answer_is_json_and_nothing_else(asked: Commands, command: str) -> None:
+def test_an_answer_is_json_and_nothing_else(desk: Desk, command: str) -> None:
     words = ("--host", "sandbox", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][0]
-    said = asked.run(command, *words, "--json")
+    said = desk.run(command, *words, "--json")
     assert parsed(said), said.err
     if command != "incident":  # none was kept of a server that never failed
         fine = (2,) if command == "host.clean" else (0, 4)  # what asks it has left a trace to be removed
@@ -111,8 +104,8 @@ def test_an_answer_is_json_and_nothing_else(asked: Commands, command: str) -> No
 
 
 @pytest.mark.parametrize("command", OF_HOSTS)
-def test_a_host_that_is_away_is_an_error_in_json(asked: Commands, command: str) -> None:
-    said = asked.run(command, "--host", "away", *OF_HOSTS[command], "--json")
+def test_a_host_that_is_away_is_an_error_in_json(desk: Desk, command: str) -> None:
+    said = desk.run(command, "--host", "away", *OF_HOSTS[command], "--json")
     found = errors(parsed(said))
     assert said.code == 3, said.out + said.err
     assert {row["exit"] for row in found} == {3}
@@ -121,22 +114,22 @@ def test_a_host_that_is_away_is_an_error_in_json(asked: Commands, command: str) 
 
 
 @pytest.mark.parametrize("command", [*OF_HOSTS, *(name for name, (_, wrong) in OF_FILES.items() if wrong)])
-def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(asked: Commands, command: str) -> None:
+def test_what_is_refused_is_an_error_in_json_and_a_sentence_beside_it(desk: Desk, command: str) -> None:
     words = ("--host", "nobody", *OF_HOSTS[command]) if command in OF_HOSTS else OF_FILES[command][1]
-    said = asked.run(command, *words, "--json")
+    said = desk.run(command, *words, "--json")
     (error,) = errors(parsed(said))
     assert error["exit"] == said.code and said.code in (1, 5)
     assert error["error"] in said.err
 
 
-def test_the_model_of_the_container_is_used_and_never_one_to_remove(asked: Commands) -> None:
-    (model,) = json.loads(asked.run("models.list", "--host", "sandbox", "--json").out)
+def test_the_model_of_the_container_is_used_and_never_one_to_remove(desk: Desk) -> None:
+    (model,) = json.loads(desk.run("models.list", "--host", "sandbox", "--json").out)
     assert model["used_by"] == ["qwen35"]
-    assert "qwen35" in asked.run("models.list", "--host", "sandbox").out
+    assert "qwen35" in desk.run("models.list", "--host", "sandbox").out
 
 
-def test_a_command_line_that_is_none_is_a_sentence_alone(asked: Commands) -> None:
-    said = asked.run("status", "--json", "--hst", "sandbox")
+def test_a_command_line_that_is_none_is_a_sentence_alone(desk: Desk) -> None:
+    said = desk.run("status", "--json", "--hst", "sandbox")
     assert (said.code, said.out) == (5, "")
     assert "--hst" in said.err
 

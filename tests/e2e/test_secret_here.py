@@ -17,7 +17,7 @@ def test_the_runner_and_the_sandbox_do_not_inherit_the_token_of_the_shell(
     monkeypatch.setenv("HF_TOKEN", token)
     desk.edit("hosts/sandbox.yml", r"recipe: \S+", "recipe: llama-3.1-8b")
     with Watch(token) as watch:
-        said = desk.deploy("--tags", "image,model")
+        said = desk.run_apart("deploy", "--host", "sandbox", "--json", "--tags", "image,model")
     assert said.code == 0, said.out[-2000:] + said.err
     assert watch.met("sparkwright.host.models.fetching") and watch.met("sparkwright.sandbox serve")
     assert [line for line, _ in watch.told if "sparkwright.cli" not in line] == []

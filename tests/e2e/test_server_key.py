@@ -80,7 +80,7 @@ def test_a_key_comes_changes_and_goes_back_and_every_check_knows_it(
     said: list[Said] = []
 
     def run(*words: str) -> Said:
-        said.append(desk.run(*words, "--host", "sandbox"))
+        said.append(desk.run_apart(*words, "--host", "sandbox"))
         return said[-1]
 
     first = new_key(monkeypatch)

@@ -10,7 +10,7 @@ from tests.e2e import states
 from tests.e2e.conftest import Said, fresh_desk
 from tests.e2e.states import COLUMNS, STATES, Spark, table
 
-#: the rows of `make test`; `make test-faults` goes through all of them
+#: the rows of `make test-all`; `make test-faults` goes through all of them
 ALWAYS = ("wedge", "engine-dies", "crash-loop", "removed-by-hand")
 
 
@@ -19,9 +19,7 @@ def spark() -> Iterator[Spark]:
     with pytest.MonkeyPatch.context() as patch, fresh_desk() as desk:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         desk.deployed()
-        one = Spark(desk)
-        yield one
-        one.close()
+        yield Spark(desk)
 
 
 def test_every_fault_has_a_row_and_every_command_a_cell() -> None:

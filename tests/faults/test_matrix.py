@@ -11,7 +11,7 @@ Each row is the task before which the run stands when it happens; each column is
 
 and each cell is who serves afterwards, verified and with its restart policy: the old server or the new one. `killed` is
 judged after the next deploy, which is told of what was cut off. `make test-faults` runs all of it and prints the table;
-`make test` runs the cells in brackets.
+`make test-all` runs the cells in brackets.
 """
 
 from __future__ import annotations

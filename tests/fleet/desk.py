@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import commands
+
 PROGRAM = [sys.executable, "-c", "from sparkwright.cli import main; main()"]
 
 
@@ -63,6 +65,9 @@ class Desk:
 
     def run(self, *words: str, env: dict[str, str] | None = None, under: Sequence[str] = ()) -> Said:
         """What a command says. under: a program that runs it."""
+        if not under:
+            done = commands.run(*words, cwd=self.root, env={**os.environ, **(env or {})})
+            return Said(done.returncode, done.stdout, done.stderr)
         done = subprocess.run(
             [*under, *PROGRAM, *words],
             cwd=self.root,

@@ -84,7 +84,7 @@ def play() -> Iterator[Play]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     one.url = f"http://127.0.0.1:{server.server_port}"
     yield one
     one.blocked.clear()

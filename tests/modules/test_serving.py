@@ -37,7 +37,7 @@ def engine(container: dict[str, Any] | None) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield f"tcp://127.0.0.1:{server.server_port}"
     finally:

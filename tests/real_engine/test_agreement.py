@@ -1,4 +1,4 @@
-"""`make test-engine`: every prediction and every reading agrees with what a real vLLM did. Minutes; not part of `make test`."""
+"""`make test-engine`: every prediction and every reading agrees with what a real vLLM did. Minutes; not part of `make test-all`."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from sparkwright.host.images import loads
 from sparkwright.host.images.image_names import look
 from sparkwright.project.lock import lockfile
 from sparkwright.trust.image_name import Name
+from tests import commands
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry
 from tests.registry.test_docker_image import locked, pull
@@ -36,6 +37,7 @@ if sys.argv[1] != "save":
     os.execv("/usr/bin/docker", ["docker", *sys.argv[1:]])
 sys.path.insert(0, "{top}")
 import docker
+from tests import commands
 from tests.registry.test_hostile_images import archive
 tags = [{incoming}, *{tags!r}]
 sys.stdout.buffer.write(archive(docker.DockerClient().api, "{image}", tags))
@@ -60,16 +62,7 @@ class Pair:
 
     def copy(self) -> subprocess.CompletedProcess[str]:
         words = ["images.copy", "--from", "one", "--to", "two", "--image", self.ref]
-        return subprocess.run(
-            [sys.executable, "-c", "from sparkwright.cli import main; main()", *words],
-            cwd=self.root,
-            env=dict(os.environ),
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        return commands.run(*words, cwd=self.root, timeout_s=180)
 
     def turns_hostile(self, image: str, tags: list[str], *, incoming: bool = True) -> None:
         text = HOSTILE.format(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 
 from sparkwright.app.stores import lock_diff
 from sparkwright.project.lock import lockfile
+from tests import commands
 from tests.registry.server import Registry
 
 pytestmark = pytest.mark.docker
@@ -32,16 +32,8 @@ class Desk:
         (self.root / "recipes/bed.yml").write_text("\n".join(lines) + "\n")
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from sparkwright.cli import main; main()", *words],
-            cwd=self.root,
-            env={**os.environ, "HOME": str(self.root.parent), "HF_ENDPOINT": "http://127.0.0.1:9"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        env = {**os.environ, "HOME": str(self.root.parent), "HF_ENDPOINT": "http://127.0.0.1:9"}
+        return commands.run(*words, cwd=self.root, env=env)
 
     @property
     def entry(self) -> dict[str, Any]:

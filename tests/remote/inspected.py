@@ -46,7 +46,7 @@ def engine(inspected: dict[str, Any]) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="engine-") as folder:  # short: a unix socket's path has a limit
         path = Path(folder) / "docker.sock"
         with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
             try:
                 yield f"unix://{path}"
             finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 
 from sparkwright.health.record import HISTORY, Container, Record, Speed
 from sparkwright.host.state import StateFolder
+from tests import commands
 from tests.remote import inspected
 from tests.remote.conftest import Lab
 from tests.remote.sshd import Sshd, free_port
@@ -63,16 +63,7 @@ def checked(sshd: Sshd, record: Record) -> None:
 
 
 def run(project: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
-    program = "from sparkwright.cli import main; main()"
-    said = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        cwd=project,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    said = commands.run(*words, cwd=project)
     return said.returncode, [json.loads(line) for line in said.stdout.splitlines()]
 
 

@@ -46,7 +46,7 @@ class Osv(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def service() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Osv) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/v1/query"
         server.shutdown()
 

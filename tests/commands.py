@@ -1,0 +1,157 @@
+"""The real command line, in children of one process that has imported what commands need: a third of a new Python each.
+
+python -m tests.commands    reads a command a line, answers with its exit code
+
+What the command line settles while it is imported (`sparkwright.cli`) is imported by each child anew.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+TOP = Path(__file__).parent.parent
+TIMEOUT_S = 120.0
+#: what most commands need, with all that these import
+BEFORE = (
+    "invoke.program",
+    "sparkwright.app.connect",
+    "sparkwright.app.questions.fleet_status",
+    "sparkwright.app.rollout",
+    "sparkwright.app.session",
+    "sparkwright.console.lines",
+    "sparkwright.console.status_table",
+    "sparkwright.project.recipe.serving",
+    "sparkwright.remote.local",
+)
+
+
+def run(
+    *words: str | Path,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    program: str = "sparkwright",
+    timeout_s: float = TIMEOUT_S,
+) -> subprocess.CompletedProcess[str]:
+    """One command, to its end, as `subprocess.run` would tell it.
+
+    env: all of its environment; this process's own if not given. program: sparkwright, invoke or inv.
+    Raises subprocess.TimeoutExpired.
+    """
+    server = _idle.pop() if _idle else _Server()
+    answer = server.run(
+        [str(word) for word in words], cwd, dict(os.environ if env is None else env), program, timeout_s
+    )
+    _idle.append(server)
+    return answer
+
+
+class _Server:
+    """The process that has imported it all, for as long as the tests of this worker go on. It runs one command at a time."""
+
+    def __init__(self) -> None:
+        env = {"PYTHONPATH": f"{TOP / 'src'}{os.pathsep}{TOP}"}  # each command brings its own
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        atexit.register(self._process.communicate)
+
+    def run(
+        self, words: list[str], cwd: Path, env: dict[str, str], program: str, timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with tempfile.TemporaryDirectory(prefix="said-") as folder:
+            out, err = Path(folder, "out"), Path(folder, "err")
+            asked = {"program": program, "words": words, "cwd": str(cwd), "env": env, "timeout_s": timeout_s}
+            asked["umask"] = _umask()
+            print(json.dumps({**asked, "out": str(out), "err": str(err)}), file=self._process.stdin, flush=True)
+            code = json.loads(self._process.stdout.readline())
+            if code is None:
+                raise subprocess.TimeoutExpired([program, *words], timeout_s, out.read_text(), err.read_text())
+            return subprocess.CompletedProcess([program, *words], code, out.read_text(), err.read_text())
+
+
+#: those that run no command now: a thread that finds none starts another
+_idle: list[_Server] = []
+
+
+def _umask() -> int:
+    now = os.umask(0o077)
+    os.umask(now)
+    return now
+
+
+def _serve() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever stops the tests stops the command, not this
+    for name in BEFORE:
+        importlib.import_module(name)
+    gc.freeze()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        child = os.fork()
+        if not child:
+            _become(asked)
+        print(json.dumps(_ended(child, asked["timeout_s"])), flush=True)
+
+
+def _ended(child: int, timeout_s: float) -> int | None:
+    """The exit code; None for one that was killed because it took too long."""
+    descriptor = os.pidfd_open(child)
+    try:
+        in_time = bool(select.select([descriptor], [], [], timeout_s)[0])
+    finally:
+        os.close(descriptor)
+    if not in_time:
+        os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code if in_time else None
+
+
+def _become(asked: dict[str, Any]) -> NoReturn:
+    """The command itself, in a child."""
+    code = 70
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        created = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        for path, flags, descriptor in (
+            (os.devnull, os.O_RDONLY, 0),
+            (asked["out"], created, 1),
+            (asked["err"], created, 2),
+        ):
+            os.dup2(os.open(path, flags, 0o600), descriptor)
+        os.chdir(asked["cwd"])
+        os.umask(asked["umask"])
+        os.environ.clear()
+        os.environ.update(asked["env"])
+        sys.argv = [str(Path(sys.executable).with_name(asked["program"])), *asked["words"]]
+        if asked["program"] == "sparkwright":
+            from sparkwright.cli import main
+        else:
+            from invoke.main import program
+
+            main = program.run
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()
