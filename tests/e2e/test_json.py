@@ -135,17 +135,17 @@ def test_a_command_line_that_is_none_is_a_sentence_alone(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("command", ["deploy", "restart", "rollback", "provision", "verify", "plan"])
-def test_the_tasks_of_a_command_are_one_document(asked: Commands, command: str) -> None:
-    (play, *_) = json.loads(asked.run(command, "--list-tasks", "--json").out)["plays"]
+def test_the_tasks_of_a_command_are_one_document(desk: Desk, command: str) -> None:
+    (play, *_) = json.loads(desk.run(command, "--list-tasks", "--json").out)["plays"]
     assert {"name", "module", "tags"} <= play["tasks"][0].keys()
-    listed = asked.run(command, "--list-tasks").out
+    listed = desk.run(command, "--list-tasks").out
     assert play["name"] in listed and play["tasks"][0]["name"] in listed
 
 
-def test_a_playbook_that_is_wrong_is_an_error_when_its_tasks_are_asked_for(desk: Desk, asked: Commands) -> None:
+def test_a_playbook_that_is_wrong_is_an_error_when_its_tasks_are_asked_for(desk: Desk) -> None:
     book = desk.root / "playbooks/wrong.yml"
     book.write_text("- hosts: all\n  tasks:\n    - block: 3\n")
-    said = asked.run("play", "wrong", "--list-tasks", "--json")
+    said = desk.run("play", "wrong", "--list-tasks", "--json")
     book.unlink()
     (error,) = errors(parsed(said))
     assert (said.code, error["exit"]) == (5, 5)
