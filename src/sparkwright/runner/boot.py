@@ -19,8 +19,14 @@ gc.set_threshold(100_000)  # what an import makes is no garbage
 #: the exit code of a runtime that was good enough to talk to, however the talk ended. An empty file ends with 0
 GOOD_START = 76
 #: of a deploy that finds nothing to do
-MODULES = ("facts", "preflight", "container", "docker_image", "hf_model", "lint", "liveness", "run_script")
-AHEAD = {"plan": ((), ()), "engine": (("docker",), MODULES)}
+MODULES = (
+    *("system.facts", "proof.preflight", "server.container", "image.docker_image"),
+    *("model.hf_model", "proof.lint", "proof.liveness", "server.run_script"),
+)
+AHEAD = {
+    "plan": ("sparkwright.runner.play",),
+    "engine": ("docker", "sparkwright.runner.play", *(f"sparkwright.modules.{name}" for name in MODULES)),
+}
 
 folder = str(Path(sys.argv[1]).resolve().parent)
 sys.path.insert(0, f"{folder}/lib")
@@ -33,15 +39,10 @@ if reason := reason or runtime_folder.why_not(folder):
 if sys.argv[2] == "light":
     from sparkwright.runner.light import main
 else:
-    from sparkwright.modules import registry
-    from sparkwright.runner import play  # noqa: F401 - ahead of the request
     from sparkwright.runner.main import main
 
-    packages, modules = AHEAD[sys.argv[2]]
-    for name in packages:
+    for name in AHEAD[sys.argv[2]]:
         importlib.import_module(name)
-    for name in modules:
-        registry.load(name)
 sys.stdout.write('\n{"event": "ready"}\n')  # a line of its own, whatever the login shell printed before
 sys.stdout.flush()
 try:
