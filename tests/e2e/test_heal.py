@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from sparkwright.app import session
+from sparkwright.app.connect import choose
+from sparkwright.app.plans import restart_plan
 from sparkwright.health.judge import Limits
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
@@ -140,6 +143,29 @@ def test_a_change_of_a_part_that_the_restart_playbook_includes_renews_the_plan(h
     assert "Measure its throughput" in host.plans()[0].read_text()
     assert host.desk.deploy().recap["changed"] == 0
     assert "Measure how fast it is" in host.plans()[0].read_text()
+
+
+def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_verified(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of `health.install` but its timer, which the sandbox has none of (tests/bed/test_health.py has one)."""
+    monkeypatch.chdir(host.desk.root)
+    before = {path: path.read_text() for path in host.plans()}
+    host.state.write("health-settings", {"heal": "restart"})
+
+    def install() -> str:
+        for path in host.plans():
+            path.unlink()
+        chosen = choose("sandbox")
+        restart_plan.give(chosen)
+        assert session.one_task(chosen, "facts", {}, read_only=True, json=True) == [0]
+        return capsys.readouterr().out
+
+    assert "will not restart" not in install()
+    assert host.plans()[0].read_text() == before[host.plans()[0]]
+    seqs(host.desk, 3)
+    assert "will not restart this server: no restart plan is kept" in install()
+    assert host.plans() == []
 
 
 def test_a_deploy_that_fails_leaves_the_plan_of_what_serves(host: Host) -> None:

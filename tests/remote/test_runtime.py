@@ -47,7 +47,7 @@ def eventually(true: Callable[[], object]) -> bool:
 def test_every_module_imports_with_nothing_but_the_runtime(tmp_path: Path) -> None:
     lib = unpacked(tmp_path)
     heavy = "docker, huggingface_hub, hf_transfer, hf_xet, psutil, tenacity, jinja2, packaging, requests"
-    names = ", ".join(f"sparkwright.modules.{name}" for name in registry.NAMES)
+    names = ", ".join(registry.WHERE[name] for name in registry.NAMES)
     paths = "[p for p in sys.path if 'site-packages' not in p and 'src' not in p]"
     program = f"import sys; sys.path = [{str(lib)!r}] + {paths}; import {heavy}, sparkwright.runner.main, {names}; print('whole')"
     said = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
