@@ -353,7 +353,7 @@ def test_a_second_deploy_is_refused_or_waits_and_unlock_stops_or_kills_the_first
     assert refused.code == 5
     assert "sandbox is locked" in refused.recap["msg"] and "playbooks/hold.yml" in refused.recap["msg"]
     nobody = desk.run("unlock", "--host", "sandbox")
-    assert (nobody.code, "Say `--stop` or `--kill`" in nobody.err) == (5, True)
+    assert (nobody.code, "stdin is not a terminal; pass `--stop` or `--kill`." in nobody.err) == (5, True)
     assert "playbooks/hold.yml" in nobody.out
     words = [
         sys.executable,

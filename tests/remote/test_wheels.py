@@ -73,7 +73,7 @@ def test_another_wheel_is_another_runtime(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_wheels_are_fetched_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = subprocess.run(COMMAND, capture_output=True, text=True, check=True)
-    assert "fetched in" in first.stdout
+    assert "downloaded in" in first.stdout
     unplug(monkeypatch)
     again = subprocess.run(COMMAND, capture_output=True, text=True, check=True)
     assert f"{len(wheels.locked())} wheels" in again.stdout
