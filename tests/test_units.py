@@ -34,11 +34,6 @@ def test_every_option_reads_the_same_durations(text: str, seconds: float) -> Non
     assert units.seconds(text, "--every") == seconds
 
 
-@pytest.mark.parametrize("text", ["90s", "5m", "6h", "3d", "2w"])
-def test_a_default_is_spelled_as_it_would_be_given(text: str) -> None:
-    assert units.spelled(units.seconds(text, "--every")) == text
-
-
 @pytest.mark.parametrize("text", ["", "x", "5 m", "5ms", "-5m", "nan", "inf", "1e3", "5M"])
 def test_what_is_no_duration_is_refused_by_the_options_name(text: str) -> None:
     with pytest.raises(Refused, match=r"^--every: invalid duration '"):

@@ -62,13 +62,7 @@ def moment(time_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     return time.strftime(form, time.localtime(time_s))
 
 
-def spelled(seconds: float) -> str:
-    """A whole number of seconds as an option takes it, in the largest unit that divides it: 90s, 5m, 6h."""
-    unit = next(one for one in reversed(UNITS_S) if seconds % UNITS_S[one] == 0)
-    return f"{seconds / UNITS_S[unit]:.0f}{unit}"
-
-
-def seconds(text: str, option: str, *, least_s: float = 0.0) -> float:
+def seconds(text: str, option: str = "", *, least_s: float = 0.0) -> float:
     """What an option says as 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused, naming the option."""
     found = WRITTEN.fullmatch(text.strip())
     if not found:

@@ -12,6 +12,9 @@ from sparkwright.project.documents.checked import nearest
 from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Argument, Wanted
 
+#: defaults as YAML has them
+SPELLED = ((None, "null"), (True, "true"), (False, "false"), ("", '""'))
+
 
 def index() -> str:
     """Every module with its first sentence."""
@@ -47,13 +50,7 @@ def _row(name: str, takes: Argument, field: dataclasses.Field[Any]) -> str:
 def _default(field: dataclasses.Field[Any]) -> str:
     factory: Any = field.default_factory
     value = field.default if field.default is not dataclasses.MISSING else factory()
-    return (
-        {None: "null", True: "true", False: "false", "": '""'}.get(value, str(value)) if _simple(value) else str(value)
-    )
-
-
-def _simple(value: Any) -> bool:
-    return value is None or isinstance(value, bool | str)
+    return next((said for one, said in SPELLED if value is one or value == one == ""), str(value))
 
 
 def _type(wanted: Wanted) -> str:

@@ -1,5 +1,3 @@
-"""How often, in seconds, where nobody says it: a check, a restart that heals, a measurement of the decode rate."""
+"""How often, where nobody says it: a check, a restart that heals, a measurement of the decode rate."""
 
-EVERY_S = 300.0
-HEAL_EVERY_S = 3600.0
-SMOKE_EVERY_S = 6 * 3600.0
+EVERY, HEAL_EVERY, SMOKE_EVERY = "5m", "1h", "6h"

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparkwright.health.intervals import HEAL_EVERY_S, SMOKE_EVERY_S
+from sparkwright.health import intervals
 from sparkwright.health.judge import Limits
 from sparkwright.host.state import StateFolder
+from sparkwright.units import seconds
 
 NAME = "health-settings"
 
@@ -25,10 +26,10 @@ class Settings:
 
     host: str = ""
     every_s: float = 0.0
-    smoke_every_s: float = SMOKE_EVERY_S
+    smoke_every_s: float = seconds(intervals.SMOKE_EVERY)
     smoke_tokens: int = 128
     heal: Literal["none", "restart"] = "none"
-    heal_every_s: float = HEAL_EVERY_S
+    heal_every_s: float = seconds(intervals.HEAL_EVERY)
     command: tuple[str, ...] = ()
     webhook: str = ""
     webhook_file: str = ""

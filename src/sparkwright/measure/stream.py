@@ -174,32 +174,9 @@ def request_bytes(base_url: str, body: dict[str, Any], api_key: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + payload
 
 
-def run(
-    base_url: str,
-    body: dict[str, Any],
-    *,
-    api_key: str = "",
-    cap_s: float = 60,
-    timeout_s: float = 30,
-    on_chunk: Callable[[int], None] = lambda chunks: None,
-    connection: http.client.HTTPConnection | None = None,
-) -> Stream:
-    """Send one streaming request and time its chunks. Raises StreamError.
-
-    cap_s: after that it is ended by closing, which is no error. timeout_s: the longest silence. on_chunk: told how many pieces
-    have come. connection: an open one to use instead of opening one now.
-    """
-    return read(
-        record(
-            base_url,
-            body,
-            api_key=api_key,
-            cap_s=cap_s,
-            timeout_s=timeout_s,
-            on_chunk=on_chunk,
-            connection=connection,
-        )
-    )
+def run(base_url: str, body: dict[str, Any], **how: Any) -> Stream:
+    """Send one streaming request and time its chunks. how: the options of `record`. Raises StreamError."""
+    return read(record(base_url, body, **how))
 
 
 def record(
@@ -212,7 +189,12 @@ def record(
     on_chunk: Callable[[int], None] = lambda chunks: None,
     connection: http.client.HTTPConnection | None = None,
 ) -> Recording:
-    """The same, unparsed. A stream that breaks off after it began is told in `broken`, not raised."""
+    """One streaming request, its chunks timed and not yet parsed. Raises StreamError for one that never begins; what breaks off
+    after it began is told in `broken`.
+
+    cap_s: after that it is ended by closing, which is no error. timeout_s: the longest silence. on_chunk: told how many pieces
+    have come. connection: an open one to use instead of opening one now.
+    """
     found, data = Recording(), request_bytes(base_url, body, api_key)
     try:
         connection = connection or connect(base_url, timeout_s)

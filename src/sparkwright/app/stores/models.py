@@ -223,21 +223,11 @@ def _removed(chosen: Chosen, rows: list[tuple[str, Any]], answers: Answers) -> l
                 removed = served.read(served.Removed, event["data"])
                 done.append({"host": member.host.name, **removed})
 
-    def guarded(member: Member) -> None:
-        try:
-            one(member)
-        except SparkwrightError as error:
-            answers.errors[member.host.name] = error
-            member.recap = recap.of_error(member.host.name, error)
-
-    try:
-        chosen.fleet.each(chosen.fleet.members, guarded)
-    finally:
-        chosen.fleet.close()
+    chosen.fleet.ask(one)
     for member in chosen.fleet.members:
         if member.recap and member.recap["exit"]:
             say(f"{member.host.name}: {member.recap['msg']}", file=sys.stderr)
-            answers.errors.setdefault(member.host.name, SparkwrightError(member.recap["msg"]))
+            answers.errors.setdefault(member.host.name, recap.error(member.recap))
     return done
 
 

@@ -15,6 +15,7 @@ from sparkwright.health.settings import Settings
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.state import write_atomically
 from sparkwright.protocol.result import Change, arg
+from sparkwright.units import seconds
 
 CRONTAB = "crontab"
 FIRST_RUN_S = 400.0
@@ -58,12 +59,12 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
     class Args:
         state: Literal["present", "absent"] = arg("whether there is one", default="present")
         host: str = arg("the host's name, for messages", default="")
-        every_s: float = arg("how often, seconds", default=intervals.EVERY_S)
+        every_s: float = arg("how often, seconds", default=seconds(intervals.EVERY))
         system: bool = arg("units of root's systemd instead of the user's", default=False)
         heal: Literal["none", "restart"] = arg("what is done about a server that a restart helps", default="none")
-        heal_every_s: float = arg("at most one restart in this time, seconds", default=intervals.HEAL_EVERY_S)
+        heal_every_s: float = arg("at most one restart in this time, seconds", default=seconds(intervals.HEAL_EVERY))
         smoke_every_s: float = arg(
-            "how often the decode rate is measured, seconds; 0: never", default=intervals.SMOKE_EVERY_S
+            "how often the decode rate is measured, seconds; 0: never", default=seconds(intervals.SMOKE_EVERY)
         )
         smoke_tokens: int = arg("tokens of each of its runs", default=Settings.smoke_tokens)
         command: list[str] = arg("run on a change of state: program and words", default_factory=list)

@@ -72,6 +72,11 @@ def likely(seen: Seen) -> list[Cause]:
     return [cause for cause in causes(seen) if cause.verdict != "excluded"]
 
 
+def _measured(name: str, said: str, fix: str, weight: int, *, found: bool) -> Cause:
+    """A cause that a figure decides."""
+    return Cause(name, "found", said, fix, weight) if found else Cause(name, "excluded", said)
+
+
 # -- the host ------------------------------------------------------------------------------------------------------------------
 
 
@@ -120,9 +125,7 @@ def little_memory(seen: Seen) -> Iterator[Cause]:
     said = f"{gib(available)} GiB available, {gib(swapped)} GiB swapped out"
     tight = available < LITTLE_BYTES or swapped > GIB
     fix = "lower gpu-memory-utilization, or stop what else runs (`invoke plan` names who holds memory)"
-    yield Cause(
-        "the memory is full", "found" if tight else "excluded", said, fix if tight else "", weight=62 if tight else 0
-    )
+    yield _measured("the memory is full", said, fix, 62, found=tight)
 
 
 @_look
@@ -131,15 +134,10 @@ def page_cache(seen: Seen) -> Iterator[Cause]:
     cache = memory.get("Cached", 0) - memory.get("Shmem", 0)
     if not memory.get("MemTotal"):
         return
-    share = cache / memory["MemTotal"]
-    fix = "sync; echo 3 | sudo tee /proc/sys/vm/drop_caches, then `invoke restart`"
-    yield Cause(
-        "page cache stands in the GPU's way",
-        "possible" if share > MUCH_CACHE else "excluded",
-        f"{gib(cache)} GiB of page cache",
-        fix if share > MUCH_CACHE else "",
-        weight=5,
-    )
+    much = cache / memory["MemTotal"] > MUCH_CACHE
+    fix = "sync; echo 3 | sudo tee /proc/sys/vm/drop_caches, then `invoke restart`" if much else ""
+    said = f"{gib(cache)} GiB of page cache"
+    yield Cause("page cache stands in the GPU's way", "possible" if much else "excluded", said, fix, weight=5)
 
 
 # -- the engine ------------------------------------------------------------------------------------------------------------------
@@ -226,27 +224,15 @@ def flag_without_effect(seen: Seen) -> Iterator[Cause]:
 @_look
 def little_accepted(seen: Seen) -> Iterator[Cause]:
     if seen.acceptance is not None:
-        low = seen.acceptance < LITTLE_ACCEPTED
-        yield Cause(
-            "speculation guesses badly",
-            "found" if low else "excluded",
-            f"{seen.acceptance:.2f} tokens accepted a draft",
-            "another draft, fewer speculative tokens, or none" if low else "",
-            weight=45 if low else 0,
-        )
+        said, fix = f"{seen.acceptance:.2f} tokens accepted a draft", "another draft, fewer speculative tokens, or none"
+        yield _measured("speculation guesses badly", said, fix, 45, found=seen.acceptance < LITTLE_ACCEPTED)
 
 
 @_look
 def cache_full(seen: Seen) -> Iterator[Cause]:
     if seen.kv_used is not None:
-        full = seen.kv_used > 0.95
-        yield Cause(
-            "the KV cache is full",
-            "found" if full else "excluded",
-            f"{seen.kv_used:.0%} used",
-            "lower max-num-seqs or max-model-len" if full else "",
-            weight=40 if full else 0,
-        )
+        fix = "lower max-num-seqs or max-model-len"
+        yield _measured("the KV cache is full", f"{seen.kv_used:.0%} used", fix, 40, found=seen.kv_used > 0.95)
 
 
 @_look

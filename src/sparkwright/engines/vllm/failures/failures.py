@@ -46,6 +46,14 @@ NO_GPU = "the container sees no GPU."
 #: of a line that is logged as an error, all before the name of the exception and after the modules it stands in
 LOGGED = r".{0,120}?\b(?:ERROR|CRITICAL) \d\d-\d\d .{0,200}?\] \s{0,40}(?:\w{1,200}\.){0,20}"
 
+#: what the reader of safetensors says of a file that ends too early
+TRUNCATED = (
+    "Error while deserializing header",
+    "MetadataIncompleteBuffer",
+    "InvalidHeaderDeserialization",
+    "HeaderTooLarge",
+)
+
 DEATHS: tuple[Death, ...] = (
     # the command line (argparse: "vllm: error:" or "vllm serve: error:")
     _row("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."),
@@ -64,21 +72,9 @@ DEATHS: tuple[Death, ...] = (
         r"error: argument ([^\s:/]{1,100}+)\S{0,200}?: expected one argument",
         "{0} needs a value.",
     ),
-    _row(
-        "-tool-choice requires",
-        r"enable-auto-tool-choice requires",
-        "enable-auto-tool-choice needs a tool-call-parser.",
-    ),
-    _row(
-        "odel should be provided as the first",
-        r"odel should be provided as the first positional",
-        "no model is given to it.",
-    ),
-    _row(
-        "should provide the model as a positional",
-        r"should provide the model as a positional",
-        "no model is given to it.",
-    ),
+    _row("enable-auto-tool-choice requires", "", "enable-auto-tool-choice needs a tool-call-parser."),
+    _row("odel should be provided as the first positional", "", "no model is given to it."),
+    _row("should provide the model as a positional", "", "no model is given to it."),
     _row("error: ", r"vllm(?: serve)?: error: (.+?)\.?$", "the engine refuses its arguments: {0}."),
     # settings that exclude each other
     _row("Chunked prefill is required for mamba cache mode", r"mode 'align'", CHUNKED_OFF),  # 0.15 to 0.32, real
@@ -134,9 +130,7 @@ DEATHS: tuple[Death, ...] = (
         "max-model-len {0} is more than the {1} tokens that its KV cache holds.",
     ),
     _row("No available memory for the cache blocks", "", "no memory is left for its KV cache."),
-    _row("CUDA out of memory", "", "it ran out of memory."),
-    _row("OutOfMemoryError", "", "it ran out of memory."),
-    _row("NV_ERR_NO_MEMORY", "", "it ran out of memory."),
+    *(_row(one, "", "it ran out of memory.") for one in ("CUDA out of memory", "OutOfMemoryError", "NV_ERR_NO_MEMORY")),
     # the model
     _row(
         "and is not supported anymore",
@@ -171,10 +165,7 @@ DEATHS: tuple[Death, ...] = (
         r"(?:FileNotFoundError|SafetensorError|No such file).{0,500}?(?<![\w./-])([\w./-]{1,500}\.safetensors)",
         "the model's file {0} is missing or broken.",
     ),
-    _row("Error while deserializing header", "", "a file of the model is truncated."),
-    _row("MetadataIncompleteBuffer", "", "a file of the model is truncated."),
-    _row("InvalidHeaderDeserialization", "", "a file of the model is truncated."),
-    _row("HeaderTooLarge", "", "a file of the model is truncated."),
+    *(_row(one, "", "a file of the model is truncated.") for one in TRUNCATED),
     # the machine and the image
     _row(
         "Address already in use", r"\[Errno 98\]|Address already", "its port is in use inside the container's network."
@@ -211,11 +202,7 @@ DEATHS: tuple[Death, ...] = (
     _row("an illegal memory access", "", "a kernel used memory that is not its own (CUDA: illegal memory access)."),
     _row("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
     _row("NCCL error", r"NCCL error[^:]{0,200}:\s*(.+?)\.?$", "NCCL failed between its workers: {0}."),
-    _row(
-        "Timed out waiting for engine core",
-        "",
-        "its engine was not ready within VLLM_ENGINE_READY_TIMEOUT_S.",
-    ),
+    _row("Timed out waiting for engine core", "", "its engine was not ready within VLLM_ENGINE_READY_TIMEOUT_S."),
     # general words
     _row("Assertion failed, ", r"Assertion failed, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
     _row("Value error, ", r"Value error, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
@@ -224,12 +211,7 @@ DEATHS: tuple[Death, ...] = (
     _row("EngineCore encountered a fatal error", "", "its engine died while it served a request.", "always"),
     _row("EngineCore encountered an issue", "", "its engine died while it served a request.", "always"),
     # what a traceback ends with: logged, it only explains; as the process's own last words, it is the end
-    _row(
-        "Error: ",
-        rf"^(?!.*Engine core init){LOGGED}(\w{{1,200}}Error: .+?)\.?$",
-        "{0}.",
-        "never",
-    ),
+    _row("Error: ", rf"^(?!.*Engine core init){LOGGED}(\w{{1,200}}Error: .+?)\.?$", "{0}.", "never"),
     _row("Exception: ", rf"^{LOGGED}(\w{{0,200}}Exception: .+?)\.?$", "{0}.", "never"),
     _row("Error: ", r"^(?:\([^)]*\) )?(?!.*Engine core init)(?:\w+\.)*(\w+Error: .+?)\.?$", "{0}."),
     _row("Exception: ", r"^(?:\([^)]*\) )?(?:\w+\.)*(\w*Exception: .+?)\.?$", "{0}."),
