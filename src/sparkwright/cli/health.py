@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from sparkwright import units
 from sparkwright.app.outcome import worst
 from sparkwright.cli.framework.command import command
 from sparkwright.health import intervals
