@@ -20,7 +20,7 @@ def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothi
     first = bare.run("deploy", "--host", "spark1", "--json")
     assert first.code == 0, first.out + first.err
     assert first.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
-    assert first.task("Prove what its log says")["data"]["state"]["chunked_prefill"] is True
+    assert first.task("Check the engine log")["data"]["state"]["chunked_prefill"] is True
     before = container_id(bare)
     assert before.endswith("true unless-stopped")
     second = bare.run("deploy", "--host", "spark1", "--json")
@@ -130,7 +130,7 @@ def test_the_image_itself_says_its_version_and_its_options(bare: Lab) -> None:
     bare.on("spark1", "rm -rf .local/state/sparkwright/engines")
     first = bare.run("deploy", "--host", "spark1", "--json")
     assert first.code == 0, first.out + first.err
-    linted = first.task("Check the flags against this engine and this model")
+    linted = first.task("Check flags against engine and model")
     assert linted["data"]["engine_version"] == "0.32.0"
     assert linted["data"]["listed"] > 300
     assert "engine_version: 0.32.0" in (bare.root / "spark.lock").read_text()

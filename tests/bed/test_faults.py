@@ -27,13 +27,13 @@ PID = f'python3 -c \'import json; print(json.load(open("{LOCK}"))["pid"])\''
 
 #: step before which it happens, what happens, who serves afterwards
 CELLS = [
-    ("See that nothing of it is left", "killed", "new"),
-    ("Prove that it generates", "killed", "new"),
+    ("Wait for its processes to exit", "killed", "new"),
+    ("Check that it generates", "killed", "new"),
     ("Start the server", "cut", "new"),
-    ("See that nothing of it is left", "docker", "new"),
-    ("Prove that it generates", "docker", "old"),
+    ("Wait for its processes to exit", "docker", "new"),
+    ("Check that it generates", "docker", "old"),
     ("Start the server", "power", "new"),
-    ("Prove that it generates", "power", "new"),
+    ("Check that it generates", "power", "new"),
 ]
 
 

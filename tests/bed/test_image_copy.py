@@ -40,7 +40,7 @@ def test_the_second_spark_gets_the_image_from_the_first_and_serves_it(pair: Lab)
     assert "incoming" not in pair.on("spark1", "docker images")
     deployed = pair.run("deploy", "--host", "spark2", "--json")
     assert deployed.code == 0, deployed.out[-3000:]
-    assert deployed.task("Pull the image by its digest")["status"] == "ok"
+    assert deployed.task("Pull image by digest")["status"] == "ok"
     assert pair.run("deploy", "--host", "spark2", "--json").recap["changed"] == 0
     digest = yaml.safe_load((pair.root / "spark.lock").read_text())["images"][IMAGE]["digest"]
     assert digest.replace(":", "-") in pair.on("spark2", "docker images --format '{{.Tag}}'")

@@ -42,8 +42,8 @@ def test_image_and_model_are_copied_and_a_deploy_is_verified(first: Lab) -> None
     assert first.on("spark2", HASHES) == first.on("spark1", HASHES) != ""
     deployed = first.run("deploy", "--host", "spark2", "--json")
     assert deployed.code == 0, deployed.out[-3000:]
-    assert deployed.task("Pull the image by its digest")["status"] == "ok"
-    assert deployed.task("Download the model and prove every file")["status"] == "ok"
+    assert deployed.task("Pull image by digest")["status"] == "ok"
+    assert deployed.task("Download model and verify every file")["status"] == "ok"
     assert first.on("spark2", SERVES) == "true unless-stopped"
     again = first.run("models.copy", "--from", "spark1", "--to", "lab", "--json")
     assert (again.code, again.recap["changed"]) == (0, 0)

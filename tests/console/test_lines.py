@@ -114,9 +114,9 @@ def test_a_failure_is_told_once() -> None:
     failed = finished(status="failed", msg=why, fix=fix)
     shown = screen(failed, event("recap", host="spark1", seconds=1, msg=f"{why} {fix}", **COUNTS))
     assert sum(why in line for line in shown) == sum(fix in line for line in shown) == 1
-    ended = finished(status="failed", name="Say how it ended", msg=f"{why} {fix} The previous server is restored.")
+    ended = finished(status="failed", name="Report the outcome", msg=f"{why} {fix} The previous server is restored.")
     shown = screen(failed, ended, event("recap", host="spark1", seconds=1, msg=ended["msg"], **COUNTS))
-    assert "failed   Say how it ended  The previous server is restored." in shown
+    assert "failed   Report the outcome  The previous server is restored." in shown
     assert sum(why in line for line in shown) == 1
     elsewhere = event("recap", host="spark2", seconds=1, msg=why, **COUNTS)
     assert f"  {why}" in screen(failed, elsewhere, hosts=("spark1", "spark2"))

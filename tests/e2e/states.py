@@ -229,7 +229,7 @@ def broken(column: str, seen: Seen) -> Iterator[str]:
 #: what of a screen a cell holds when it is printed: the first of these that is found
 TELLING = {
     "status": [r"(?m)^sandbox +(?P<said>[a-z-]+(?: progress)?) .*?(?: ago|now, no schedule)(?P<more> *[^\n]*)$"],
-    "verify": [r"(?m)^\w+ +Sum up +(?P<said>[^\n]+)"],
+    "verify": [r"(?m)^\w+ +Summarize the checks +(?P<said>[^\n]+)"],
     "diagnose": [r"\A(?:\w+: +)?(?P<said>[^\n]+)"],
     "health": [r"(?m)^\w+ +Check the server's health +(?:\([^)]*\) +)?(?P<said>[^\n]+)"],
     "": [r"(?m)^failed +(?P<said>[^\n]+)", r"(?P<said>changed=\d+)"],

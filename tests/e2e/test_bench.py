@@ -90,7 +90,7 @@ def test_two_arms_are_measured_there_and_back_and_the_server_is_put_back(served:
     assert {arm["effective"]["prefix_caching"] for arm in found["arms"]} == {False}
     assert len({arm["image"] for arm in found["arms"]}) == 1
     assert any("enable_chunked_prefill" in note for note in found["notes"])
-    assert said.task("Prove that the old server generates")["status"] == "ok"
+    assert said.task("Check that previous server generates")["status"] == "ok"
     assert desk.serving() == server
     assert desk.containers() == ["qwen35 running"]
 
@@ -110,7 +110,7 @@ def test_a_sweep_leaves_out_what_the_engine_would_refuse_and_never_measures_a_ce
     unfinished(desk, "sweep-sandbox")
     again = desk.run(*words)
     assert again.code == 0
-    assert "Set the server aside" not in again.out
+    assert "Stop server, keep it for later" not in again.out
     assert results(desk, "sweep-sandbox")["cells"] == found["cells"]
 
 

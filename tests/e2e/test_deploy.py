@@ -14,8 +14,8 @@ def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothi
     first = desk.deploy()
     assert first.code == 0, first.out + first.err
     assert first.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
-    assert first.task("Prove what its log says")["data"]["state"]["chunked_prefill"] is True
-    assert 40 < first.task("Measure its throughput")["data"]["tok_per_s"] < 50
+    assert first.task("Check the engine log")["data"]["state"]["chunked_prefill"] is True
+    assert 40 < first.task("Measure throughput")["data"]["tok_per_s"] < 50
     server = desk.serving()
     assert server
     second = desk.deploy()
@@ -44,7 +44,7 @@ def test_a_restart_keeps_the_container_and_proves_it_again(desk: Desk) -> None:
     before = desk.serving()
     said = desk.run("restart", "--host", "sandbox", "--json")
     assert said.code == 0, said.out + said.err
-    assert said.task("Measure its throughput")["status"] == "ok"
+    assert said.task("Measure throughput")["status"] == "ok"
     assert desk.serving() == before
 
 

@@ -26,12 +26,12 @@ def test_logs_tells_the_state_of_the_running_engine_and_its_words(desk: Desk) ->
 def test_an_expectation_that_the_log_does_not_meet_fails_the_deploy_unless_the_recipe_lets_it_pass(desk: Desk) -> None:
     desk.edit("recipes/qwen3.5-35b.yml", r"(?m)^expect:\n", 'expect:\n  log: ["NET/IB"]\n')
     refused = desk.deploy()
-    task = refused.task("Prove what its log says")
+    task = refused.task("Check the engine log")
     assert (refused.code, task["msg"]) == (1, "a line holds 'NET/IB': not found.")
     desk.edit("recipes/qwen3.5-35b.yml", r"(?m)^expect:\n", "expect:\n  log_unknown: pass\n")
     passed = desk.deploy()
     assert passed.code == 0, passed.out
-    assert "a line holds 'NET/IB': not found" in passed.task("Prove what its log says")["msg"]
+    assert "a line holds 'NET/IB': not found" in passed.task("Check the engine log")["msg"]
 
 
 def test_every_host_gets_its_object_and_the_worst_its_exit_code(desk: Desk) -> None:

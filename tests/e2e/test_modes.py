@@ -35,7 +35,7 @@ def test_state_and_caches_are_closed_at_umask_000(desk: Desk, monkeypatch: pytes
         assert said.proved, said.out[-3000:] + said.err
         desk.run("health.check", "--host", "sandbox")
         desk.edit("recipes/qwen3.5-35b.yml", "max-num-seqs: 8", "max-num-seqs: 4")
-        desk.before("Measure its throughput", "fail: {msg: enough}")
+        desk.before("Measure throughput", "fail: {msg: enough}")
         failed = desk.deploy()
         assert failed.code == 1, failed.out[-3000:]
         assert desk.run("incident", "--host", "sandbox").code == 0

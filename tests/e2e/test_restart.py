@@ -112,12 +112,12 @@ def test_ollama_gets_its_models_back_once_the_engine_is_verified_and_they_fit(de
     desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.60")
     done = desk.deploy()
     assert done.code == 0
-    assert done.task("Load again what Ollama had, if it fits")["data"]["loaded"] == ["qwen3:32b"]
+    assert done.task("Reload Ollama's models if they fit")["data"]["loaded"] == ["qwen3:32b"]
     assert models(desk) == ["qwen3:32b"]
     desk.edit(RECIPE, r"gpu-memory-utilization: [\d.]+", "gpu-memory-utilization: 0.85")
     done = desk.deploy()
     assert done.code == 0
-    assert done.task("Load again what Ollama had, if it fits")["data"]["left_out"] == ["qwen3:32b"]
+    assert done.task("Reload Ollama's models if they fit")["data"]["left_out"] == ["qwen3:32b"]
     assert desk.serving()
 
 
@@ -128,7 +128,7 @@ def test_ollama_gets_its_models_back_beside_the_old_server_too(desk: Desk) -> No
     assert models(desk) == ["qwen3:32b"]
     before = desk.serving()
     seqs(desk, 4)
-    desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
+    desk.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
     failed = desk.deploy()
     assert failed.code == 1
     assert failed.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
@@ -161,8 +161,8 @@ def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(
     desk.deployed()
     running = stream(desk, 100_000)
     plan = desk.run("restart", "--host", "sandbox", "--json", "--check")
-    assert "1 request running now" in plan.task("Let its requests end")["msg"]
-    assert "as its last start" in plan.task("Let its requests end")["msg"]
+    assert "1 request running now" in plan.task("Drain requests")["msg"]
+    assert "as its last start" in plan.task("Drain requests")["msg"]
     running.close()
     short = stream(desk, 60)
     text: list[bytes] = []
@@ -170,14 +170,14 @@ def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(
     reader.start()
     done = desk.run("restart", "--host", "sandbox", "--json")
     reader.join(timeout=30)
-    assert done.code == 0 and done.task("Let its requests end")["data"]["running"] == 0
+    assert done.code == 0 and done.task("Drain requests")["data"]["running"] == 0
     assert text and b"[DONE]" in text[0], "it was answered to its end"
     long = stream(desk, 100_000)
     desk.edit("hosts/groups.yml", "reserve_gib: 4", "reserve_gib: 4\n    drain_s: 0.5")
     done = desk.run("restart", "--host", "sandbox", "--json")
     long.close()
     assert done.code == 0
-    assert done.task("Let its requests end")["msg"].startswith("1 request cut after")
+    assert done.task("Drain requests")["msg"].startswith("1 request cut after")
     before = desk.serving()
     seqs(desk, 4)
     refused = desk.run("restart", "--host", "sandbox", "--json")
@@ -190,7 +190,7 @@ def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None
     desk.deployed()
     seqs(desk, 4)
     wait = f"touch {desk.root}/reached; until [ -e {desk.root}/open ]; do sleep 0.02; done"
-    desk.before("Measure its throughput", f'{{name: Gate, command: {{argv: [sh, -c, "{wait}"]}}}}')
+    desk.before("Measure throughput", f'{{name: Gate, command: {{argv: [sh, -c, "{wait}"]}}}}')
     said: list[Said] = []
     laptop = threading.Thread(target=lambda: said.append(desk.deploy()))
     laptop.start()
@@ -210,9 +210,9 @@ def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None
 def test_a_restart_that_does_not_come_up_is_tried_once_more(desk: Desk) -> None:
     desk.deployed()
     before = desk.serving()
-    desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
+    desk.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
     done = desk.run("restart", "--host", "sandbox", "--json")
-    assert (done.code, "Started once more, it serves." in done.recap["msg"]) == (1, True), done.recap
+    assert (done.code, "Restarted once more; it is serving." in done.recap["msg"]) == (1, True), done.recap
     assert desk.serving() == before
 
 
@@ -245,16 +245,16 @@ def test_what_plan_says_is_what_deploy_does(desk: Desk) -> None:
         assert plan.code == 2, (what, plan.out[-1500:])
         done = desk.deploy()
         assert done.code in (0, 4), (what, done.out[-1500:])  # 4: too busy here to measure
-        for task in ("Compare what runs with the recipe", "Set the old server aside"):
+        for task in ("Compare running container with recipe", "Stop previous server, keep it for rollback"):
             assert plan.task(task)["diff"] == done.task(task)["diff"], (what, task)
-        said = plan.task("Compare what runs with the recipe")["diff"] + plan.task("Start the server")["diff"]
-        said += plan.task("Grant the restart policy, forget the old server")["diff"]
+        said = plan.task("Compare running container with recipe")["diff"] + plan.task("Start the server")["diff"]
+        said += plan.task("Enable restart policy, remove previous container")["diff"]
         assert any(field in change["field"] for change in said), (what, said)
         would = {one["name"] for one in plan.events() if one.get("status") == "changed"}
         did = {one["name"] for one in done.events() if one.get("status") == "changed"}
-        late = {"Grant the restart policy, forget the old server"}  # known after the start
+        late = {"Enable restart policy, remove previous container"}  # known after the start
         assert would - late == did - late, what
-        drift = [change["field"] for change in plan.task("Compare what runs with the recipe")["diff"]]
+        drift = [change["field"] for change in plan.task("Compare running container with recipe")["diff"]]
         assert len(drift) <= 1 or what == "the image", (what, drift)  # the deploy before left nothing to do
     assert desk.run("plan", "--host", "sandbox").code == 0
 
@@ -268,12 +268,12 @@ def test_another_revision_of_the_model_restarts_the_server_and_a_failure_brings_
     assert desk.run("lock", "--host", "sandbox", "--update", "--yes").code == 0
     plan = desk.run("plan", "--host", "sandbox", "--json")
     assert plan.code == 2
-    assert plan.task("Compare what runs with the recipe")["diff"][0]["field"] == "model revision"
-    assert plan.task("Set the old server aside")["status"] == "changed"
+    assert plan.task("Compare running container with recipe")["diff"][0]["field"] == "model revision"
+    assert plan.task("Stop previous server, keep it for rollback")["status"] == "changed"
     books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
     for step in (
-        "Check the flags against this engine and this model",
-        "Measure its throughput",
+        "Check flags against engine and model",
+        "Measure throughput",
     ):  # before, in the swap
         desk.before(step, "{name: Break, fail: {msg: broken}}")
         failed = desk.deploy()
@@ -300,11 +300,11 @@ def test_a_new_revision_whose_run_was_killed_keeps_its_files_when_the_next_one_f
     desk.run("sandbox.fault", "moved-model")
     assert desk.run("lock", "--host", "sandbox", "--update", "--yes").code == 0
     books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
-    desk.before("Measure its throughput", "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
+    desk.before("Measure throughput", "{name: Die, command: {argv: [sh, -c, 'kill -9 $PPID']}}")
     assert desk.deploy().code == 1
     for path, text in books.items():
         path.write_text(text)
-    desk.before("Check the flags against this engine and this model", "{name: Break, fail: {msg: broken}}")
+    desk.before("Check flags against engine and model", "{name: Break, fail: {msg: broken}}")
     assert "broken" in desk.deploy().recap["msg"]
     assert shard.read_bytes() != old, "the server that runs was started with these"
     for path, text in books.items():

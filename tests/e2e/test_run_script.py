@@ -9,7 +9,7 @@ from sparkwright.host.state import StateFolder
 from tests.e2e.conftest import Desk
 
 RECIPE = "recipes/qwen3.5-35b.yml"
-SCRIPT = "Leave the docker run command on the host, for a person"
+SCRIPT = "Write an equivalent docker run script"
 OTHER = "vllm/vllm-openai:v0.32.0"
 
 
@@ -36,7 +36,7 @@ def test_script_history_and_plan_tell_of_what_serves(desk: Desk) -> None:
     desk.edit(RECIPE, "max-num-seqs: 8", "max-num-seqs: 4")
     desk.edit(RECIPE, r"image: .*", f"image: {OTHER}")
     books = {path: path.read_text() for path in (desk.root / "playbooks").rglob("*.yml")}
-    desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
+    desk.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
     assert desk.deploy().code == 1
     assert agree(desk) == "8", "the old server is put back"
     for path, text in books.items():

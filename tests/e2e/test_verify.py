@@ -22,7 +22,7 @@ def verify(desk: Desk, *words: str) -> Said:
 
 
 def rows(said: Said) -> list[dict[str, Any]]:
-    return list(said.task("Sum up")["data"]["rows"])
+    return list(said.task("Summarize the checks")["data"]["rows"])
 
 
 def baselines(desk: Desk) -> dict[str, bytes]:
@@ -45,7 +45,7 @@ def test_what_runs_is_proved_and_how_it_differs_comes_first(desk: Desk) -> None:
     desk.edit("recipes/qwen3.5-35b.yml", r"tok_per_s: [\d.]+", "tok_per_s: 900")  # of what doesn't run
     said = verify(desk)
     assert said.code == 2 or said.held_up, said.out
-    assert said.task("Compare what runs with the recipe")["msg"].endswith("--max-num-seqs")
+    assert said.task("Compare running container with recipe")["msg"].endswith("--max-num-seqs")
     first, *others = rows(said)
     assert (first["check"], first["verdict"]) == ("--max-num-seqs", "differs")
     assert "runs 8" in first["evidence"] and "4" in first["evidence"]
@@ -93,7 +93,7 @@ def test_a_crash_loop_is_named_with_the_end_of_its_log(desk: Desk) -> None:
     while not api.inspect_container("qwen35")["RestartCount"] and time.monotonic() < until_s:
         time.sleep(0.05)
     said = verify(desk)
-    task = said.task("Compare what runs with the recipe")
+    task = said.task("Compare running container with recipe")
     assert (said.code, task["status"]) == (1, "ignored")
     assert "no server: qwen35" in task["msg"]
     assert task["data"]["evidence"]
@@ -133,7 +133,7 @@ def measuring_when(desk: Desk, happens: Callable[[], object]) -> Said:
     command = desk.start("verify", "--host", "sandbox", "--json")
     assert command.stdout is not None
     for line in command.stdout:
-        if '"task_started"' in line and "Measure its throughput" in line:
+        if '"task_started"' in line and "Measure throughput" in line:
             break
     happens()
     rest, _ = command.communicate(timeout=120)

@@ -34,20 +34,20 @@ PROVED = (0, 4)
 COLUMNS = ("fails", "killed", "cut", "docker", "ollama", "disk")
 
 TABLE = """
-Unload Ollama's models                          | old   |  new  |  new  |  new  |  new  |  new
-Let its requests end                            | old   |  new  |  new  |  new  |  new  |  new
-Set the old server aside                        | old   | (new) |  new  |  new  |  new  |  new
-Stop the server that does not answer            | old   |  new  |  new  |  new  |  new  |  new
-See that nothing of it is left                  | old   | (new) |  new  |  new  |  new  |  new
-Wait until its memory is back                   | old   |  new  |  new  |  new  |  new  |  new
-Let the page cache of the model go              | old   |  new  |  new  |  new  |  new  | (new)
-See that the engine fits                        | old   |  new  |  new  |  new  | (new) |  new
-Start the server                                | (old) |  new  |  new  |  new  | (old) |  new
-Wait until it is ready                          | old   | (new) | (new) | (old) |  new  |  new
-Prove that it generates                         | old   |  new  |  new  |  old  |  new  |  new
-Prove what its log says                         | old   |  new  |  new  |  old  |  new  |  new
-Measure its throughput                          | (old) |  new  |  new  |  old  |  new  |  new
-Grant the restart policy, forget the old server | old   | (new) |  new  |  old  |  new  |  new
+Unload Ollama's models                           | old   |  new  |  new  |  new  |  new  |  new
+Drain requests                                   | old   |  new  |  new  |  new  |  new  |  new
+Stop previous server, keep it for rollback       | old   | (new) |  new  |  new  |  new  |  new
+Stop unresponsive server                         | old   |  new  |  new  |  new  |  new  |  new
+Wait for its processes to exit                   | old   | (new) |  new  |  new  |  new  |  new
+Wait for its memory to be released               | old   |  new  |  new  |  new  |  new  |  new
+Drop the model's page cache                      | old   |  new  |  new  |  new  |  new  | (new)
+Check free memory                                | old   |  new  |  new  |  new  | (new) |  new
+Start the server                                 | (old) |  new  |  new  |  new  | (old) |  new
+Wait until it is ready                           | old   | (new) | (new) | (old) |  new  |  new
+Check that it generates                          | old   |  new  |  new  |  old  |  new  |  new
+Check the engine log                             | old   |  new  |  new  |  old  |  new  |  new
+Measure throughput                               | (old) |  new  |  new  |  old  |  new  |  new
+Enable restart policy, remove previous container | old   | (new) |  new  |  old  |  new  |  new
 """
 
 CELLS = [
@@ -61,11 +61,11 @@ CELLS = [
 #: The change has failed and the old server is being put back. The runner is killed again: who serves after `rollback`. Or the
 #: Docker Engine is restarted: the run itself sees to it.
 PUT_BACK = (
-    "Put the old server back",
-    "See that nothing of the failed one is left",
-    "Start the old server",
-    "Prove that the old server generates",
-    "Give the old server its restart policy back",
+    "Restore previous server",
+    "Wait for the failed server's processes to exit",
+    "Start previous server",
+    "Check that previous server generates",
+    "Restore its restart policy",
 )
 
 
@@ -165,5 +165,5 @@ def test_the_engine_may_die_while_the_old_server_is_put_back(bench: Bench, step:
     assert (recap["exit"], "broken on purpose The old server is put back." in recap["msg"]) == (1, True), recap["msg"]
     assert bench.settled() == old
     (row, *_) = bench.desk.run("history", "--host", "sandbox", "--json").events()
-    assert (row["what"], "broken on purpose" in row["why"]) == ("put back", True), row
+    assert (row["what"], "broken on purpose" in row["why"]) == ("restored", True), row
     assert [row["Names"][0] for row in bench.client().api.containers(all=True)] == ["/qwen35"]

@@ -109,8 +109,8 @@ def test_a_line_that_was_left_can_be_forgotten(state: StateFolder) -> None:
 def test_what_was_cut_off_is_told_with_its_task_and_what_it_had_stopped(state: StateFolder) -> None:
     book = Journal.begin(state, "run-a", {"who": "alice@desk"}, ())
     book.open()
-    book.write(event("task_started", task="1", name="Set the old server aside"))
-    book.write(event("task_finished", task="1", name="Set the old server aside", status="changed"))
+    book.write(event("task_started", task="1", name="Stop previous server, keep it for rollback"))
+    book.write(event("task_finished", task="1", name="Stop previous server, keep it for rollback", status="changed"))
     book.write(event("task_started", task="2", name="Start the server"))
     state.write("previous", {"run": "run-a", "name": "qwen35", "id": "x"})
     assert cut_off.unfinished(state, ALICE)

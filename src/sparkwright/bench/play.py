@@ -41,18 +41,18 @@ def on_the_server(experiment: Experiment, series: str) -> list[dict[str, Any]]:
     return [
         {"name": "Gather facts", "facts": None},
         {
-            "name": "Compare what runs with the recipe",
+            "name": "Compare running container with recipe",
             "container": {"spec": "{{ container }}"},
             "register": "server",
             "check_mode": True,
             "changed_when": False,
         },
         {
-            "name": "Prove that it generates",
+            "name": "Check that it generates",
             "verify_health": {"base_url": "{{ base_url }}", "model": "{{ served_name }}"},
         },
         {
-            "name": "Read the settings it runs with",
+            "name": "Read engine settings",
             "engine_config": {"name": "{{ container.name }}"},
             "register": "config_server",
             "ignore_errors": True,
@@ -86,7 +86,7 @@ def with_arms(
     first = {"to_serve": f"{{{{ arms[{names[0]!r}] }}}}"} if names else {}
     swap = [
         {
-            "name": "Set the server aside",
+            "name": "Stop server, keep it for later",
             "stop_and_keep": {"name": "{{ container.name }}", "stop_timeout_s": "{{ serve.stop_timeout_s }}"},
         }
     ]
@@ -100,15 +100,15 @@ def with_arms(
         "block": swap,
         "always": [
             {"name": "Wait for the Docker Engine", "docker_ready": None},
-            {"name": "Take the last arm away", "clear_arm": {"name": "{{ container.name }}"}},
+            {"name": "Remove last arm", "clear_arm": {"name": "{{ container.name }}"}},
             {
-                "name": "Put the server back",
+                "name": "Restore previous server",
                 "restore_previous": {"name": "{{ container.name }}"},
                 "register": "restored",
             },
             {
                 "include": f"{parts}/serve_again.yml",
-                "vars": {"what": "put back after the lab"},
+                "vars": {"what": "restored after the lab"},
                 "when": "restored.put_back",
             },
         ],
@@ -135,7 +135,7 @@ def _prepared(experiment: Experiment, names: Sequence[str]) -> list[dict[str, An
             seen.add(what)
             found += [
                 {
-                    "name": "Refuse what can't work, while the server still serves",
+                    "name": "Run preflight checks",
                     "preflight": {
                         "container": f"{{{{ {of}.spec }}}}",
                         "image": f"{{{{ {of}.lock.image }}}}",
@@ -145,7 +145,7 @@ def _prepared(experiment: Experiment, names: Sequence[str]) -> list[dict[str, An
                     },
                 },
                 {
-                    "name": "Pull the image by its digest",
+                    "name": "Pull image by digest",
                     "docker_image": {
                         "ref": f"{{{{ {of}.spec.image }}}}",
                         "manifests": f"{{{{ {of}.lock.image.manifests }}}}",
@@ -153,7 +153,7 @@ def _prepared(experiment: Experiment, names: Sequence[str]) -> list[dict[str, An
                     },
                 },
                 {
-                    "name": "Download the model and prove every file",
+                    "name": "Download model and verify every file",
                     "hf_model": {
                         **{key: f"{{{{ {of}.model.{key} }}}}" for key in ("id", "commit", "files", "dir", "transfer")},
                         "from": "{{ host.model_from }}",
@@ -165,7 +165,7 @@ def _prepared(experiment: Experiment, names: Sequence[str]) -> list[dict[str, An
         words = ("flags", "platform", "model_by_flag", "env")
         found.append(
             {
-                "name": f"Check arm {name} against this engine and this model",
+                "name": f"Check flags of arm {name} against engine and model",
                 "lint": {
                     "image": f"{{{{ {of}.spec.image }}}}",
                     "image_ids": f"{{{{ {of}.spec.image_ids }}}}",
@@ -181,7 +181,7 @@ def _prepared(experiment: Experiment, names: Sequence[str]) -> list[dict[str, An
 
 def _room(first: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "name": "Refuse what will not fit beside the rest, while the server still serves",
+        "name": "Check that it fits in memory",
         "assert_memory_fits": {
             "name": "{{ container.name }}",
             "utilization": "{{ to_serve.serve.utilization }}",
@@ -195,13 +195,13 @@ def _room(first: Mapping[str, str]) -> dict[str, Any]:
 def _before() -> list[dict[str, Any]]:
     return [
         {"name": "Unload Ollama's models", "ollama_unload": {"mode": "{{ ollama }}"}, "register": "ollama_had"},
-        {"name": "Let its requests end", "drain": {"name": "{{ container.name }}", "drain_s": "{{ drain_s }}"}},
+        {"name": "Drain requests", "drain": {"name": "{{ container.name }}", "drain_s": "{{ drain_s }}"}},
     ]
 
 
 def _after() -> dict[str, Any]:
     return {
-        "name": "Load again what Ollama had, if it fits",
+        "name": "Reload Ollama's models if they fit",
         "ollama_reload": {
             "models": "{{ ollama_had.models | default([]) }}",
             "stopped": "{{ [] }}",
@@ -238,7 +238,7 @@ def _turn(
         bench_when = {"when": f"not config_{number}.same"}
     steps: list[dict[str, Any]] = [
         {"include": f"{parts}/arm.yml"},
-        {"name": "Read the settings it runs with", "engine_config": config, "register": f"config_{number}"},
+        {"name": "Read engine settings", "engine_config": config, "register": f"config_{number}"},
         *({**_bench(cell, series), **bench_when} for cell in turn.cells),
     ]
     title = next(arm.title for arm in experiment.arms if arm.name == turn.arm)
@@ -250,17 +250,17 @@ def _turn(
     }
     found["rescue"] = [
         {
-            "name": "Keep what there is to know of the failure",
+            "name": "Collect incident diagnostics",
             "incident": {"name": "{{ container.name }}", "why": "{{ failed_result.msg }}"},
             "ignore_errors": True,
         },
         {
-            "name": f"Leave arm {turn.arm} out",
+            "name": f"Skip arm {turn.arm}",
             "bench_failed": {"arm": turn.arm, "why": "{{ failed_result.msg }}"},
         },
     ]
     if experiment.compares:
-        found["rescue"].append({"name": "End here", "fail": {"msg": "{{ failed_result.msg }}"}})
+        found["rescue"].append({"name": "Abort the comparison", "fail": {"msg": "{{ failed_result.msg }}"}})
     return found
 
 

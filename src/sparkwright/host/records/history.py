@@ -1,6 +1,6 @@
 """What was done to a host's server: one JSON line an act, in ~/.local/state/sparkwright/history.jsonl.
 
-time, run, who, what ("verified", "put back", "rolled back", "stopped for a crash loop"), container_id, image, model, commit,
+time, run, who, what ("verified", "restored", "rolled back", "stopped for a crash loop"), container_id, image, model, commit,
 changed (field, before, after), measured (figures with their units in their names), why
 """
 

@@ -21,8 +21,8 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
     class Args:
         name: str = arg("the container's name")
         restart: str = arg("the policy that `restore_previous` returned", default="no")
-        why: str = arg("why it was put back, for the history", default="")
-        what: str = arg("what the history calls it", default="put back")
+        why: str = arg("why it was restored, for the history", default="")
+        what: str = arg("what the history calls it", default="restored")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return containers.inspect(context.docker(), args.name) or {}
