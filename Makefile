@@ -66,6 +66,7 @@ lint: .venv/.installed-test
 	$(BIN)/ruff format --check src tests molecule benchmarks tools tasks.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/words.py
 
 # the hashes of the wheels that are shipped to hosts, for every processor and Python; after a version was changed there
 runtime-lock: .venv/.installed

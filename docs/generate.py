@@ -46,7 +46,7 @@ def pages() -> dict[Path, str]:
         text = page.read_text()
         found[page] = TABLE.sub(lambda m: f"<!-- table {m[1]} -->\n{tables[m[1]]}\n<!-- end -->", text)
     index = [
-        f"# Modules\n\nMade from their docstrings; `invoke docs.module NAME` shows the same.\n\n```\n{docs.index()}\n```\n"
+        f"# Modules\n\nGenerated from their docstrings; `invoke docs.module NAME` shows the same.\n\n```\n{docs.index()}\n```\n"
     ]
     return {
         **found,
@@ -104,11 +104,11 @@ def _metrics() -> str:
 
 METRICS = """# Metrics
 
-Every check writes its record as Prometheus text too: `health.prom` in the host's state folder, or `sparkwright.prom` in the folder
-that `invoke health.install --textfile DIR` names, which is node_exporter's `--collector.textfile.directory`.
+Every check also writes its record as Prometheus text: `health.prom` in the host's state folder, or `sparkwright.prom` in the folder
+given by `invoke health.install --textfile DIR`, which is node_exporter's `--collector.textfile.directory`.
 
-All are gauges, in Prometheus' base units: seconds (points in time end in `_timestamp_seconds`), bytes, hertz, watts, celsius, ratios
-from 0 to 1. What is not known has no sample. An alert wants two conditions: a bad state, and a check that is still being made:
+All metrics are gauges in Prometheus' base units: seconds (timestamps end in `_timestamp_seconds`), bytes, hertz, watts, celsius, ratios
+from 0 to 1. Unknown values have no sample. An alert needs two conditions: a bad state, and a check that no longer runs:
 
 ```
 sparkwright_health_state{state=~"down|wedged|stalled|crash-looping"} == 1
@@ -119,7 +119,7 @@ time() - sparkwright_health_check_timestamp_seconds > 900
 
 def _rules() -> str:
     parts = [
-        "# Rules\n\nWhat `invoke lint` looks for, and a deploy before it touches a host. `invoke explain RULE` shows the same.\n"
+        "# Rules\n\nWhat `invoke lint` checks, and a deploy before it touches a host. `invoke explain RULE` shows the same.\n"
     ]
     for name in sorted(RULES):
         parts.append(f"\n## {name}\n\n```\n{rule_text(RULES[name])}\n```\n")

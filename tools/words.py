@@ -1,0 +1,223 @@
+"""Refuses retired words: `make lint`. The words are those of the tables in docs/words.md, which say what to write instead.
+
+.venv/bin/python tools/words.py              every use of an enforced word, as file:line
+.venv/bin/python tools/words.py --pending    of those, too, that are not enforced yet
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TOP = Path(__file__).parent.parent
+PAGE = Path("docs/words.md")
+FOLDERS = ("src", "playbooks", "docs", "README.md", "templates", "recipes", "hosts")
+ENDINGS = (".py", ".md", ".yml", ".j2", ".html", ".css", ".js")
+#: the table of words.md whose rows are about identifiers
+NAMES = "Names in the code"
+#: at the end of a line that holds a retired word as data
+DATA = "words: data"
+#: printed by the engine or by a tool, copied from a run
+COPIED = ("docs/engine-agreement.md",)
+TEXT = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+
+#: retired, and still in use: phrases, then identifiers. `--pending` finds them; a row that is clean goes from here.
+PENDING = frozenset(
+    {
+        "a look",
+        "advised away",
+        "being told",
+        "by its own clock",
+        "by the clock",
+        "by the host's own clock",
+        "can't be told",
+        "counts from the next login",
+        "died",
+        "dies",
+        "for a person",
+        "foretold",
+        "grant the restart policy",
+        "he",
+        "him",
+        "his",
+        "instead of ending with",
+        "is as it was",
+        "is no percentage",
+        "is no time",
+        "is through",
+        "keep what there is",
+        "leave out who",
+        "let its requests end",
+        "let requests end",
+        "let the page cache",
+        "look only",
+        "looked at",
+        "looks in a row",
+        "memory comes back",
+        "memory is back",
+        "mend",
+        "mended",
+        "mends",
+        "model of unknown kind",
+        "neighbour",
+        "neighbours",
+        "no address is known",
+        "no idea what",
+        "nobody is there to ask",
+        "nobody knows",
+        "nobody to ask",
+        "not as the lock has it",
+        "nothing of it is left",
+        "nvidia-smi says nothing",
+        "of nothing real",
+        "old container",
+        "only look",
+        "policy granted",
+        "prove",
+        "prove that it generates",
+        "proved",
+        "proves",
+        "proving",
+        "put back",
+        "put the old",
+        "puts the old",
+        "putting the old",
+        "refuse what",
+        "say how it ended",
+        "see that nothing of it",
+        "set aside",
+        "set the old",
+        "so many hosts first",
+        "stays as it was",
+        "take the clock away",
+        "taken up by",
+        "takes up from",
+        "the GPU has",
+        "the look",
+        "the loop of",
+        "the old one",
+        "the old server",
+        "this look",
+        "wait for him",
+        "what there is to know",
+        "what there is to say",
+        "who has nothing to do",
+        "without a person to ask",
+    }
+)
+PENDING_NAMES = frozenset(
+    {
+        "asking",
+        "by_hand",
+        "deaths",
+        "fits",
+        "gone",
+        "look",
+        "mend",
+        "neighbour",
+        "pace",
+        "patience",
+        "put_back",
+        "said",
+        "set_aside",
+        "shown",
+        "told",
+        "whole",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """text: the retired phrase or identifier. instead: what is written in its place."""
+
+    text: str
+    instead: str
+    is_name: bool = False
+
+    @property
+    def pending(self) -> bool:
+        return self.text in (PENDING_NAMES if self.is_name else PENDING)
+
+
+def pattern(retired: list[Word], is_name: bool) -> re.Pattern[str]:
+    """Whole words in any case, also over the end of a line; of an identifier, whole parts between underscores."""
+    gap = r"(?:[ \t]+|[ \t]*\n[ \t]*(?:# ?|\* )?)"
+    texts = sorted((one.text for one in retired if one.is_name == is_name), key=len, reverse=True)
+    choice = "|".join(gap.join(map(re.escape, text.split())) for text in texts) or r"(?!)"
+    edge = r"[a-z0-9]" if is_name else r"\w"
+    return re.compile(rf"(?<!{edge})(?:{choice})(?!{edge})", re.I)
+
+
+def words(page: str) -> list[Word]:
+    """Every retired word of the tables in a page: header row `term | used for | retired`."""
+    found, section = [], ""
+    for line in page.splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        cells = [cell.strip() for cell in line.strip("| ").split("|")] if line.startswith("|") else []
+        if len(cells) == 3:
+            retired = re.findall(r"`([^`]+)`", cells[2])
+            found += [Word(text.strip(), cells[0].replace("`", ""), section == NAMES) for text in retired]
+    return found
+
+
+def files(top: Path) -> list[Path]:
+    """The files that are in git, or will be."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *FOLDERS]
+    listed = subprocess.run(command, cwd=top, capture_output=True, text=True, check=True).stdout.split("\n")
+    names = [name for name in listed if name.endswith(ENDINGS) and name not in (str(PAGE), *COPIED)]
+    return [top / name for name in names if (top / name).is_file()]
+
+
+def pieces(path: Path, text: str) -> Iterator[tuple[int, str, bool]]:
+    """Line, text and whether it is an identifier: the strings, comments and names of Python, all of anything else."""
+    if path.suffix != ".py":
+        yield 1, text, False
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in TEXT or token.type == tokenize.NAME:
+            yield token.start[0], token.string, token.type == tokenize.NAME
+
+
+class Reader:
+    """Finds the uses of some retired words."""
+
+    def __init__(self, retired: list[Word]) -> None:
+        self.words = {(one.text.lower(), one.is_name): one for one in retired}
+        self.patterns = {is_name: pattern(retired, is_name) for is_name in (False, True)}
+
+    def findings(self, path: Path) -> Iterator[tuple[int, str, Word]]:
+        """Line, what is written there, and the retired word that it is."""
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for start, piece, is_name in pieces(path, text):
+            for match in self.patterns[is_name].finditer(piece):
+                line = start + piece.count("\n", 0, match.start())
+                written = " ".join(re.sub(r"\n[ \t]*(# |\* )?", " ", match[0]).split())
+                if not lines[line - 1].endswith(DATA):
+                    yield line, written, self.words[written.lower(), is_name]
+
+
+def main(arguments: list[str], top: Path = TOP) -> int:
+    """1 when a retired word is in use."""
+    retired = words((top / PAGE).read_text(encoding="utf-8"))
+    reader = Reader([one for one in retired if "--pending" in arguments or not one.pending])
+    count = 0
+    for path in files(top):
+        for line, written, word in reader.findings(path):
+            print(f"{path.relative_to(top)}:{line}: {written!r} is retired; write: {word.instead}")
+            count += 1
+    if count:
+        print(f"{count} retired word{'s' if count > 1 else ''} ({PAGE})")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
