@@ -71,14 +71,3 @@ def test_the_annotated_examples_load_as_a_users_files(tmp_path: Path) -> None:
     assert [handler.name for handler in plan.handlers] == ["Log the message"]
     assert names["container"]["volumes"] == ("/srv/home/ops/models/qwen35-35b-hf:/models/qwen35",)
     shutil.rmtree(tmp_path)
-
-
-def test_the_page_of_commands_has_every_command_and_no_other() -> None:
-    from sparkwright.cli import namespace
-
-    commands = {str(name) for name in namespace.task_names}
-    commands |= {name for name, one in namespace.collections.items() if one.default}
-    commands -= {f"{name}.{one.default}" for name, one in namespace.collections.items() if one.default}
-    named = re.findall(r"^\| (`[^|]*) \|", (DOCS / "commands.md").read_text(), re.M)
-    words = {word for cell in named for word in re.findall(r"`([^`]+)`", cell)}
-    assert words == commands
