@@ -136,13 +136,11 @@ def sandbox(target: Path) -> None:
     source = TOP / "src" / "sparkwright"
     package = target / "sparkwright"
     package.mkdir(parents=True)
-    shutil.copy(source / "__init__.py", package)
     ignore = shutil.ignore_patterns("__pycache__")
-    for part in ("sandbox", "trust"):
+    for part in ("sandbox", "trust", "engines/vllm/flags"):
         shutil.copytree(source / part, package / part, ignore=ignore)
-    (package / "engine").mkdir()
-    for name in ("__init__.py", "flag_types.py", "flag_values.py"):
-        shutil.copy(source / "engine" / name, package / "engine")
+    for name in ("__init__", "errors", "units", "visible", "engines/__init__", "engines/vllm/__init__"):
+        shutil.copy(source / f"{name}.py", package / f"{name}.py")
 
 
 # -- registry ----------------------------------------------------------------------------------------------------------

@@ -66,10 +66,10 @@ def _looping(one: Any) -> None:
 @pytest.mark.parametrize(
     ("happens", "script", "word"),
     [
-        (_exited, WAITS, "exited"),
-        (_killed, WAITS, "exited"),
-        (_paused, WAITS, "paused"),
-        (_looping, "exit 3", "restarting"),
+        (_exited, WAITS, "is exited"),
+        (_killed, WAITS, "is exited"),
+        (_paused, WAITS, "is paused"),
+        (_looping, "exit 3", "is restarting|ended and was started again"),  # it may run at that moment,
     ],
 )
 def test_what_docker_calls_anything_but_running_is_silent_and_can_be_stopped(
@@ -84,7 +84,7 @@ def test_what_docker_calls_anything_but_running_is_silent_and_can_be_stopped(
     happens(one)
     context = RecordingContext(tmp_path)
     found = Liveness().run(Liveness.Args(name=one.name, base_url=NOBODY), context)
-    assert (found.data["silent"], f"is {word}" in found.msg) == (True, True), found.msg
+    assert found.data["silent"] and any(one in found.msg for one in word.split("|")), found.msg
     context.state.write(
         "verified", {"spec": {"name": one.name, "restart": "unless-stopped"}, "container_id": one.id, "since": 1.0}
     )
