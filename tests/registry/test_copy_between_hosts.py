@@ -115,7 +115,7 @@ def other_engine() -> Iterator[tuple[str, Any]]:
 
 @pytest.fixture
 def pair(
-    lab: Lab,
+    lab: Lab,  # noqa: F811
     other_engine: tuple[str, Any],
     registry: Registry,
     engine: Any,
