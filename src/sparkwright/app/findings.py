@@ -152,13 +152,13 @@ def rule_text(rule: Rule) -> str:
         "",
         *textwrap.wrap(rule.reason, PAGE),
         "",
-        "Read in:",
+        "Sources:",
         *(f"  * {one}" for one in rule.sources),
         "",
     ]
     lines += [f"Example ({', '.join(part for part in (engine, rule.example.image) if part)}):"]
     lines += [f"  {line}" for line in flags.splitlines()]
-    lines += [f"  -> {found.severity}: {found.sentence}", *(f"     way out: {way.text}" for way in found.ways_out)]
+    lines += [f"  -> {found.severity}: {found.sentence}", *(f"     fix: {way.text}" for way in found.ways_out)]
     return "\n".join(lines)
 
 
