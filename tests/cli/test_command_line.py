@@ -75,7 +75,7 @@ VALUES = [
     ("deploy --host sandbox --serial 1,0%", "--serial: a batch size must be 1% to 100% of the hosts, got 0%."),
     ("provision --host sandbox --serial x%", "--serial: 'x%' is no batch size;"),
     ("provision --host sandbox --serial ,", "--serial: '' is no batch size;"),
-    ("rollback --host sandbox --max-fail-percentage nan", "--max-fail-percentage nan is no percentage."),
+    ("rollback --host sandbox --max-fail-percentage nan", "--max-fail-percentage nan must be a percentage."),
     ("report --host sandbox --since x", "--since takes a time like 90m, 12h, 7d or 2w, not 'x'."),
     ("health.install --host sandbox --every x", "--every 'x' is no time."),
     ("health.install --host sandbox --every 1s", "--every 1s is too short."),

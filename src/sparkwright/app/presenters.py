@@ -61,7 +61,7 @@ def _lines(diff: bool, *, many: bool) -> Any:
 
 
 def _ask_stop(hosts: str) -> bool:
-    """Ctrl-C: stop the runs at a safe point, or leave them running? Without a person to ask they are left."""
+    """Ctrl-C: stop the runs at a safe point, or leave them running? Without a terminal they are left running."""
     if not sys.stdin.isatty():
         return False
     try:

@@ -10,7 +10,7 @@ def agreed(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        print("nobody is there to ask: pass --yes.", file=sys.stderr)
+        print("stdin is not a terminal; pass --yes.", file=sys.stderr)
         return False
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     try:

@@ -162,5 +162,5 @@ def episodes(checks: Sequence[Check], until_s: float) -> Iterable[Episode]:
 
 
 def severity(state: str) -> int:
-    """How bad a state is: 0 is ok; one that nobody knows is as bad as `unknown`."""
+    """How bad a state is: 0 is ok; a name that is not in the list is as bad as `unknown`."""
     return SEVERITY.index(state) if state in SEVERITY else SEVERITY.index("unknown")

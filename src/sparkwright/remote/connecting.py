@@ -135,7 +135,7 @@ def _refusal(error: Exception, target: SshTarget, name: str, login: Login) -> Un
         return Unreachable(f"unreachable: {where} accepts none of the agent's keys and {tried}.", where=name, fix=fix)
     if isinstance(error, socket.gaierror):
         return Unreachable(
-            f"unreachable: no address is known for {target.hostname}.", where=name, fix="Check `address:`."
+            f"unreachable: cannot resolve {target.hostname}.", where=name, fix="Check `address:`."
         )
     if isinstance(error, ConnectionRefusedError) or "Unable to connect" in str(error):
         return Unreachable(
