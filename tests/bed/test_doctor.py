@@ -41,7 +41,7 @@ def test_a_user_outside_the_docker_group_is_put_into_it_when_agreed(spark: Lab) 
 
     refused = spark.run("doctor", "--host", "spark1", "--fix")
     assert "spark1: sudo usermod -aG docker ops" in refused.out
-    assert "stdin is not a terminal" in refused.err
+    assert "stdin is not a terminal; pass --yes." in refused.err
     assert "ops" not in spark.on("spark1", "getent group docker").rpartition(":")[2]
 
     mended = asked(spark, "--fix", "--yes")

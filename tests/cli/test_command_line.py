@@ -76,7 +76,7 @@ VALUES = [
     ("deploy --host sandbox --serial 1,0%", "--serial: a batch size must be 1% to 100% of the hosts, got 0%."),
     ("provision --host sandbox --serial x%", "--serial: 'x%' is no batch size;"),
     ("provision --host sandbox --serial ,", "--serial: '' is no batch size;"),
-    ("rollback --host sandbox --max-fail-percentage nan", "--max-fail-percentage nan is no percentage."),
+    ("rollback --host sandbox --max-fail-percentage nan", "--max-fail-percentage nan must be a percentage."),
     ("report --host sandbox --since x", "--since: invalid duration 'x'."),
     ("health.install --host sandbox --every x", "--every: invalid duration 'x'."),
     ("health.install --host sandbox --every 1s", "--every 1s is too short."),

@@ -47,7 +47,7 @@ def test_what_runs_is_measured_as_it_is(served: tuple[Desk, str]) -> None:
         "bench.serve", "--host", "sandbox", "--requests", "2", "--concurrency", "1,2", "--output-tokens", "6"
     )
     assert said.code == 0, said.out + said.err
-    assert "a pretend Spark, these are figures of nothing real" in said.out
+    assert "simulated figures, not real measurements" in said.out
     found = results(desk, "serve-sandbox")
     assert [(cell["load"]["concurrency"], cell["figures"]["output_tokens"]) for cell in found["cells"]] == [
         (1, 12),

@@ -84,6 +84,6 @@ def test_a_server_that_could_not_be_reached_stops_a_deploy_with_the_line_of_its_
     desk.edit(RECIPE, "ports: .*", 'ports: ["8000:9000"]')
     done = desk.run("deploy", "--host", "sandbox")
     line = (desk.root / RECIPE).read_text().splitlines().index('  ports: ["8000:9000"]') + 1
-    said = "the server listens on port 8000 of its container, and the first published port leads to 9000."
+    said = "the server listens on port 8000 in its container, but the first published port maps to 9000."
     assert done.code == 5 and f"{RECIPE}:{line}: {said}" in done.out
     assert desk.containers() == []

@@ -30,13 +30,13 @@ def changed(case: Case, way: rules.Way) -> Case:
 def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str) -> None:
     rule = rules.RULES[name]
     case = rule.example.case()
-    findings = list(rule.look(case))
+    findings = list(rule.findings(case))
     assert [one.rule for one in findings] == [name] * len(findings) != []
     assert rule.title and rule.reason and rule.sources
     for finding in findings:
         for way in finding.ways_out:
             if way.changes:
-                assert not list(rule.look(changed(case, way))), way.text
+                assert not list(rule.findings(changed(case, way))), way.text
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_thinking_model_gets_the_server_side_switch_from_014_on() -> None:
         version: [
             way
             for one in rules.check(asked, kind, versions.parse(version))
-            if one.rule == "thinking-eats-answers"
+            if one.rule == "reasoning-truncates-answers"
             for way in one.ways_out
         ]
         for version in ("0.13.0", "0.14.0")

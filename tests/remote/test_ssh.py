@@ -236,7 +236,7 @@ def test_a_key_the_host_does_not_take_is_named(lab: Lab) -> None:
 def test_a_closed_port_and_an_unknown_name_are_told_apart(lab: Lab) -> None:
     lab.sshd.stop()
     assert "refuses connections" in refusal(lab)
-    assert "no address is known for nowhere.invalid" in refusal(lab, address="nowhere.invalid")
+    assert "cannot resolve nowhere.invalid" in refusal(lab, address="nowhere.invalid")
 
 
 def test_a_frozen_sshd_is_unreachable_within_the_deadline(lab: Lab) -> None:

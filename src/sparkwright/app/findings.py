@@ -144,7 +144,7 @@ def _config(model: str) -> dict[str, Any]:
 
 def rule_text(rule: Rule) -> str:
     """A rule with its reason, its sources, and what it says of its example."""
-    found = next(iter(rule.look(rule.example.case())))
+    found = next(iter(rule.findings(rule.example.case())))
     flags = yaml.safe_dump({"vllm": dict(rule.example.flags)}, sort_keys=False).rstrip() if rule.example.flags else ""
     engine = f"vLLM {rule.example.version}" if rule.example.version else ""
     lines = [
@@ -152,18 +152,18 @@ def rule_text(rule: Rule) -> str:
         "",
         *textwrap.wrap(rule.reason, PAGE),
         "",
-        "Read in:",
+        "Sources:",
         *(f"  * {one}" for one in rule.sources),
         "",
     ]
     lines += [f"Example ({', '.join(part for part in (engine, rule.example.image) if part)}):"]
     lines += [f"  {line}" for line in flags.splitlines()]
-    lines += [f"  -> {found.severity}: {found.sentence}", *(f"     way out: {way.text}" for way in found.ways_out)]
+    lines += [f"  -> {found.severity}: {found.sentence}", *(f"     fix: {way.text}" for way in found.ways_out)]
     return "\n".join(lines)
 
 
 def _rule_json(rule: Rule) -> dict[str, Any]:
-    found = next(iter(rule.look(rule.example.case())))
+    found = next(iter(rule.findings(rule.example.case())))
     return {
         "rule": rule.name,
         "title": rule.title,

@@ -38,7 +38,7 @@ class Shown:
             self._summary.serves(one)
 
     def _snippet(self, one: Served) -> str:
-        from sparkwright.app.questions import client_settings  # only where something changed
+        from sparkwright.app.questions import client_settings
 
         return client_settings.text(self._project, one)
 
@@ -61,7 +61,7 @@ def _lines(diff: bool, *, many: bool) -> Any:
 
 
 def _ask_stop(hosts: str) -> bool:
-    """Ctrl-C: stop the runs at a safe point, or leave them running? Without a person to ask they are left."""
+    """Ctrl-C: stop the runs at a safe point, or leave them running? Without a terminal they are left running."""
     if not sys.stdin.isatty():
         return False
     try:

@@ -1,4 +1,4 @@
-"""A rolling run from the command line: its pace, its record on the laptop, who is asked whether he serves, how it ended."""
+"""A rolling run from the command line: its policy, its record on the laptop, which hosts must serve, and its outcome."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class Asked:
         except ValueError:
             found = -1
         if not 0 <= found <= 100:
-            raise Refused(f"--max-fail-percentage {self.max_fail_percentage} is no percentage.", fix="Give 0 to 100.")
+            raise Refused(
+                f"--max-fail-percentage {self.max_fail_percentage} must be a percentage.", fix="Give 0 to 100."
+            )
         return found
 
 

@@ -1,4 +1,4 @@
-"""The arms of an experiment: recipes, each with the flags that are changed for it, and what is foretold of them."""
+"""The arms of an experiment: recipes, each with the flags that are changed for it, and the settings predicted for them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Arm:
         return serving(self.recipe, pinned)
 
     def effective(self, pinned: Mapping[str, Any]) -> predict.Effective:
-        """The settings foretold."""
+        """The predicted settings."""
         served = self.serving(pinned)
         file = self.recipe.file
         asked = predict.Asked(served.flags, file.image, file.platform, file.container.env)

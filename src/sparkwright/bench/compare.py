@@ -37,7 +37,7 @@ OF_KIND: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Difference:
-    """One figure of one load. ratio: the second over the first. better: the second is; None where neither or nobody knows.
+    """One figure of one load. ratio: the second over the first. better: the second is; None if neither is, or if unknown.
 
     sure: the repetitions of the two do not overlap; None with a single run on a side. blind: a percentile of a side with stalls,
     and too few of them for it to see them.

@@ -125,7 +125,7 @@ class Results(Part):
     series: str = Field("", description="which run of it; a cell of one series is never measured twice")
     host: str = Field("", description="where the server ran")
     measured_from: Literal["host", "laptop", "import"] = Field("host", description="where the client ran")
-    sandbox: bool = Field(False, description="a pretend Spark: figures of nothing real")
+    sandbox: bool = Field(False, description="a simulated Spark: simulated figures")
     created_at: str = Field("", description="ISO 8601")
     tool: str = Field("", description="what measured, with its version")
     arms: list[Arm] = Field(default_factory=list)

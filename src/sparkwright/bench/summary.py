@@ -48,7 +48,7 @@ def show(results: Results, out: TextIO | None = None, *, width: int | None = Non
     place = f" on {results.host}" if results.host else ""
     console.print(Text.assemble((results.name, "bold"), f"{place}, {MEASURED[results.measured_from]}"))
     if results.sandbox:
-        console.print("the sandbox: a pretend Spark, these are figures of nothing real", style="yellow")
+        console.print("the sandbox: simulated figures, not real measurements", style="yellow")
     _arms(console, results)
     if results.cells:
         console.print(_figures(results))

@@ -50,7 +50,7 @@ class Stretch:
 
 
 def stretches(checks: Sequence[Check], until_s: float) -> list[Stretch]:
-    """The times of which something is known, oldest first; neighbours of one state are one. checks: in their order."""
+    """The times of which something is known, oldest first; adjacent ones of the same state are merged. checks: in their order."""
     found: list[Stretch] = []
     for one in _each(checks, until_s):
         before = found[-1] if found else None

@@ -14,7 +14,7 @@ SIGHTINGS = 3
 ANSWER_TOKENS = 4
 QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
 #: common words are one token each, or more: as many words are at least as many tokens
-COMMON = "the of and to in is was he for it with as his on be at by had not are but from or have an they which"
+COMMON = "the of and to in is was he for it with as his on be at by had not are but from or have an they which"  # words: data
 
 
 def text(words: int) -> str:

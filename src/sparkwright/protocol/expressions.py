@@ -51,7 +51,7 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def line_of_name(text: str, name: str) -> int:
-    """The line, from 1, of a text in which a name is first asked for; 0 when it can't be told."""
+    """The line, from 1, of a text in which a name is first used; 0 if it cannot be determined."""
     return jinja.line_of_name(text, name)
 
 

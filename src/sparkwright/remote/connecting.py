@@ -134,9 +134,7 @@ def _refusal(error: Exception, target: SshTarget, name: str, login: Login) -> Un
         fix = f"Try `{target.by_hand}`."
         return Unreachable(f"unreachable: {where} accepts none of the agent's keys and {tried}.", where=name, fix=fix)
     if isinstance(error, socket.gaierror):
-        return Unreachable(
-            f"unreachable: no address is known for {target.hostname}.", where=name, fix="Check `address:`."
-        )
+        return Unreachable(f"unreachable: cannot resolve {target.hostname}.", where=name, fix="Check `address:`.")
     if isinstance(error, ConnectionRefusedError) or "Unable to connect" in str(error):
         return Unreachable(
             f"unreachable: {where} refuses connections.", where=name, fix="Is sshd up, and the port right?"

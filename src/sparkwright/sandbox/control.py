@@ -89,7 +89,7 @@ def down(folder: Path) -> None:
 
 
 def fault(folder: Path, name: str | None) -> None:
-    """Break one thing; None mends."""
+    """Inject one fault; None clears it."""
     path = folder / "fault"
     if name is None:
         path.unlink(missing_ok=True)

@@ -170,7 +170,7 @@ class Spark:
             threading.Thread(target=self._client_of_ollama, kwargs=words, daemon=True).start()
 
     def _client_of_ollama(self, model: Model, *, slowly: bool) -> None:
-        """Somebody asks Ollama for a model. Beside a server that holds the memory he is turned away, as by the real one."""
+        """A client asks Ollama for a model. Beside a server that holds the memory it is refused, as by the real one."""
         try:
             self.ollama.load(model, slowly=slowly)
         except Refused as refused:

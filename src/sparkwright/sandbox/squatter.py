@@ -1,6 +1,6 @@
 """python3 -m sparkwright.sandbox.squatter PORT...      (fault port-taken)
 
-A process of its own name that listens on ports, until its standard input ends: its sandbox is gone or mended.
+A process of its own name that listens on ports, until its standard input ends: its sandbox is gone or the fault is cleared.
 """
 
 from __future__ import annotations

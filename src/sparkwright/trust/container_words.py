@@ -1,6 +1,6 @@
 """What a recipe writes in docker's words: which spellings mean something, checked before they reach an engine.
 
-What docker refuses is refused here, while the old server still serves. A few spellings that docker takes are refused too, where
+What docker refuses is refused here before the running server is touched. A few spellings that docker takes are refused too, where
 they would leave a port to chance or would be read back otherwise than they were written; tests/project/docker_words.py has all.
 """
 

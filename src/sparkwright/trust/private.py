@@ -1,4 +1,4 @@
-"""Folders and files that only their user may enter, read or write, whatever his umask says: 0700 and 0600.
+"""Folders and files that only their user may enter, read or write, whatever the umask: 0700 and 0600.
 
 They hold what a run did, why a server failed, who may change the host (its lock) and what is shipped to hosts.
 """

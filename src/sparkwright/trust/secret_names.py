@@ -1,4 +1,4 @@
-"""Which names stand for a secret, and which only look like one. Data.
+"""Which names stand for a secret, and which merely resemble one. Data.
 
 What refuses a secret in the wrong place asks here, and hidden.py, which shows none.
 """

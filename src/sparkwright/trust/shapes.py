@@ -35,7 +35,7 @@ LAST_MOMENT_S = 253_370_764_800
 
 
 class Misfit(ValueError):
-    """A value that is not of its shape. why: as "is not text". at: where, below what was looked at, as `.Config.Env[2]`.
+    """A value that is not of its shape. why: as "is not text". at: where in the value, as `.Config.Env[2]`.
 
     missing: the field that is not there.
     """

@@ -1,4 +1,4 @@
-"""A model from a neighbour: before a host's tasks run, the host they name is asked to hand the model out."""
+"""A model from a peer: before a host's tasks run, the host that they name is asked to serve the model."""
 
 from __future__ import annotations
 

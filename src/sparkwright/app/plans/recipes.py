@@ -62,7 +62,7 @@ def address(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
 
 
 def served(host: Host, names: Mapping[str, Any]) -> Served:
-    """What a host serves when its plan is through, for the panel. names: of its plan."""
+    """What a host serves after its plan has run, for the panel. names: of its plan."""
     wanted, container = names["recipe"], names["container"]
     loopback = any(map(is_loopback, container["ports"][:1]))
     url, way = address(host, names["port"], loopback=loopback)

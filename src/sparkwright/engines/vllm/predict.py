@@ -1,4 +1,4 @@
-"""What an engine will do with the flags it is given: its effective settings, foretold. None: not known.
+"""What an engine will do with the flags it is given: its effective settings, predicted. None: not known.
 
 The engine's own config dump, read by `logs`, is the truth; `make test-engine` compares the two.
 """
@@ -79,7 +79,7 @@ class Effective:
 
 
 def effective(asked: Asked, architecture: Architecture, version: Version | None) -> Effective:
-    """The settings that follow from flags, model and version. A combination the engine refuses is foretold as asked for."""
+    """The settings that follow from flags, model and version. A combination that the engine refuses is predicted as asked for."""
     chunked = _chunked_prefill(asked, version)
     prefix = _prefix_caching(asked, architecture, version)
     length = _number(asked, "max-model-len") or architecture.max_position_embeddings

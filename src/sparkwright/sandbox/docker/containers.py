@@ -114,7 +114,7 @@ class Container:
         self._stopping.set()
 
     def _cured(self) -> None:
-        """A stop cures what befell it while it ran; what befalls its starts stays, until it is set aside for another one."""
+        """A stop clears a fault of the running container; a fault of its start stays until the container is replaced."""
         self.sick = self.sick and self._world.fault() in AT_START
 
     def labels(self) -> dict[str, str]:

@@ -33,7 +33,7 @@ def _lines(one: Container, query: dict[str, str], wanted: set[int]) -> Iterator[
     yield from rows if not tail.isdigit() else rows[len(rows) - min(int(tail), len(rows)) :]
     ended = False
     while is_true(query.get("follow")) and not ended and (not until_s or time.time() < until_s):
-        ended = not one.running  # looked at before the lines: what it said last is still read
+        ended = not one.running  # read before the lines, so that its last ones are still read
         more, seen = asked(seen), len(one.logs)
         yield from more
         time.sleep(0 if ended else LOOK_S)

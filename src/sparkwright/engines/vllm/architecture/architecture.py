@@ -106,7 +106,7 @@ class Architecture:
     def sentence(self) -> str:
         """What it is, in half a sentence."""
         if self.kind == "unknown":
-            return "model of unknown kind"
+            return "architecture unknown"
         if self.kind == "dense":
             return f"{self.name or self.model_type} (dense)"
         of = f"{self.recurrent_layers} of {self.layers} layers" if self.recurrent_layers and self.layers else "layers"

@@ -26,7 +26,7 @@ CALLED: dict[Kind, str] = {
 
 
 def kind_of(config: Mapping[str, Any]) -> Kind | None:
-    """The kind that vLLM takes this model for; None for an architecture that no registry looked at holds, and for a draft."""
+    """The kind that vLLM takes this model for; None for an architecture in none of the registries that were read, and for a draft."""
     name = architecture_name(config)
     if name in tables.HYBRID_ARCHITECTURES:
         return "dense" if _attends_in_every_layer(config) else "recurrent"

@@ -135,7 +135,7 @@ def in_words(name: str) -> str:
     if known.until:
         return f"up to {known.until}, not since"
     if known.since:
-        older = f"none up to {known.lacking}" if known.lacking else "older ones were not looked at"
+        older = f"none up to {known.lacking}" if known.lacking else "older ones were not checked"
         return f"{known.since} and newer; {older}"
     return f"none up to {known.lacking}"
 

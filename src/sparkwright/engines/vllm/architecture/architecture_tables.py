@@ -117,7 +117,7 @@ ATTENTION_FREE_TYPES: dict[str, str] = {
     "gla": GLA,
 }
 
-#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases looked at. "": vLLM says hybrid, and of
+#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases that were read. "": vLLM says hybrid, and of
 #: what is left to the config. An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
 HYBRID_ARCHITECTURES: dict[str, str] = {
     "AliceAIForCausalLM": "",

@@ -17,7 +17,7 @@ ORDER: tuple[Verdict, ...] = ("found", "possible", "unknown", "noted", "excluded
 
 @dataclass(frozen=True)
 class Seen:
-    """Everything that was looked at; None or empty where nobody looked or nothing was told.
+    """All evidence; None or empty where something was not inspected or gave no answer.
 
     share: the measured rate of what is expected (or of the baseline). gpu: its state in words while it decoded, gpu_degraded what
     that means. log: an EngineState as JSON. ollama: (model, bytes) in memory, None when it could not be asked. memory: of

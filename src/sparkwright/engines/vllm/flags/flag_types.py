@@ -2,7 +2,7 @@
 
 Sources: kinds, choices and short names: the parser of 0.32.0 itself, asked for its actions (tests/data/vllm-0.32.0/parser.json).
 The kinds in KINDS are the same in 0.11.2 and 0.22.1 where those have the option. Ranges: the `Field` of the config class that a row
-names, in the release it names and all later ones looked at (0.11.2, 0.22.1, 0.32.0).
+names, in the release it names and all later ones that were read (0.11.2, 0.22.1, 0.32.0).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the few lines of a log that are worth a look, at the speed of a search for literals."""
+"""Finds the few lines of a log that are worth parsing, at the speed of a search for literals."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Needles:
         return first in line or second in line or third in line
 
     def in_line(self, line: bytes) -> bool:
-        """Whether a line may be worth a look."""
+        """Whether a line may be worth parsing."""
         return bool(self._capital.search(line)) or any(word in line for word in self._common)
 
     def in_block(self, block: bytes, line_bytes: int) -> tuple[list[tuple[int, bytes]], int]:
-        """The lines of a block that may be worth a look, numbered from 0; and how many lines there are without the noise.
+        """The lines of a block that may be worth parsing, numbered from 0; and how many lines there are without the noise.
 
         line_bytes: what a line holds after that is cut off.
         """

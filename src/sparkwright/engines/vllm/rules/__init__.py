@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from sparkwright.engines.vllm.architecture.architecture import Architecture
 from sparkwright.engines.vllm.predict import Asked
-from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file registers its rules
+from sparkwright.engines.vllm.rules import (
     access,
     ascend,
     chunked_prefill,
@@ -30,9 +30,9 @@ def check(
 ) -> list[Finding]:
     """All findings, errors first.
 
-    version: of the engine, None when it is not known yet. listed: the options that the engine's own help names; with them that
-    list decides whether an option exists, and with their shapes what it takes.
+    version: of the engine, None if not known yet. listed: the options in the engine's own help; if given, this
+    list decides whether an option exists, and its shapes which values it takes.
     """
     case = Case(asked, architecture, version, listed)
-    found = [finding for one in RULES.values() for finding in one.look(case)]
+    found = [finding for rule in RULES.values() for finding in rule.findings(case)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))

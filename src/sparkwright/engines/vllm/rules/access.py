@@ -1,4 +1,4 @@
-"""Who may use the server, and who reads its key."""
+"""Access to the server, and exposure of its API key."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ LOG_HIDES_KEY_SINCE = "0.32.0"
 @rule(
     "api-key-in-arguments",
     sources=(
-        "docker inspect and `ps` show a container's arguments to everyone with the socket",
-        f"a secret {key_file.VARIABLE} of sparkwright reaches no container: without the flag the server would ask for no key",
+        "`docker inspect` and `ps` show a container's arguments to every user of the host's Docker socket",
+        f"sparkwright passes no secret {key_file.VARIABLE} to a container: without the flag the server would ask for no key",
     ),
     example=Example({"api-key": "sk-1"}),
 )
 def api_key(case: Case) -> Iterator[Finding]:
-    """An API key among the flags is readable for everyone on the host.
-    Arguments stand in `ps`, `docker inspect`, the recipe and the log of older releases. `server_key` in the recipe reaches the engine in
-    its configuration file, which only its container reads, and every check of sparkwright knows it.
+    """An API key among the flags is readable by every user of the host.
+    Arguments appear in `ps`, `docker inspect`, the recipe and the logs of older releases. `server_key` in the recipe is passed in the
+    engine's configuration file, which only its container can read, and sparkwright's checks use it too.
     """
     if case.flag(key_file.KEY):
-        said = "api-key stands in the arguments, where `ps` and `docker inspect` show it."
-        way = Way("take it out and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {key_file.KEY: None})
-        yield Finding("error", "api-key-in-arguments", said, (way,), "docker inspect", key_file.KEY)
+        sentence = "api-key is in the arguments, where `ps` and `docker inspect` show it."
+        way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {key_file.KEY: None})
+        yield Finding("error", "api-key-in-arguments", sentence, (way,), "docker inspect", key_file.KEY)
 
 
 @rule(
     "open-to-network",
     sources=(
-        "docker's documentation: a published port without an address is open on every address of the host, past its firewall",
+        "docker's documentation: a port published without an address is open on every address of the host, bypassing its firewall",
     ),
     example=Example(open_to_network=True),
 )
 def open_to_network(case: Case) -> Iterator[Finding]:
-    """A server that is published beyond the loopback and asks for no key serves everyone who reaches the host.
-    Docker publishes past ufw. `server_key` asks clients for a key; `publish: loopback` leaves the server to programs of the host, a
-    proxy in front of it or an ssh tunnel.
+    """A server published beyond loopback without an API key is open to everyone on the network.
+    Docker's published ports bypass ufw. `server_key` makes clients authenticate; `publish: loopback` limits the server to programs on
+    the host, such as a proxy or an ssh tunnel.
     """
     if case.asked.open_to_network:
         yield Finding(
@@ -52,11 +52,15 @@ def open_to_network(case: Case) -> Iterator[Finding]:
         )
 
 
-#: options that take the server away from a published port: which values do, what comes of it
+#: options that make the server unreachable through a published port: for which values, and the outcome
 OUT_OF_REACH: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("host", lambda said: str(said).strip("[]").startswith(LOOPBACK), "the server listens inside its container only"),
-    ("uds", bool, "the server listens on a socket file of its container, and on no port"),
-    ("headless", lambda said: said is True, "a headless engine answers no requests"),
+    (
+        "host",
+        lambda value: str(value).strip("[]").startswith(LOOPBACK),
+        "the server listens on its container's loopback only",
+    ),
+    ("uds", bool, "the server listens on a Unix socket in its container, and on no port"),
+    ("headless", lambda value: value is True, "a headless engine serves no HTTP requests"),
     ("ssl-certfile", bool, "the server takes HTTPS only, and every check of sparkwright asks it over HTTP"),
     ("ssl-keyfile", bool, "the server takes HTTPS only, and every check of sparkwright asks it over HTTP"),
 )
@@ -67,14 +71,14 @@ OUT_OF_REACH: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     sources=(
         "docker's documentation: a published port leads to the container's own address, not to its loopback",
         "vLLM 0.32.0, `vllm serve --help=all`: host, port, uds, headless, ssl-certfile; entrypoints/openai/api_server.py",
-        "without a port of its own the server listens on 8000",
+        "the server listens on 8000 by default",
     ),
     example=Example({"host": "127.0.0.1"}),
 )
 def out_of_reach(case: Case) -> Iterator[Finding]:
-    """The server must listen where the container's published port leads.
-    Otherwise it starts, loads its model for minutes, and never answers: the deploy fails after the old server was stopped. The first of
-    `container.ports` is the server's; on the loopback of a container nobody else reaches it. For HTTPS put a proxy in front.
+    """The server must listen on the port that the container publishes.
+    Otherwise it starts, loads its model for minutes, and is never reachable: the deploy fails after the previous server was stopped. The
+    first of `container.ports` is the server's; a container's loopback is not reachable from outside. For HTTPS put a proxy in front.
     """
     for name, applies, outcome in OUT_OF_REACH:
         if case.flag(name) is not None and applies(case.flag(name)):
@@ -82,18 +86,18 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
                 "error",
                 "out-of-reach",
                 f"{name}: {outcome}.",
-                (Way("leave it out", {name: None}),),
+                (Way("remove it", {name: None}),),
                 "docker's documentation",
                 name,
             )
     listens = flags.port(case.asked.flags)
     if case.asked.published in (None, listens):
         return
-    leads = f"leads to {case.asked.published}" if case.asked.published else "is none for TCP"
-    said = f"the server listens on port {listens} of its container, and the first published port {leads}."
+    target = f"maps to {case.asked.published}" if case.asked.published else "is not a TCP port"
+    sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
     written = flags.PORT if case.flag(flags.PORT) is not None else "publish"
-    way = Way(f"begin `container.ports` with one that ends in :{listens}")
-    yield Finding("error", "out-of-reach", said, (way,), "docker's documentation", written)
+    way = Way(f"make the first entry of `container.ports` end in :{listens}")
+    yield Finding("error", "out-of-reach", sentence, (way,), "docker's documentation", written)
 
 
 @rule(
@@ -104,10 +108,10 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     example=Example(server_key=True, version="0.19.1"),
 )
 def key_in_log(case: Case) -> Iterator[Finding]:
-    """Before 0.32, the engine writes its key into its own log when it starts.
-    Docker keeps that log on the host, for root and the docker group. sparkwright hides the key in what it shows and keeps of it.
+    """Before 0.32, the engine may print its API key in its log when it starts.
+    Docker keeps that log on the host, readable by root and the docker group. sparkwright masks the key wherever it shows or stores the log.
     """
     if case.asked.server_key and graded(case.within("", LOG_HIDES_KEY_SINCE)) is not None:
-        said = f"{case.engine} may write its key into its own log, which Docker keeps on the host."
-        way = Way("take an image of 0.32 or newer")
-        yield Finding("warning", "key-in-log", said, (way,), "a real start of 0.32.0", "server_key")
+        sentence = f"{case.engine} may print its API key in its log, which Docker keeps on the host."
+        way = Way("use an image with vLLM 0.32 or newer")
+        yield Finding("warning", "key-in-log", sentence, (way,), "a real start of 0.32.0", "server_key")

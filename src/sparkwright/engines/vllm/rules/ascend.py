@@ -18,19 +18,19 @@ CHUNKED = {ascend.CONFIG: {ascend.SCHEDULER: {ascend.ENABLED: True, ascend.CHUNK
 )
 def exclusive(case: Case) -> Iterator[Finding]:
     """On Ascend chunked prefill excludes prefix caching and a quantised KV cache.
-    One of them has to go; its scheduler turns chunked prefill off unless it is told to keep it.
+    Turn one of them off; Ascend's scheduler disables chunked prefill unless chunked_prefill_enabled is set.
     """
     if case.asked.platform != "ascend" or case.effective.chunked_prefill is not True:
         return
     off = Way("turn chunked prefill off", ascend.with_scheduler(case.asked.flags, enabled=True, chunked=False))
     if case.flag("enable-prefix-caching") is True:
         ways = (off, Way("turn prefix caching off", {"enable-prefix-caching": False}))
-        said = "chunked prefill and prefix caching exclude each other on Ascend."
-        yield Finding("error", "ascend-exclusive", said, ways, SOURCE, "enable-prefix-caching")
+        sentence = "chunked prefill and prefix caching exclude each other on Ascend."
+        yield Finding("error", "ascend-exclusive", sentence, ways, SOURCE, "enable-prefix-caching")
     if str(case.flag("kv-cache-dtype") or "auto") != "auto":
-        ways = (off, Way("leave the KV cache unquantised", {"kv-cache-dtype": None}))
-        said = "chunked prefill and a quantised KV cache exclude each other on Ascend."
-        yield Finding("error", "ascend-exclusive", said, ways, SOURCE, "kv-cache-dtype")
+        ways = (off, Way("use an unquantised KV cache", {"kv-cache-dtype": None}))
+        sentence = "chunked prefill and a quantised KV cache exclude each other on Ascend."
+        yield Finding("error", "ascend-exclusive", sentence, ways, SOURCE, "kv-cache-dtype")
 
 
 @rule(
@@ -39,8 +39,8 @@ def exclusive(case: Case) -> Iterator[Finding]:
     example=Example({"max-num-batched-tokens": 1000, "max-model-len": 4096}, platform="ascend"),
 )
 def budget(case: Case) -> Iterator[Finding]:
-    """On Ascend max-num-batched-tokens is a multiple of 256, and at least 256 and max-model-len.
-    Its kernels work on blocks of that many tokens, and its scheduler does not cut a prompt.
+    """On Ascend max-num-batched-tokens must be a multiple of 256, and at least max-model-len.
+    Its kernels process blocks of 256 tokens, and its scheduler does not split prompts.
     """
     now = case.effective
     if case.asked.platform != "ascend" or now.budget is None:
@@ -48,9 +48,9 @@ def budget(case: Case) -> Iterator[Finding]:
     least = max(ascend.BUDGET_STEP, now.max_model_len or 0)
     wanted = -(-max(least, now.budget) // ascend.BUDGET_STEP) * ascend.BUDGET_STEP
     if wanted != now.budget:
-        said = f"max-num-batched-tokens {now.budget} must be a multiple of {ascend.BUDGET_STEP} and at least {least} on Ascend."
+        sentence = f"max-num-batched-tokens {now.budget} must be a multiple of {ascend.BUDGET_STEP} and at least {least} on Ascend."
         way = Way(f"set it to {wanted}", {"max-num-batched-tokens": wanted})
-        yield Finding("error", "ascend-budget", said, (way,), SOURCE, "max-num-batched-tokens")
+        yield Finding("error", "ascend-budget", sentence, (way,), SOURCE, "max-num-batched-tokens")
 
 
 @rule(
@@ -62,12 +62,12 @@ def budget(case: Case) -> Iterator[Finding]:
 )
 def scheduler(case: Case) -> Iterator[Finding]:
     """Ascend's own scheduler turns chunked prefill off.
-    ascend_scheduler_config.enabled does, unless chunked_prefill_enabled stands beside it; --enable-chunked-prefill is not heard then.
+    ascend_scheduler_config.enabled does so unless chunked_prefill_enabled is set with it; --enable-chunked-prefill is then ignored.
     """
     if case.asked.platform != "ascend" or not ascend.scheduler(case.asked.flags).get(ascend.ENABLED):
         return
     if case.flag("enable-chunked-prefill") is True and case.effective.chunked_prefill is False:
         change = ascend.with_scheduler(case.asked.flags, enabled=True, chunked=True)
-        said = "ascend_scheduler_config.enabled turns chunked prefill off, though enable-chunked-prefill asks for it."
-        way = Way("set chunked_prefill_enabled beside it", {ascend.CONFIG: change[ascend.CONFIG]})
-        yield Finding("error", "ascend-scheduler", said, (way,), SOURCE, ascend.CONFIG)
+        sentence = "ascend_scheduler_config.enabled turns chunked prefill off despite enable-chunked-prefill."
+        way = Way("also set chunked_prefill_enabled", {ascend.CONFIG: change[ascend.CONFIG]})
+        yield Finding("error", "ascend-scheduler", sentence, (way,), SOURCE, ascend.CONFIG)

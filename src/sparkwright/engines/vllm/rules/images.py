@@ -1,4 +1,4 @@
-"""Images: tags that do not move any more, and builds without this GPU."""
+"""Images: moving and frozen tags, and builds without support for this GPU."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MOVING = ("latest", "nightly")
     "cuda13-image",
     sources=(
         "vLLM #39878: releases are built with CUDA 13.0 from 0.20.0 on, with 12.9 before (-cu130 variants from 0.14 or so)",
-        "vLLM's answer to GB10 reports: use CUDA 13 on these devices; the cu129 images have no sm_121 target",
+        "vLLM's maintainers on GB10 reports: use CUDA 13 on these devices; the cu129 images have no sm_121 target",
     ),
     example=Example(image="vllm/vllm-openai:v0.17.1"),
 )
 def cuda13(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
-    Its compute capability is 12.1. Images built with CUDA 12.9 hold no code for it and end with a missing kernel, or worse, run
-    slow fallbacks. The tag names the build here, not the engine's version.
+    Its compute capability is 12.1. Images built with CUDA 12.9 contain no code for it: they fail with a missing kernel or, worse,
+    run slow fallbacks. The tag identifies the build here, not the engine's version.
     """
     tag = _tag(case)
     found = RELEASE_TAG.match(tag)
@@ -42,27 +42,27 @@ def cuda13(case: Case) -> Iterator[Finding]:
         "error",
         "cuda13-image",
         f"{_ref(case)} is built with CUDA 12.9, which has no code for a GB10 (sm_121).",
-        (Way(f"take vllm/vllm-openai:{other}, or a release from 0.20 on"),),
+        (Way(f"use vllm/vllm-openai:{other}, or release 0.20 or newer"),),
         "vLLM #39878",
     )
 
 
 @rule(
     "frozen-nightly",
-    sources=("vLLM #32522 and the pipeline since 2026-04-23: cu130-nightly is pushed no more",),
+    sources=("vLLM #32522 and the pipeline since 2026-04-23: cu130-nightly is no longer pushed",),
     example=Example(image="vllm/vllm-openai:cu130-nightly"),
 )
 def frozen_nightly(case: Case) -> Iterator[Finding]:
     """The tag cu130-nightly has not moved since April 2026.
-    It was pushed from January to 23 April 2026; `nightly` is the CUDA 13 build now. Pulled today it is a build between 0.19 and
-    0.20, whatever a guide calls it.
+    It was pushed from January to 23 April 2026; `nightly` is the CUDA 13 build now. Pulling it today gives a build between 0.19
+    and 0.20, whatever a guide says.
     """
     if FROZEN.match(_tag(case)):
         yield Finding(
             "warning",
             "frozen-nightly",
             f"{_ref(case)} has not moved since April 2026: it is an old build, not a nightly.",
-            (Way("take a release with CUDA 13: vllm/vllm-openai:v0.32.0, say"),),
+            (Way("use a release with CUDA 13, e.g. vllm/vllm-openai:v0.32.0"),),
             "vLLM's image pipeline",
         )
 
@@ -73,16 +73,16 @@ def frozen_nightly(case: Case) -> Iterator[Finding]:
     example=Example(image="vllm/vllm-openai:nightly"),
 )
 def moving_tag(case: Case) -> Iterator[Finding]:
-    """A tag such as latest means something else tomorrow.
-    spark.lock pins its digest, so that hosts stay alike; but a nightly's image is deleted from the registry after two weeks, and
-    then only hosts that have it can serve it.
+    """A tag such as latest may point to another image tomorrow.
+    spark.lock pins its digest, so that all hosts run the same image; but a nightly is deleted from the registry after two weeks, and
+    then only hosts that already have it can serve it.
     """
     if _tag(case) in MOVING:
         yield Finding(
             "info",
             "moving-tag",
-            f"{_ref(case)} moves: spark.lock pins what it means now, and the registry may not keep that.",
-            (Way("take a release's tag"),),
+            f"{_ref(case)} is a moving tag: spark.lock pins its current digest, which the registry may delete.",
+            (Way("use the tag of a release"),),
             "vLLM's image pipeline",
         )
 

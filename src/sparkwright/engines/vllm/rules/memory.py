@@ -1,4 +1,4 @@
-"""Memory that CPU and GPU share: how much of it the engine may take."""
+"""Memory shared by CPU and GPU: how much of it the engine may take."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ MOST = 0.90
     example=Example({"max-num-seqs": 8}),
 )
 def memory_utilization(case: Case) -> Iterator[Finding]:
-    """gpu-memory-utilization is a share of memory that the host lives on too.
-    On a GB10 the same 119.7 GiB serve CPU and GPU: system, page cache and every other process. The default was 0.9 and is 0.92, which
-    a Spark can rarely satisfy, and what it takes the host loses, until sshd dies. 0.80 to 0.85 is what works; above 0.90 nothing
-    else may run there.
+    """gpu-memory-utilization is a share of the memory that the host needs too.
+    On a GB10 CPU and GPU share 119.7 GiB, with the system, the page cache and every other process. The default was 0.9 and is 0.92,
+    which a Spark can rarely provide, and memory that the engine takes is missing on the host, up to the loss of sshd. 0.80 to 0.85
+    works; above 0.90 nothing else may run there.
     """
     if case.asked.platform != "gb10" or case.flag("kv-cache-memory-bytes") is not None:
         return
-    said = case.flag(flags.MEMORY_UTILIZATION)
+    value = case.flag(flags.MEMORY_UTILIZATION)
     way = Way(f"set it to {SAFE}", {flags.MEMORY_UTILIZATION: SAFE})
-    if said is None:
+    if value is None:
         usual = case.effective.memory_utilization
         known = f"{usual}" if usual is not None else "0.9, 0.92 from 0.20 on"
         sentence = (
-            f"gpu-memory-utilization is not given, and the engine's default ({known}) is too much for shared memory."
+            f"gpu-memory-utilization is not set, and the engine's default ({known}) is too high for shared memory."
         )
         yield _finding("warning", sentence, way)
         return
@@ -41,10 +41,10 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
     if share is None:
         return
     if share > MOST:
-        sentence = f"gpu-memory-utilization {said} leaves too little of the shared memory for the host (over {MOST})."
+        sentence = f"gpu-memory-utilization {value} leaves too little of the shared memory for the host (over {MOST})."
         yield _finding("warning", sentence, way)
     elif share > SAFE:
-        sentence = f"gpu-memory-utilization {said} leaves the host about {119.7 * (1 - share):.0f} GiB: nothing else may run there."
+        sentence = f"gpu-memory-utilization {value} leaves the host about {119.7 * (1 - share):.0f} GiB: nothing else can run there."
         yield _finding("info", sentence, way)
 
 

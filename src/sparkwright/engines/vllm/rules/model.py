@@ -1,4 +1,4 @@
-"""The model and the engine: whether it can be loaded, and how long it may get."""
+"""The model and the engine: whether it can be loaded, and its longest context."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparkwright.engines.vllm.architecture.architecture_support import SUPPORT, 
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, Finding, Way, rule
 from sparkwright.engines.vllm.versions import at_least
 
-#: lets a length above the model's own through, at the user's risk. source: the engine's own refusal names it.
+#: allows a length above the model's own, at the user's risk. source: the engine's own error message names it.
 LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
@@ -21,8 +21,8 @@ LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
     example=Example({}, HYBRID, version="0.16.0"),
 )
 def architecture_support(case: Case) -> Iterator[Finding]:
-    """An engine loads the architectures of its time.
-    A model younger than the engine is refused ("Model architectures [...] are not supported"), and so are a few that later
+    """The engine must support the model's architecture.
+    A model newer than the engine is refused ("Model architectures [...] are not supported"), and so are a few that later
     releases dropped.
     """
     name = case.architecture.name
@@ -31,9 +31,9 @@ def architecture_support(case: Case) -> Iterator[Finding]:
     known = SUPPORT[name]
     dropped = known.until is not None and at_least(case.version, known.until)
     release = known.until if dropped else known.since
-    said = f"vLLM {case.version} {'no longer loads' if dropped else 'cannot load'} {name} ({in_words(name)})."
-    ways = (Way(f"take an image with vLLM {release}{'' if dropped else ' or newer'}"),) if release else ()
-    yield Finding("error", "architecture-support", said, ways, "vLLM's model registries")
+    sentence = f"vLLM {case.version} {'no longer loads' if dropped else 'cannot load'} {name} ({in_words(name)})."
+    ways = (Way(f"use an image with vLLM {release}{'' if dropped else ' or newer'}"),) if release else ()
+    yield Finding("error", "architecture-support", sentence, ways, "vLLM's model registries")
 
 
 @rule(
@@ -42,19 +42,19 @@ def architecture_support(case: Case) -> Iterator[Finding]:
     example=Example({"max-model-len": 200000}, DENSE),
 )
 def model_length(case: Case) -> Iterator[Finding]:
-    """max-model-len may not exceed what the model was made for.
+    """max-model-len may not exceed the model's longest context.
     The engine derives the longest context from the model's config and refuses more, unless the environment variable
-    VLLM_ALLOW_LONG_MAX_MODEL_LEN is set or rope scaling is overridden; positions beyond it give nonsense.
+    VLLM_ALLOW_LONG_MAX_MODEL_LEN is set or rope scaling is overridden; output beyond it is garbage.
     """
     now, most = case.effective, case.architecture.max_position_embeddings
     if most is None or now.max_model_len is None or now.max_model_len <= most or case.flag("hf-overrides") is not None:
         return
     allowed = LONGER_ANYWAY in case.asked.env
-    outcome = "positions beyond it give nonsense" if allowed else f"{case.engine} refuses to start"
+    outcome = "output beyond it is garbage" if allowed else f"{case.engine} refuses to start"
     yield Finding(
         "warning" if allowed else "error",
         "model-length",
-        f"max-model-len {now.max_model_len} is more than the model's {most}: {outcome}.",
+        f"max-model-len {now.max_model_len} exceeds the model's {most}: {outcome}.",
         (Way(f"lower max-model-len to {most}", {"max-model-len": most}),),
         "vLLM's ModelConfig; a real start of 0.32.0",
         "max-model-len",

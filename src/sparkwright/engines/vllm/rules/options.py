@@ -1,4 +1,4 @@
-"""Options: the ones this engine does not know, and the ones it takes and ignores."""
+"""Options: those unknown to this engine, and those it accepts and ignores."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, Finding, 
     example=Example({"swap-space": 4}),
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
-    """The engine does not start with an option it does not know.
-    Options come, go and are renamed with nearly every release; argparse ends with "unrecognized arguments" and exit code 2, and a
-    restart policy turns that into a loop. The engine's own list decides; without it, the table of releases does.
+    """The engine does not start with an unknown option.
+    Options are added, removed and renamed in nearly every release; argparse exits with "unrecognized arguments" and code 2, which a
+    restart policy turns into a crash loop. The engine's own list decides; without it, the table of releases does.
     """
-    for written, said in case.asked.flags.items():
-        if said is None:
+    for written, value in case.asked.flags.items():
+        if value is None:
             continue
-        told = existence(written.removeprefix("no-"), case.version, case.listed)
-        if told.exists or (told.exists is None and not told.why):
+        known = existence(written.removeprefix("no-"), case.version, case.listed)
+        if known.exists or (known.exists is None and not known.why):
             continue
-        severity = graded(told.exists is False or None) or "warning"
-        outcome = "refuses to start" if told.exists is False else "may refuse to start"
+        severity = graded(known.exists is False or None) or "warning"
+        outcome = "refuses to start" if known.exists is False else "may refuse to start"
         change: dict[str, Any] = {written: None}
-        if told.instead.startswith("enable-") and said is not False:
-            change[told.instead.partition(":")[0]] = False
+        if known.instead.startswith("enable-") and value is not False:
+            change[known.instead.partition(":")[0]] = False
         text = (
-            f"write {told.instead} instead"
-            if told.instead and not told.instead.startswith("nothing")
-            else "leave it out"
+            f"write {known.instead} instead"
+            if known.instead and not known.instead.startswith("nothing")
+            else "remove it"
         )
-        if told.near:
-            text, change = f"write {told.near}", {written: None, told.near: said}
+        if known.near:
+            text, change = f"write {known.near}", {written: None, known.near: value}
         yield Finding(
             severity,
             "unknown-flag",
-            f"{written}: {told.why}; {case.engine} {outcome}.",
+            f"{written}: {known.why}; {case.engine} {outcome}.",
             (Way(text, change),),
-            told.source or "vLLM's options by release",
+            known.source or "vLLM's options by release",
             written,
         )
 
@@ -60,18 +60,18 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
 )
 def switch_with_value(case: Case) -> Iterator[Finding]:
     """A switch takes no value.
-    `enable-chunked-prefill: "False"` becomes `--enable-chunked-prefill False`, and the engine stops at the word it does not
-    know. A switch is true or false in a recipe, without quotes.
+    `enable-chunked-prefill: "False"` becomes `--enable-chunked-prefill False`, and the engine exits with unrecognized
+    arguments. In a recipe, write a switch as true or false, without quotes.
     """
-    for written, said in case.asked.flags.items():
+    for written, value in case.asked.flags.items():
         option = flag_shapes.option(written, case.listed)
-        if option is None or "switch" not in option.kind or said is None or isinstance(said, bool):
+        if option is None or "switch" not in option.kind or value is None or isinstance(value, bool):
             continue
-        means = str(said).strip().lower() not in ("false", "0", "no", "off", "")
+        means = str(value).strip().lower() not in ("false", "0", "no", "off", "")
         yield Finding(
             "error",
             "switch-with-value",
-            f"{written}: {said!r} is a value, and this is a switch: {case.engine} refuses to start.",
+            f"{written} is a switch and takes no value, got {value!r}: {case.engine} refuses to start.",
             (Way(f"write {written}: {str(means).lower()}", {written: means}),),
             "the help of 0.32.0",
             written,
@@ -80,7 +80,7 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A flag set so is taken and does nothing, or not what it says. until: empty for: still so."""
+    """A flag that is accepted and has no effect, or not the expected one. until: empty if still so."""
 
     flag: str
     applies: Callable[[Any, Case], bool]
@@ -93,7 +93,7 @@ class Ignored:
 IGNORED: tuple[Ignored, ...] = (
     Ignored(
         "enable-chunked-prefill",
-        lambda said, case: said is False,
+        lambda value, case: value is False,
         "",
         CHUNKED_PREFILL_OPTIONAL_SINCE,
         "is ignored: chunked prefill stays on",
@@ -101,7 +101,7 @@ IGNORED: tuple[Ignored, ...] = (
     ),
     Ignored(
         "enable-prefix-caching",
-        lambda said, case: said is True and case.hybrid,
+        lambda value, case: value is True and case.hybrid,
         "0.10.2",
         RECURRENT_PREFIX_CACHING_SINCE,
         "is ignored on a recurrent model: prefix caching stays off",
@@ -109,7 +109,7 @@ IGNORED: tuple[Ignored, ...] = (
     ),
     Ignored(
         "mamba-cache-mode",
-        lambda said, case: said != "all",
+        lambda value, case: value != "all",
         "0.33.0",
         "",
         "has no effect: the mode follows prefix caching",
@@ -117,13 +117,13 @@ IGNORED: tuple[Ignored, ...] = (
     ),
     Ignored(
         "disable-cascade-attn",
-        lambda said, case: True,
+        lambda value, case: True,
         "0.32.0",
         "",
-        "has no effect and goes with the next release",
+        "has no effect and will be removed in the next release",
         "the help of 0.32.0",
     ),
-    Ignored("swap-space", lambda said, case: True, "0.11.0", "0.18.0", "has no effect", "#36216"),
+    Ignored("swap-space", lambda value, case: True, "0.11.0", "0.18.0", "has no effect", "#36216"),
 )
 
 
@@ -133,18 +133,18 @@ IGNORED: tuple[Ignored, ...] = (
     example=Example({"enable-chunked-prefill": False}, version="0.11.0"),
 )
 def ignored_flag(case: Case) -> Iterator[Finding]:
-    """Some flags are taken and do nothing.
-    What was asked for is then not what runs, and only the engine's config dump shows it.
+    """Some flags are accepted and have no effect.
+    The running settings then differ from the recipe, and only the engine's config dump shows it.
     """
     for row in IGNORED:
-        said = case.flag(row.flag)
-        if said is None or not row.applies(said, case) or not case.within(row.since, row.until):
+        value = case.flag(row.flag)
+        if value is None or not row.applies(value, case) or not case.within(row.since, row.until):
             continue
         yield Finding(
             "warning",
             "ignored-flag",
-            f"{row.flag}: {str(said).lower()} {row.sentence} ({case.engine}).",
-            (Way("leave it out", {row.flag: None}),),
+            f"{row.flag}: {str(value).lower()} {row.sentence} ({case.engine}).",
+            (Way("remove it", {row.flag: None}),),
             row.source,
             row.flag,
         )
@@ -156,15 +156,15 @@ def ignored_flag(case: Case) -> Iterator[Finding]:
     example=Example({"calculate-kv-scales": True}, HYBRID, version="0.20.1"),
 )
 def kv_scales(case: Case) -> Iterator[Finding]:
-    """--calculate-kv-scales is of no use on a recurrent hybrid.
-    Scales computed in the first batch are wrong for models with recurrent layers. Before 0.19 they were used, and the output
-    suffered; from 0.19 on the engine says so and takes 1.0; 0.28 removed the option.
+    """--calculate-kv-scales does not work on a recurrent hybrid.
+    Scales computed from the first batch are wrong for models with recurrent layers. Before 0.19 they were used and degraded the
+    output; from 0.19 on the engine warns and uses 1.0; 0.28 removed the option.
     """
     if not case.hybrid or case.flag("calculate-kv-scales") is not True or case.within("0.28.0"):
         return
     wrong = case.within("", "0.19.0")
     outcome = (
-        "makes the output of a recurrent model worse"
+        "degrades the output of a recurrent model"
         if wrong
         else "has no effect on a recurrent model (wrong scales before 0.19)"
     )
@@ -172,7 +172,7 @@ def kv_scales(case: Case) -> Iterator[Finding]:
         "error" if wrong else "warning",
         "kv-scales-on-hybrid",
         f"calculate-kv-scales {outcome}, and 0.28 and later refuse it.",
-        (Way("leave it out", {"calculate-kv-scales": None}),),
+        (Way("remove it", {"calculate-kv-scales": None}),),
         "vLLM #37565, #49389",
         "calculate-kv-scales",
     )

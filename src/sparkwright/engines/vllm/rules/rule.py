@@ -1,4 +1,4 @@
-"""What a rule is: it looks at a Case and yields Findings; what it is called and why it is so is data for `invoke explain`."""
+"""A rule takes a Case and yields Findings; its name, title and reason are data for `invoke explain`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way out. changes: flags as they must be then; None takes a flag away. Empty where flags can't help."""
+    """A way to resolve a finding. changes: the flags to set; None removes a flag. Empty if flags cannot help."""
 
     text: str
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """error: the engine refuses, or the result is wrong. flag: the one it is about, for the line in the recipe."""
+    """error: the engine refuses to start, or the result is wrong. flag: the flag concerned, for the line in the recipe."""
 
     severity: Severity
     rule: str
@@ -49,8 +49,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules look at. version: of the engine, None when unknown. listed: the options the engine itself lists, with their
-    shapes (flag_shapes) where those are known; empty: only the tables say."""
+    """What the rules check. version: of the engine, None if unknown. listed: the options in the engine's own help, with their
+    shapes (flag_shapes) where known; empty: only the tables apply."""
 
     asked: Asked
     architecture: Architecture
@@ -81,7 +81,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A case in which the rule speaks; a test holds it to that."""
+    """A case for which the rule has a finding; a test checks that."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -109,38 +109,38 @@ class Example:
         return Case(asked, classify(self.model), versions.parse(self.version))
 
 
-Look = Callable[[Case], Iterable[Finding]]
+Findings = Callable[[Case], Iterable[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """name: as in findings. reason: why it is so. sources: where that was read. look: the rule itself."""
+    """name: as in findings. reason: why it applies. sources: where that is documented. findings: the rule itself."""
 
     name: str
     title: str
     reason: str
     sources: tuple[str, ...]
     example: Example
-    look: Look
+    findings: Findings
 
 
 RULES: dict[str, Rule] = {}
 
 
-def rule(name: str, *, sources: Iterable[str], example: Example) -> Callable[[Look], Look]:
+def rule(name: str, *, sources: Iterable[str], example: Example) -> Callable[[Findings], Findings]:
     """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
 
-    def keep(look: Look) -> Look:
-        title, _, reason = (look.__doc__ or "").strip().partition("\n")
+    def register(findings: Findings) -> Findings:
+        title, _, reason = (findings.__doc__ or "").strip().partition("\n")
         words = " ".join(reason.split())
-        RULES[name] = Rule(name, title.strip(), words, tuple(sources), example, look)
-        return look
+        RULES[name] = Rule(name, title.strip(), words, tuple(sources), example, findings)
+        return findings
 
-    return keep
+    return register
 
 
 def graded(certain: bool | None) -> Severity | None:
-    """error where it is certain, warning where the engine's version would have to be known, None where it is not so."""
+    """error if certain, warning if it depends on an unknown engine version, None if it does not apply."""
     return "error" if certain else "warning" if certain is None else None
 
 
@@ -149,7 +149,7 @@ def both(*facts: bool | None) -> bool | None:
     return False if False in facts else None if None in facts else True
 
 
-#: models of the examples: just what tells the kind
+#: models for the examples: only the keys that decide their kind
 HYBRID: dict[str, Any] = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",

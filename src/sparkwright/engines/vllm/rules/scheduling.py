@@ -1,4 +1,4 @@
-"""Blocks, budgets and sequences: what must fit into what."""
+"""Blocks, token budget and sequences: which must fit into which."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparkwright.engines.vllm import defaults
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, Finding, Way, both, graded, rule
 
-#: above a GB10's own default, nobody has seen it fit
+#: no report of a GB10 with memory for more than its default
 MANY_SEQS = int(defaults.DEFAULTS[defaults.MAX_NUM_SEQS][0].value)
 
 
@@ -21,10 +21,10 @@ MANY_SEQS = int(defaults.DEFAULTS[defaults.MAX_NUM_SEQS][0].value)
     example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, HYBRID, version="0.17.1"),
 )
 def block_over_budget(case: Case) -> Iterator[Finding]:
-    """With prefix caching, a hybrid's block must fit max-num-batched-tokens (0.17 to 0.26).
-    A hybrid's attention block is stretched until it is as large as a recurrent layer's state: 2096 tokens for Qwen3.5-35B-A3B
-    with an fp8 KV cache, 1056 with bf16. In cache mode align the scheduler steps by whole blocks, and a GB10's default budget
-    is 2048. 0.15 and 0.16 hang on the first long request, 0.17 to 0.26 refuse, later ones step within a block, slowly.
+    """With prefix caching, a hybrid's block must fit in max-num-batched-tokens (0.17 to 0.26).
+    A hybrid's attention block is enlarged to the size of a recurrent layer's state: 2096 tokens for Qwen3.5-35B-A3B
+    with an fp8 KV cache, 1056 with bf16. In cache mode align the scheduler advances by complete blocks, and a GB10's default budget
+    is 2048. 0.15 and 0.16 hang on the first long request, 0.17 to 0.26 refuse to start, later releases advance within a block, slowly.
     """
     now = case.effective
     if not case.hybrid or now.prefix_caching is False or now.block_tokens is None or now.budget is None:
@@ -40,7 +40,7 @@ def block_over_budget(case: Case) -> Iterator[Finding]:
     )
     if severity == "warning":
         outcome = "refuses to start before 0.27"
-    said = f"a block of this model is {now.block_tokens} tokens (foretold) and max-num-batched-tokens is {now.budget}"
+    sentence = f"this model's block is {now.block_tokens} tokens (predicted) and max-num-batched-tokens is {now.budget}"
     ways = (
         Way(
             f"raise max-num-batched-tokens to 4096 (at least {now.block_tokens})",
@@ -50,7 +50,7 @@ def block_over_budget(case: Case) -> Iterator[Finding]:
     yield Finding(
         severity,
         "block-over-budget",
-        f"{said}: {case.engine} {outcome}.",
+        f"{sentence}: {case.engine} {outcome}.",
         ways,
         "vLLM's validate_block_size; the formula of its hybrid block",
         "max-num-batched-tokens",
@@ -64,7 +64,7 @@ def block_over_budget(case: Case) -> Iterator[Finding]:
 )
 def seqs_over_budget(case: Case) -> Iterator[Finding]:
     """max-num-seqs may not exceed max-num-batched-tokens.
-    Each running sequence takes at least one token of a step; the engine refuses more sequences than tokens.
+    Each running sequence needs at least one token per step; the engine refuses more sequences than tokens.
     """
     now = case.effective
     if now.budget is None or now.max_num_seqs <= now.budget:
@@ -73,11 +73,11 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
         Way(f"lower max-num-seqs to {now.budget}", {"max-num-seqs": now.budget}),
         Way(f"raise max-num-batched-tokens to {now.max_num_seqs}", {"max-num-batched-tokens": now.max_num_seqs}),
     )
-    said = f"max-num-seqs {now.max_num_seqs} is more than max-num-batched-tokens {now.budget}"
+    sentence = f"max-num-seqs {now.max_num_seqs} exceeds max-num-batched-tokens {now.budget}"
     yield Finding(
         "error",
         "seqs-over-budget",
-        f"{said}: {case.engine} refuses to start.",
+        f"{sentence}: {case.engine} refuses to start.",
         ways,
         "vLLM's SchedulerConfig",
         "max-num-seqs",
@@ -91,8 +91,8 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
 )
 def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     """Each running sequence of a recurrent model needs a block for its state.
-    How many there are is only known once the weights are loaded; the engine refuses more sequences than blocks. Where a log of
-    this host says how many there were, that number decides.
+    The number of blocks is only known once the weights are loaded; the engine refuses more sequences than blocks. If an earlier
+    log of this host has the number, it decides.
     """
     if case.architecture.kind not in ("recurrent", "attention_free"):
         return
@@ -123,9 +123,9 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     example=Example({"mamba-cache-mode": "all"}, HYBRID),
 )
 def mamba_cache_mode(case: Case) -> Iterator[Finding]:
-    """--mamba-cache-mode all never worked for Gated DeltaNet, and is gone.
-    Which mode is used follows from prefix caching and the model. `all` was for Mamba2's family until 0.27; other hybrids fell back
-    to `align` with a warning. 0.28 deprecated it, 0.32 refuses the word.
+    """--mamba-cache-mode all never worked for Gated DeltaNet, and was removed.
+    The mode follows from prefix caching and the model. `all` was for the Mamba2 family until 0.27; other hybrids fell back
+    to `align` with a warning. 0.28 deprecated it, 0.32 refuses it.
     """
     if case.flag("mamba-cache-mode") != "all":
         return
@@ -140,14 +140,14 @@ def mamba_cache_mode(case: Case) -> Iterator[Finding]:
         severity,
         "mamba-cache-mode",
         f"mamba-cache-mode all: {case.engine} {outcome}.",
-        (Way("leave it out: the mode follows prefix caching", {"mamba-cache-mode": None}),),
+        (Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None}),),
         "the help of 0.32.0; source of 0.17.1 and 0.33.0",
         "mamba-cache-mode",
     )
 
 
 def _above(tokens: int) -> int:
-    """The next power of two, at least 4096: what people write."""
+    """The next power of two, at least 4096, as is usual."""
     power = 4096
     while power < tokens:
         power *= 2

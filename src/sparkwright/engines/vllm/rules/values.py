@@ -1,4 +1,4 @@
-"""Values: what the engine's parser, or its configuration right after it, refuses."""
+"""Values that the engine's parser or configuration refuses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sparkwright.engines.vllm.flags.flag_values import Misfit
 from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Way, graded, rule
 from sparkwright.engines.vllm.versions import at_least, within
 
-#: what a rule of its own is about
+#: covered by a rule of its own
 ELSEWHERE = {("mamba-cache-mode", "all")}
-#: a parser's name is looked at only where this is on
+#: a parser's name is checked only if this is on
 ASKS_PARSER = {"tool-call-parser": "enable-auto-tool-choice"}
-#: the next release after the one whose choices are known whole
+#: the release after the last one whose choices are all known
 AFTER_KNOWN = "0.33.0.dev0"
 
 
@@ -21,37 +21,37 @@ AFTER_KNOWN = "0.33.0.dev0"
     "flag-value",
     sources=(
         "the engine's own `vllm serve --help=all` where its image prints it: choices, switches, lists",
-        "the parser of 0.32.0, asked for every option; numbers are numbers in 0.11.2, 0.22.1 and 0.32.0",
+        "the parser of 0.32.0, for every option; the same options are numbers in 0.11.2, 0.22.1 and 0.32.0",
         "ranges: the fields of vLLM's config classes (engines/vllm/flags/flag_types.py names them)",
     ),
     example=Example({"max-num-seqs": -3}),
 )
 def flag_value(case: Case) -> Iterator[Finding]:
-    """A value must be one that the engine takes.
-    Its parser ends with "invalid choice" or "invalid int value" and exit code 2, its configuration with a validation error and
-    exit code 1, both after the old server was stopped. The image's own help decides about choices. Without it the tables of
-    0.32.0 do, and what may be otherwise in this release is a warning.
+    """A value must be one that the engine accepts.
+    Its parser exits with "invalid choice" or "invalid int value" and code 2, its configuration with a validation error and
+    code 1, both after the previous server was stopped. The image's own help decides about choices. Without it the tables of
+    0.32.0 do, and what may differ in this release is a warning.
     """
-    for name, said in case.asked.flags.items():
+    for name, value in case.asked.flags.items():
         option = flag_shapes.option(name, case.listed)
-        if option is None or (isinstance(said, str) and (name, said) in ELSEWHERE):
+        if option is None or (isinstance(value, str) and (name, value) in ELSEWHERE):
             continue
-        wrong = flag_values.misfit(name, said, option)
-        severity = graded(_certain(case, name, wrong)) if wrong and _is_looked_at(case, name, wrong) else None
+        wrong = flag_values.misfit(name, value, option)
+        severity = graded(_certain(case, name, wrong)) if wrong and _is_checked(case, name, wrong) else None
         if wrong and severity:
             yield _finding(case, name, wrong, severity == "error")
 
 
 def _finding(case: Case, name: str, wrong: Misfit, certain: bool) -> Finding:
     outcome = "refuses to start" if certain else "may refuse to start"
-    way = Way(f"write {name}: {wrong.near}", {name: wrong.near}) if wrong.near else Way("correct it, or leave it out")
+    way = Way(f"write {name}: {wrong.near}", {name: wrong.near}) if wrong.near else Way("correct or remove it")
     source = "vLLM's config classes" if wrong.sort == "range" else "the engine's help and parser"
     sentence = f"{name} {wrong.why}: {case.engine} {outcome}."
     return Finding("error" if certain else "warning", "flag-value", sentence, (way,), source, name)
 
 
-def _is_looked_at(case: Case, name: str, wrong: Misfit) -> bool:
-    """Whether the engine checks this at all: names that a plugin may add are checked late, and not always."""
+def _is_checked(case: Case, name: str, wrong: Misfit) -> bool:
+    """Whether the engine checks this at all: names that plugins can add are checked late, and not always."""
     if wrong.sort != "name":
         return True
     switch = ASKS_PARSER.get(name)
@@ -59,7 +59,7 @@ def _is_looked_at(case: Case, name: str, wrong: Misfit) -> bool:
 
 
 def _certain(case: Case, name: str, wrong: Misfit) -> bool | None:
-    """True: this engine refuses it. None: one of another release may take it. False: nothing is known of this release."""
+    """True: this engine refuses it. None: another release may accept it. False: nothing is known of this release."""
     own = bool(case.listed) and isinstance(case.listed, Mapping)
     same = within(case.version, flag_types.VERSION, AFTER_KNOWN) is True
     if wrong.sort == "choice":
