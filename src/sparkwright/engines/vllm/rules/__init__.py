@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from sparkwright.engines.vllm.architecture.architecture import Architecture
 from sparkwright.engines.vllm.predict import Asked
-from sparkwright.engines.vllm.rules import (
+from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file registers its rules
     access,
     ascend,
     chunked_prefill,
