@@ -139,8 +139,8 @@ def test_a_deploy_that_changes_nothing_but_the_hosts_variables_renews_the_plan(h
 
 
 def test_a_change_of_a_part_that_the_restart_playbook_includes_renews_the_plan(host: Host) -> None:
-    host.desk.edit("playbooks/parts/prove.yml", "Measure its throughput", "Measure how fast it is")
-    assert "Measure its throughput" in host.plans()[0].read_text()
+    host.desk.edit("playbooks/parts/prove.yml", "Measure throughput", "Measure how fast it is")
+    assert "Measure throughput" in host.plans()[0].read_text()
     assert host.desk.deploy().recap["changed"] == 0
     assert "Measure how fast it is" in host.plans()[0].read_text()
 
@@ -170,7 +170,7 @@ def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_ver
 
 def test_a_deploy_that_fails_leaves_the_plan_of_what_serves(host: Host) -> None:
     before = [path.read_text() for path in host.plans()]
-    host.desk.before("Measure its throughput", "{name: Break, fail: {msg: broken}}")
+    host.desk.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
     seqs(host.desk, 2)
     assert host.desk.deploy().code == 1
     assert [path.read_text() for path in host.plans()] == before
@@ -183,7 +183,7 @@ def test_when_the_first_start_fails_it_is_started_once_more(host: Host) -> None:
     before = host.container()
     found = host.healed()
     assert found.state == "ok"
-    assert "the restart failed (run " in found.healed and "broken Started once more, it serves." in found.healed
+    assert "the restart failed (run " in found.healed and "broken Restarted once more; it is serving." in found.healed
     assert host.container()[0] == before[0] and host.container()[2] == "unless-stopped"
     assert host.desk.serving()
 

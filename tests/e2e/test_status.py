@@ -134,7 +134,7 @@ def test_a_server_that_died_and_loads_again_is_down_until_it_answers(desk: Desk)
     )
     code, row = asked(desk)
     assert (code, row["state"]) == (1, "down")
-    assert re.fullmatch(r"qwen35 exited \d+ s ago, restarted once; starting for \d+ s \(up to \d+ s\)", row["why"])
+    assert re.fullmatch(r"qwen35 exited \d+ s ago, restarted once; starting for \d+ s \(up to .*\)", row["why"])
     health = desk.run("health", "--host", "sandbox")
     assert health.code == 1 and "restarted once; starting for" in health.out
     control.fault(desk.sandbox, None)
