@@ -153,7 +153,7 @@ class Lab:
     def _ours(self) -> None:
         tasks = []
         for n in range(TASKS):
-            tasks.append(f'    - directory: {{path: "~/ten/d{n}", mode: "0755"}}\n')
+            tasks.append(f'    - file: {{path: "~/ten/d{n}", state: directory, mode: "0755"}}\n')
             tasks.append(f'    - file: {{path: "~/ten/f{n}", content: "line {n}\\n", mode: "0644"}}\n')
         (self.root / "playbooks").mkdir()
         (self.root / "hosts").mkdir()

@@ -71,7 +71,7 @@ def test_no_rollback_keeps_the_failed_one_the_incident_tells_of_it_and_rollback_
     seqs(desk, 4)
     done = desk.deploy("--no-rollback")
     assert done.code == 1
-    assert "`sparkwright rollback --host sandbox` does it" in done.recap["msg"]
+    assert "`sparkwright rollback --host sandbox` restores it" in done.recap["msg"]
     assert desk.containers() == ["qwen35 running", "qwen35-previous exited"]
     fetched = desk.run("incident", "--host", "sandbox")
     assert fetched.code == 0 and "misconfigured" in fetched.out
@@ -182,7 +182,7 @@ def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(
     seqs(desk, 4)
     refused = desk.run("restart", "--host", "sandbox", "--json")
     assert (refused.code, desk.serving()) == (5, before)
-    assert "`deploy` changes it" in refused.recap["msg"]
+    assert "`deploy` applies it" in refused.recap["msg"]
 
 
 def test_clients_that_come_back_at_once_do_not_undo_a_change(desk: Desk) -> None:
