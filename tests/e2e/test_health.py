@@ -26,6 +26,7 @@ from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
 from sparkwright.host.containers.containers import started_at
 from sparkwright.host.machine import Machine
+from sparkwright.host.records.history import read as acts
 from sparkwright.host.runs import lock
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
@@ -303,6 +304,7 @@ def test_a_crash_loop_is_broken_and_stays_so(ward: Ward) -> None:
     again = ward.check(later_s=60)
     assert again.state == "crash-looping" and "stopped for a crash loop" in again.why
     assert (ward.state.path / "incidents").is_dir()
+    assert (acts(ward.state)[0]["what"], acts(ward.state)[0]["who"]) == ("stopped for a crash loop", "the health check")
 
     ward.state.write(
         "verified", {**(ward.state.read("verified") or {}), "since": time.time()}

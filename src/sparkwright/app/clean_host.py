@@ -13,8 +13,9 @@ from sparkwright.app.prompts import agreed
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid, listed
 from sparkwright.console.out import say, say_error, say_json
-from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
+from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Member
+from sparkwright.protocol import recap
 from sparkwright.trust.image_name import Name
 
 COLUMNS = [*map(grid.Column, ("HOST", "STATE")), grid.Column("SIZE", 1), *map(grid.Column, ("KIND", "WHAT", "WHY"))]
@@ -88,11 +89,9 @@ def _remove(chosen: Chosen, member: Member, args: dict[str, Any], *, timer: bool
             ask_module(fleet, member, "health_timer", {**absent, "system": True}, exclusive=True, become=True)
     ask_module(fleet, member, "clean_host", args, exclusive=True)
     told = fleet.request(member, {"verb": "clean", "name": member.host.name}, counted=False)
-    recap = next(one for one in told if one["event"] == "recap")
-    if recap["exit"]:
-        error = Failed(recap["msg"])
-        error.exit = Exit(recap["exit"])
-        raise error
+    ended = recap.of(told)
+    if ended is None or ended["exit"]:
+        raise recap.error(ended)
 
 
 def _show(host: str, items: list[dict[str, Any]]) -> None:

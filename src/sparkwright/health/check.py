@@ -169,7 +169,7 @@ class Check:
         owner = lock.Owner("a crash loop", who, self.context.run_id, os.getpid(), time.time())
         try:
             with lock.held(self.context.state, owner, host=self.settings.host or "the host"):
-                crash_loop.break_loop(self.context, name, look.loop)
+                crash_loop.break_loop(self.context, name, look.loop, who)
         except SparkwrightError as error:
             self.context.note(f"the loop of {name} is not broken: {error.message}")
             return judgement

@@ -6,8 +6,6 @@ It is `invoke restart`, with no laptop: it holds the host's lock, and its run is
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +22,7 @@ from sparkwright.host.records import restart_plans
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import GIVEN
 from sparkwright.protocol.events import Event
-from sparkwright.protocol.plan import Plan
+from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
 #: looks in a row that must say that a restart helps
@@ -88,12 +86,11 @@ def restart(
     assert decision.plan is not None
     remembered.heals = [*(one for one in remembered.heals if 0 <= now_s - one < 86400), now_s]
     remembered.save(context.state)
-    run_id = time.strftime("%Y%m%dT%H%M%S") + f"-h{os.getpid() % 4096:03x}"
     checked = {restart_plans.CHECK: {"why": why}}
-    plan = replace(decision.plan, run_id=run_id, who=WHO, registered=checked)
+    plan = replace(decision.plan, run_id=new_run_id(), who=WHO, registered=checked)
     recap = run_plan(context, plan, decision.secrets)
     how = "the restart failed" if recap["failed"] else "restarted"
-    return f"{how} (run {run_id}){': ' if recap['msg'] else ''}{recap['msg']}"
+    return f"{how} (run {plan.run_id}){': ' if recap['msg'] else ''}{recap['msg']}"
 
 
 def _key(state: StateFolder, plan: Plan) -> dict[str, Secret]:

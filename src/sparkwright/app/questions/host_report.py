@@ -33,9 +33,8 @@ def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
             write_atomically(path, html.page(hosts, since_s, until_s).encode(), mode=0o644)
         except OSError as error:
             raise Refused(f"can't be written: {error.strerror}.", where=str(path)) from None
-        say(
-            f"{path}: {len(hosts)} host{'s' if len(hosts) != 1 else ''}, {sum(len(one.checks) for one in hosts)} checks"
-        )
+        checks = sum(len(one.checks) for one in hosts)
+        say(f"{path}: {len(hosts)} host{'s' if len(hosts) != 1 else ''}, {checks} check{'s' if checks != 1 else ''}")
         for one in hosts:
             if one.error:
                 say(f"{one.name}: {one.error}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.app.questions import answers
-from sparkwright.errors import Exit, Failed
 from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 
 
@@ -29,8 +29,5 @@ def ask_module(
     events = fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False)
     done = next((one for one in events if one["event"] == "task_finished" and one["status"] in ("ok", "changed")), None)
     if done is None:
-        recap = next((one for one in events if one["event"] == "recap"), None)
-        error = Failed(recap["msg"] if recap else "the host gave no answer.")
-        error.exit = Exit(recap["exit"]) if recap else Exit.FAILED
-        raise error
+        raise recap.error(recap.of(events))
     return answers.checked(name, done["data"], host=member.host.name)

@@ -49,15 +49,19 @@ def verdict(container: Mapping[str, Any], seen: Sequence[Sample], *, now_s: floa
     return ""
 
 
-def break_loop(context: Context, name: str, why: str) -> str:
-    """Take the policy away, keep what there is to know, stop it. Returns the name of the incident."""
+def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
+    """Take the policy away, keep what there is to know, stop it. Returns the name of the incident.
+
+    who: for the history; empty for the one whose run this is.
+    """
     client = context.docker()
     container = containers.inspect(client, name) or {}
     containers.set_policy(client, name, "no")
     folder = incidents.save(context, name, why)
     if containers.running(client, name):
         containers.stop(client, name, 10)
-    history.append(context, "stopped for a crash loop", container_id=container.get("Id", ""), why=why)
+    by = {"who": who} if who else {}
+    history.append(context, "stopped for a crash loop", container_id=container.get("Id", ""), why=why, **by)
     return folder.name
 
 
