@@ -44,52 +44,59 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ("DGX OS", "DGX OS", {"/etc/dgx-release": None, "nvidia-smi": None}, "unknown", "is this a DGX Spark", ""),
     ("DGX OS", "DGX OS", {"/etc/dgx-release": RELEASE.format("6.3.0")}, "bad", "older than DGX OS 7", "Dashboard"),
     ("DGX OS", "DGX OS", {"/etc/dgx-release": RELEASE.format("7.9.0")}, "unknown", "newer than 7.5.0", ""),
-    ("DGX OS", "DGX OS", {"/etc/dgx-release": 'DGX_NAME="x"\n'}, "unknown", "names no version", "cat"),
-    ("DGX OS", "memory", {"/proc/meminfo": TOO_SMALL}, "warning", "7.2 GiB less than a GB10", "Dashboard"),
-    ("driver", "driver", SMI_590, "warning", "CUDA graphs", ""),
-    ("driver", "driver", {"nvidia-smi": "echo 'NVIDIA GB10, 701.1'"}, "unknown", "not of a branch", ""),
+    ("DGX OS", "DGX OS", {"/etc/dgx-release": 'DGX_NAME="x"\n'}, "unknown", "no version in", "cat"),
+    ("DGX OS", "memory", {"/proc/meminfo": TOO_SMALL}, "warning", "7.2 GiB less than on other GB10", "Dashboard"),
+    ("driver", "driver", SMI_590, "warning", "CUDA graph", ""),
+    ("driver", "driver", {"nvidia-smi": "echo 'NVIDIA GB10, 701.1'"}, "unknown", "not a branch known", ""),
     ("driver", "driver", {"nvidia-smi": MISMATCH}, "bad", "version mismatch", "sudo reboot"),
-    ("driver", "driver", {"nvidia-smi": None}, "bad", "nvidia-smi is not here", ""),
-    ("driver", "driver", {"nvidia-smi": None, LOADED: None}, "unknown", "nvidia-smi is not here", ""),
+    ("driver", "driver", {"nvidia-smi": None}, "bad", "nvidia-smi is not installed", ""),
+    ("driver", "driver", {"nvidia-smi": None, LOADED: None}, "unknown", "nvidia-smi is not installed", ""),
     ("driver", "driver", {LOADED: MODULE.format("Kernel", "580.95.05")}, "bad", "open kernel modules", ""),
     ("driver", "firmware", {LOADED: MODULE.format("Open Kernel", "580.82.09")}, "bad", "580.82.09 is loaded", "reboot"),
     (
         *("driver", "firmware", {FIRMWARE: None, "/lib/firmware/nvidia/580.126.09/gsp_ga10x.bin": ""}, "bad"),
         *("driver 580.95.05, GSP firmware 580.126.09", "Dashboard"),
     ),
-    ("driver", "firmware", {FIRMWARE: None}, "unknown", "no firmware", ""),
+    ("driver", "firmware", {FIRMWARE: None}, "unknown", "no driver firmware", ""),
     ("kernel", "kernel", ROCE, "warning", "RoCE .* rocep1s0f0 is up", ""),
     ("kernel", "kernel", {"/proc/sys/kernel/osrelease": "6.17.0-1008-nvidia\n"}, "ok", "6.17", ""),
     ("kernel", "kernel", {"/proc/sys/kernel/osrelease": "5.4.0\n"}, "unknown", "5.4.0", ""),
-    ("kernel", "kernel", {"/proc/sys/kernel/osrelease": None}, "unknown", "can't be read", ""),
+    ("kernel", "kernel", {"/proc/sys/kernel/osrelease": None}, "unknown", "cannot read", ""),
     (
         *("kernel", "reboot", {"/run/reboot-required": "", "/run/reboot-required.pkgs": "linux-image-x\n"}, "warning"),
-        *("linux-image-x waits", "sudo reboot"),
+        *("reboot required: linux-image-x", "sudo reboot"),
     ),
-    ("docker", "docker", {}, "bad", "no Docker Engine answers", "sudo systemctl start docker"),
+    ("docker", "docker", {}, "bad", "no answer from the Docker Engine", "sudo systemctl start docker"),
     ("docker", "docker at boot", {"systemctl": "echo disabled; exit 1"}, "bad", "after a reboot", "enable --now"),
-    ("docker", "docker at boot", {"systemctl": None}, "unknown", "does not say", ""),
+    ("docker", "docker at boot", {"systemctl": None}, "unknown", "unknown whether", ""),
     (
         "container toolkit",
         "container toolkit",
         {"/usr/bin/nvidia-container-runtime-hook": None},
         "bad",
-        "no runtime",
+        "not configured as a Docker runtime",
         "ctk",
     ),
     (
         *("container toolkit", "container toolkit"),
         *({"/usr/bin/nvidia-container-runtime-hook": None, "nvidia-ctk": None}, "bad", "neither", "apt install"),
     ),
-    ("container toolkit", "CDI", {"/etc/cdi/nvidia.yaml": OLD_CDI}, "bad", "580.82.09, and 580.95.05", "cdi generate"),
+    ("container toolkit", "CDI", {"/etc/cdi/nvidia.yaml": OLD_CDI}, "bad", "580.82.09, but 580.95.05", "cdi generate"),
     (
         *("container toolkit", "CDI"),
         {REFRESH[0]: REFRESH[1], "systemctl": "exit 0", "/etc/cdi/nvidia.yaml": None, "/run/cdi/nvidia.yaml": OLD_CDI},
-        *("bad", "580.82.09, and 580.95.05", "restart nvidia-cdi-refresh.service"),
+        *("bad", "580.82.09, but 580.95.05", "restart nvidia-cdi-refresh.service"),
     ),
     ("container toolkit", "CDI", {"/etc/cdi/mine.yaml": OLD_CDI}, "bad", "580.82.09", "--output=/etc/cdi/mine.yaml"),
     ("container toolkit", "CDI", {"/etc/cdi/nvidia.yaml": None}, "ok", "no CDI specification", ""),
-    ("container toolkit", "CDI", {"/etc/cdi/nvidia.yaml": "kind: nvidia.com/gpu\n"}, "unknown", "names no library", ""),
+    (
+        "container toolkit",
+        "CDI",
+        {"/etc/cdi/nvidia.yaml": "kind: nvidia.com/gpu\n"},
+        "unknown",
+        "lists no driver libraries",
+        "",
+    ),
     (
         "logout",
         "logout",
@@ -121,7 +128,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ),
     ("locale", "locale", {"/etc/default/locale": None}, "ok", "no locale is set", ""),
     ("locale", "locale", {"locale": None}, "unknown", "does not say", ""),
-    ("names", "names", {"getent": "exit 2"}, "warning", "does not find itself", "tee -a /etc/hosts"),
+    ("names", "names", {"getent": "exit 2"}, "warning", "does not resolve", "tee -a /etc/hosts"),
     ("names", "names", {"getent": None}, "unknown", "nobody says", ""),
     (
         "names",
@@ -152,7 +159,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ("earlyoom", "earlyoom", {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-m\0x\0"}, "unknown", "can't be read", "cat"),
     ("earlyoom", "earlyoom", {"/proc/1/comm": None}, "unknown", "can't be seen", ""),
     ("swap", "swap", {"/proc/meminfo": SWAPPED}, "warning", "16.0 of 16.0 GiB", "invoke restart --host spark1"),
-    ("swap", "swap", {"/proc/meminfo": "MemTotal: 1 kB\n"}, "unknown", "nothing of swap", ""),
+    ("swap", "swap", {"/proc/meminfo": "MemTotal: 1 kB\n"}, "unknown", "no swap figures", ""),
     ("disk", "disk", {"/sandbox/disk_free": "1000000000"}, "bad", "1 GB free", "invoke images.prune --host spark1"),
     ("disk", "disk", {"/sandbox/disk_free": "30000000000"}, "warning", "30 GB free", "images.prune"),
     ("disk", "disk", {"/sandbox/disk_free": "300000000000"}, "ok", "300 GB free", ""),
@@ -163,11 +170,11 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         "clock",
         {**NTP_OFF, "timedatectl": "printf 'NTP=yes\\nNTPSynchronized=no\\n'"},
         "warning",
-        "not set it yet",
+        "not synchronized yet",
         "",
     ),
-    ("port", "port", {}, "unknown", "no port is wanted", ""),
-    ("Ollama", "Ollama", {}, "ok", "no Ollama runs here", ""),
+    ("port", "port", {}, "unknown", "no port to check", ""),
+    ("Ollama", "Ollama", {}, "ok", "Ollama is not running", ""),
 ]
 
 
@@ -218,7 +225,7 @@ def test_the_platform_of_the_image(tmp_path: Path, changes: dict[str, Any], verd
             "usermod -aG",
             "docker group",
         ),
-        ({"/proc/self/status": "Groups:\t1000\n"}, "this login is not", "ssh -O exit spark1", ""),
+        ({"/proc/self/status": "Groups:\t1000\n"}, "this login session is not", "ssh -O exit spark1", ""),
         ({"/etc/group": "root:x:0:\n", "/proc/self/status": "Groups:\t1000\n"}, "no group docker", "getent", ""),
     ],
 )
@@ -230,7 +237,7 @@ def test_why_docker_refuses_a_login(
 
     class Closed(type(here.context)):  # type: ignore[misc]
         def docker(self) -> Any:
-            raise Failed("the Docker socket /var/run/docker.sock refuses ops.")
+            raise Failed("ops has no permission on the Docker socket /var/run/docker.sock.")
 
     here.context.__class__ = Closed
     found = tree.findings(here, "docker")["docker"]

@@ -308,7 +308,7 @@ def test_without_docker_or_a_verified_server_nothing_is_claimed(ward: Ward) -> N
     assert (gone.state, gone.container.status) == ("unknown", "")
     assert "Docker Engine" in gone.why and gone.server.token == "made"
     ward.state.remove("verified")
-    assert ward.check().why == "no server was ever verified here"
+    assert ward.check().why == "no server has been verified here"
 
 
 def test_a_deploy_in_progress_is_neither_probed_nor_a_change(ward: Ward) -> None:
@@ -345,7 +345,7 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
     ward.fault("hot")
     for _ in range(2):
         hot = ward.desk.run("health", "--host", "sandbox")
-    assert hot.code == 2 and "degraded: the GPU has 96 C" in hot.out
+    assert hot.code == 2 and "degraded: GPU temperature 96 °C" in hot.out
     ward.docker().stop("qwen35", timeout=1)
     down = ward.desk.run("health", "--host", "sandbox")
     assert down.code == 1 and "down: qwen35 has exited" in down.out

@@ -170,4 +170,4 @@ def test_a_command_that_fails_is_said_and_run_again() -> None:
     notes, _ = tell(record("down"), past, Settings(command=("/no/such/program",)))
     assert "FileNotFoundError" in notes[0]
     notes, _ = tell(record("down"), past, Settings(command=("false",)))
-    assert "false ended with 1" in notes[0]
+    assert "false exited with 1" in notes[0]

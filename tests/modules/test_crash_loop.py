@@ -37,7 +37,7 @@ def ago(minutes: float, restarts: int) -> Sample:
             "started again 4 times",
         ),  # a start by hand began its count again
         (container(restarts=9, policy="no"), [ago(2, 0)], ""),  # a deploy has it in its hands, or it is broken already
-        (container(status="exited", code=0), [ago(2, 0)], "ended with exit code 0 although it should run"),
+        (container(status="exited", code=0), [ago(2, 0)], "exited with code 0"),
         (container(status="exited", code=0, policy="no"), [ago(2, 0)], ""),
         (container(status="exited", code=1, policy="on-failure"), [ago(2, 0)], ""),
     ],

@@ -244,7 +244,7 @@ def test_a_length_that_only_hf_transfer_is_told_ends_the_transfer_and_not_the_ho
     """It plans all ranges of a file at once: 10**15 bytes are 300 million of them."""
     hub.faults.headers[BIG] = {"Content-Range": f"bytes 0-0/{10**15}"}
     once = Patience(tries=1, pauses_s=(0.0,), hub_retries=0)
-    with pytest.raises(Failed, match="the transfer's process ended with -6"):
+    with pytest.raises(Failed, match="the transfer process exited with -6"):
         fetch(context, [hub.row(BIG)], "hf_transfer", once)
     assert on_disk(context) <= 64 * MIB
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
@@ -279,7 +279,7 @@ def test_a_redirect_leads_to_http_and_not_in_circles(
         "X-Linked-Etag": str(row["blob_id"]),
         "X-Repo-Commit": COMMIT,
     }
-    with pytest.raises(Failed, match="redirects in circles, or to what is neither http nor https"):
+    with pytest.raises(Failed, match="redirects in a loop, or to a URL that is not http"):
         fetch(context, [row], mode)
     assert not (context.machine.home / "m/config.json").exists()
 

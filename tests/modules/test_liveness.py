@@ -103,4 +103,4 @@ def test_a_start_is_waited_for_as_long_as_it_may_take(
     found = ask(tmp_path, NOBODY, age_s=age_s, good=good)
     assert found.data["silent"] is silent, found.msg
     if not silent:
-        assert (found.exit, "a deploy waits for it" in found.msg) == (Exit.INCONCLUSIVE, True)
+        assert (found.exit, "`deploy` waits for it" in found.msg) == (Exit.INCONCLUSIVE, True)

@@ -180,7 +180,7 @@ def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair
     pair.turns_hostile(evil, ["in/use:here", "back/door:v1", pair.pinned.proved, pair.ref])
     said = pair.copy()
     assert said.returncode == 1
-    assert "what arrived is not" in said.stdout and "It is removed" in said.stdout
+    assert "the image that arrived is not" in said.stdout and "removed it" in said.stdout
     assert loads.names(pair.target).tags == {"in/use:here": mine}
     assert look(pair.target, evil) == {}
 
@@ -188,5 +188,5 @@ def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair
 def test_a_copy_that_brings_only_what_nobody_asked_for_leaves_nothing(pair: Pair) -> None:
     pair.turns_hostile(other_image(pair, "/evil"), ["back/door:v1"], incoming=False)
     said = pair.copy()
-    assert said.returncode == 1 and "nothing arrived" in said.stdout
+    assert said.returncode == 1 and "no image arrived" in said.stdout
     assert loads.names(pair.target).tags == {}

@@ -105,7 +105,7 @@ def test_stop_means_the_run_that_holds_the_lock_not_the_newest(tmp_path: Path) -
     ended.leave()
     os.utime(ended.folder, (0, 0))
     with lock.held(state, lock.Owner("deploy", "a@b", "deploy", os.getpid(), 1.0), host="spark1"):
-        assert stop(tmp_path)["text"] == "run deploy stops at the next safe point"
+        assert stop(tmp_path)["text"] == "run deploy will stop at the next safe point"
     assert (deploy.stop_requested(), question.stop_requested()) == (True, False)
 
 
@@ -115,11 +115,11 @@ def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path:
     one.open()
     ended.leave()
     os.utime(ended.folder, (0, 0))
-    assert stop(tmp_path)["text"] == "run one stops at the next safe point"
+    assert stop(tmp_path)["text"] == "run one will stop at the next safe point"
     two = begun(state, "two", 5)
     two.open()
     said = stop(tmp_path)
-    assert (said["exit"], "several runs are under way: two, one" in said["msg"]) == (5, True)
+    assert (said["exit"], "several runs in progress: two, one" in said["msg"]) == (5, True)
     assert stop(tmp_path, "two")["text"].startswith("run two stops")
     assert "no run three" in stop(tmp_path, "three")["msg"]
     assert journal.lives(one.folder)

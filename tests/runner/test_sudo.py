@@ -151,7 +151,7 @@ def test_a_wrong_password_is_a_sentence_touches_nothing_and_gives_the_lock_back(
     account.rule(ASKS)
     said = account.become(WRONG)
     assert said[-1]["msg"].startswith(
-        f"sudo refused the password for {USER} on spark1. Correct the secret BECOME_PASSWORD"
+        f"sudo rejected the password for {USER} on spark1. Correct the secret BECOME_PASSWORD"
     )
     assert said[-1]["exit"] == 5
     assert (account.state() / "lock").read_text() == ""

@@ -134,7 +134,7 @@ class Check:
             store.write(self.context.state, record, Redactor(one.reveal() for one in self.context.secrets.values()))
             remembered.save(self.context.state)
         except OSError as error:
-            self.context.note(f"the check can't be written down: {error.strerror}")
+            self.context.note(f"cannot save the check: {error.strerror}")
         textfile.write(self.context, record, remembered, self.settings)
 
     # -- what a look alone can't do ------------------------------------------------------------------------------------
@@ -168,10 +168,10 @@ class Check:
             with lock.held(self.context.state, owner, host=self.settings.host or "the host"):
                 crash_loop.break_loop(self.context, name, look.loop)
         except SparkwrightError as error:
-            self.context.note(f"the loop of {name} is not broken: {error.message}")
+            self.context.note(f"could not stop the crash loop of {name}: {error.message}")
             return judgement
         remembered.broken = {"id": look.container.id, "why": look.loop}
-        return replace(judgement, why=f"{judgement.why}: stopped, and its policy set to no")
+        return replace(judgement, why=f"{judgement.why}: stopped, restart policy set to no")
 
 
 def _measure(context: Context, look: Look, tokens: int) -> Speed:
@@ -182,7 +182,7 @@ def _measure(context: Context, look: Look, tokens: int) -> Speed:
     serve = good_states.last(context.state).get("serve") or {}
     key = serve.get("baseline_key") or {}
     if Baselines(context.state).read(key_of(key, context.machine)) is None:
-        return Speed(verdict="there is no baseline for it", measured_s=look.time_s)
+        return Speed(verdict="it has no baseline", measured_s=look.time_s)
     args = SmokeTest.Args(
         base_url=look.server.url,
         model=serve.get("served_name", ""),

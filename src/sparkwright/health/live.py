@@ -39,7 +39,7 @@ def look(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> 
     """Inspect the container and ask /health. good: the last verified state. name: of the container, when there is none."""
     name = str((good.get("spec") or {}).get("name", "") or name)
     if not name:
-        return Now(now_s, error="nothing was deployed here, and the host has no recipe")
+        return Now(now_s, error="nothing has been deployed here, and the host has no recipe")
     try:
         inspected = _inspect(machine, name)
         if inspected is None:
@@ -48,7 +48,7 @@ def look(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> 
     except SparkwrightError as error:
         return Now(now_s, Container(name), error=error.message)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Now(now_s, Container(name), error=f"the Docker Engine's answer can't be read: {type(error).__name__}")
+        return Now(now_s, Container(name), error=f"invalid response from the Docker Engine: {type(error).__name__}")
     if box.status != "running" or not url:
         return Now(now_s, box, url)
     return Now(now_s, box, url, http_probe.ask(url, endpoints.HEALTH, timeout_s=HEALTH_S).status)
@@ -64,14 +64,14 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
     if box.status == "restarting":
         return restarts.state(
             box, now.time_s
-        ), f"{restarts.exited(box, now.time_s)}; restart {box.restarts} is under way"
+        ), f"{restarts.exited(box, now.time_s)}; restart {box.restarts} in progress"
     if box.status != "running":
         code = "" if box.status == "paused" else f" (exit code {box.exit_code})"
         return "down", f"{box.name} is {box.status}{code}"
     if now.health_status is None:
         return "unknown", f"{box.name} publishes no port"
     if now.health_status == 200:
-        return "up", "/health answers; no token was asked for"
+        return "up", "/health answers; no test request sent"
     said = f"/health answers {now.health_status}" if now.health_status else f"nothing answers at {now.url}"
     runs_s = max(0.0, now.time_s - (box.started_s or now.time_s))
     most_s = allowed_s(good, Limits())
@@ -166,4 +166,4 @@ def _inspect(machine: Machine, name: str) -> dict[str, Any] | None:
     try:
         return containers.inspect(Engine(machine, timeout_s=int(ENGINE_S)).client(), name)
     except OSError as error:
-        raise SparkwrightError(f"the Docker Engine does not answer: {type(error).__name__}") from None
+        raise SparkwrightError(f"no answer from the Docker Engine: {type(error).__name__}") from None

@@ -69,7 +69,7 @@ class Looker:
         except SparkwrightError as error:
             return {}, replace(found, engine_error=error.message, container=Container(name))
         except Exception as error:  # requests' and docker's own: an engine that hangs or answers nonsense
-            said = f"the Docker Engine does not answer: {type(error).__name__}"
+            said = f"no answer from the Docker Engine: {type(error).__name__}"
             return {}, replace(found, engine_error=said, container=Container(name))
         broken = self.remembered.broken
         why = broken.get("why", "") if broken.get("id") == box.id else ""
@@ -126,7 +126,7 @@ class Looker:
         if answer.status == 200:
             any_token = endpoints.tokens_of(answer.json()) > 0
             made = replace(found.server, token="made" if any_token else "error", token_s=round(token_s, 3))
-            return replace(found, server=made, error="" if any_token else "the answer was 200 and holds no token")
+            return replace(found, server=made, error="" if any_token else "the response was 200 without a token")
         if answer.error == "timeout":
             after = server_metrics.read(url, key)[0].get(endpoints.GENERATED_TOKENS)
             others = after is not None and after > (found.server.generated_tokens or 0)

@@ -25,7 +25,8 @@ class Project:
             if (folder / MARK).is_dir() and (folder / "playbooks").is_dir():
                 return cls(folder)
         raise Refused(
-            f"no hosts/ and playbooks/ in {here} or above it.", fix="`sparkwright init` lays them into an empty folder."
+            f"no hosts/ and playbooks/ in {here} or a parent directory.",
+            fix="Run `sparkwright init` in an empty directory.",
         )
 
     @classmethod

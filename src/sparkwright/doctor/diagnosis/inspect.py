@@ -80,7 +80,7 @@ def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name
     except SparkwrightError as error:
         return replace(seen, engine_error=_engine_error(context, error), engine_fix=error.fix)
     except Exception as error:  # docker's own and requests': an engine that hangs or answers nonsense
-        return replace(seen, engine_error=f"the Docker Engine does not answer: {type(error).__name__}")
+        return replace(seen, engine_error=f"no answer from the Docker Engine: {type(error).__name__}")
     remembered = Remembered.of(context.state).broken
     broken = remembered.get("why", "") if remembered.get("id") == box.id else ""
     loops = box.exit_code or box.status != "exited"
@@ -92,7 +92,7 @@ def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name
 def _engine_error(context: Context, error: SparkwrightError) -> str:
     said = error.message.rstrip(".")
     if "refuses" not in said and shutil.which("docker", path=context.machine.env.get("PATH")) is None:
-        return f"{said} (no docker program is installed either)"
+        return f"{said} (docker is not installed)"
     return said
 
 
@@ -148,4 +148,4 @@ def _with_drift(seen: Sight, context: Context, good: Mapping[str, Any]) -> Sight
     try:
         return replace(seen, drift=drift.found(context, good, dict(seen.inspected)))
     except Exception as error:
-        return replace(seen, drift_error=f"whether it is as it was verified: {type(error).__name__}")
+        return replace(seen, drift_error=f"cannot compare with the verified state: {type(error).__name__}")

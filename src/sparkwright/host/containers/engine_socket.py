@@ -32,9 +32,9 @@ def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | N
         body = bounds.body_of(answer, until_s=time.monotonic() + timeout_s)
         found = bounds.json_of(body) if answer.status == 200 else None
     except TimeoutError:
-        raise Failed(f"the Docker Engine gave no answer within {timeout_s:g} s") from None
+        raise Failed(f"no answer from the Docker Engine within {timeout_s:g} s") from None
     except PermissionError:
-        raise Failed("the Docker socket refuses this user") from None
+        raise Failed("permission denied on the Docker socket") from None
     except (FileNotFoundError, ConnectionRefusedError):
         raise Failed("the Docker Engine is not running") from None
     except (OSError, ValueError, http.client.HTTPException) as error:

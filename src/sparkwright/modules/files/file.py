@@ -19,7 +19,7 @@ class File(StateModule["File.Args", files.Standing]):
     @dataclass(frozen=True)
     class Args:
         path: str = arg("where; ~ is the user's home")
-        content: str | None = arg("the whole content; null: whatever is there", default=None)
+        content: str | None = arg("the content; null: leave it unchanged", default=None)
         state: Literal["present", "absent"] = arg("present or absent", default="present")
         mode: str = arg('permissions, as "0644"', default="")
         owner: str = arg("user that owns it", default="")

@@ -40,10 +40,8 @@ class Bench(Module["Bench.Args"]):
         arm: str = arg("what serves, as the experiment calls it", default="")
         repetition: int = arg("of the same load on the same arm, from 1", default=1)
         timeout_s: float = arg("the longest silence of a stream, seconds", default=600.0)
-        idle_s: float = arg("how long to wait for other requests to end, seconds", default=10.0)
-        api_key_secret: str = arg(
-            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
-        )
+        idle_s: float = arg("how long to wait for other requests to finish, seconds", default=10.0)
+        api_key_secret: str = arg("a secret to use instead of the deployed server key", default="VLLM_API_KEY")
 
     def run(self, args: Args, context: Context) -> Result:
         wanted = _load(args.load)

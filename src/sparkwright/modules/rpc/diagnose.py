@@ -39,9 +39,7 @@ class Diagnose(Module["Diagnose.Args"]):
         )
         platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
         token_s: float = arg("how long a token may take, seconds; 0: as the health checks have it", default=0.0)
-        api_key_secret: str = arg(
-            "a secret to use instead of the key that the server was deployed with", default="VLLM_API_KEY"
-        )
+        api_key_secret: str = arg("a secret to use instead of the deployed server key", default="VLLM_API_KEY")
 
     def run(self, args: Args, context: Context) -> Result:
         secret = context.secrets.get(args.api_key_secret)

@@ -12,6 +12,7 @@ from sparkwright.host.models import model_folders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
+from sparkwright.trust.visible import count
 
 
 class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
@@ -33,7 +34,7 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
             user for one in model_folders.found(context) if one.dir == str(manifest.folder) for user in one.used_by
         ]
         if users:
-            error = Failed(f"{manifest.folder} is used by {', '.join(users)}.", fix="Remove the container first.")
+            error = Failed(f"{manifest.folder} is in use by {', '.join(users)}.", fix="Remove the container first.")
             error.exit = Exit.REFUSED
             raise error
         return manifest
@@ -41,7 +42,11 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
     def differences(self, args: Args, found: Manifest) -> list[Change]:
         there = [path for path in model_folders.own_files(found) if path.exists()]
         size = model_folders.on_disk(found)
-        return [Change(str(found.folder), f"{len(there)} files, {size / 1e9:.2f} GB", None)] if there or size else []
+        return (
+            [Change(str(found.folder), f"{count(len(there), 'file')}, {size / 1e9:.2f} GB", None)]
+            if there or size
+            else []
+        )
 
     def describe(self, args: Args, found: Manifest) -> dict[str, Any]:
         return {"dir": str(found.folder), "freed_bytes": 0, "left": 0}
@@ -57,7 +62,7 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
         _remove_when_empty(found.folder)
         found.forget()
         left = sum(1 for one in found.folder.rglob("*") if one.is_file()) if found.folder.exists() else 0
-        others = f"; {left} files of others stay" if left else ""
+        others = f"; {count(left, 'other file')} kept" if left else ""
         return {"freed_bytes": freed, "left": left, "msg": f"{freed / 1e9:.2f} GB freed{others}"}
 
 
