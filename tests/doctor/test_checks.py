@@ -129,7 +129,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ("locale", "locale", {"/etc/default/locale": None}, "ok", "no locale is set", ""),
     ("locale", "locale", {"locale": None}, "unknown", "does not say", ""),
     ("names", "names", {"getent": "exit 2"}, "warning", "does not resolve", "tee -a /etc/hosts"),
-    ("names", "names", {"getent": None}, "unknown", "nobody says", ""),
+    ("names", "names", {"getent": None}, "unknown", "unknown whether", ""),
     (
         "names",
         "avahi",
@@ -156,7 +156,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         '"-m 1"',
     ),
     ("earlyoom", "earlyoom", {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-m2\0"}, "ok", "2.4 GiB", ""),
-    ("earlyoom", "earlyoom", {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-m\0x\0"}, "unknown", "can't be read", "cat"),
+    ("earlyoom", "earlyoom", {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-m\0x\0"}, "unknown", "cannot parse", "cat"),
     ("earlyoom", "earlyoom", {"/proc/1/comm": None}, "unknown", "can't be seen", ""),
     ("swap", "swap", {"/proc/meminfo": SWAPPED}, "warning", "16.0 of 16.0 GiB", "invoke restart --host spark1"),
     ("swap", "swap", {"/proc/meminfo": "MemTotal: 1 kB\n"}, "unknown", "no swap figures", ""),
@@ -164,7 +164,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ("disk", "disk", {"/sandbox/disk_free": "30000000000"}, "warning", "30 GB free", "images.prune"),
     ("disk", "disk", {"/sandbox/disk_free": "300000000000"}, "ok", "300 GB free", ""),
     ("clock", "clock", NTP_OFF, "warning", "NTP is off", "sudo timedatectl set-ntp true"),
-    ("clock", "clock", {clock.SYNCHRONIZED: None}, "unknown", "nobody says", ""),
+    ("clock", "clock", {clock.SYNCHRONIZED: None}, "unknown", "status unknown", ""),
     (
         "clock",
         "clock",

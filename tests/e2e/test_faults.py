@@ -21,9 +21,9 @@ FAULTS = [
     ("wedge", CHANGE, 1, "no token arrived within 3 s"),
     ("oom", CHANGE, 1, "GiB were free, and the engine wanted"),
     ("engine-dies", CHANGE, 1, "it crashed on the first request"),
-    ("crash-loop", CHANGE, 1, "the engine died (exit code 1)"),
-    ("half-model", CHANGE, 1, "broke off"),
-    ("no-space", ("recipes/qwen3.5-35b.yml", "latest\n", "latest\n"), 1, "full"),
+    ("crash-loop", CHANGE, 1, "the engine exited (exit code 1)"),
+    ("half-model", CHANGE, 1, "interrupted"),
+    ("no-space", ("recipes/qwen3.5-35b.yml", "latest\n", "latest\n"), 1, "no space left"),
     (
         "wrong-arch",
         ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:latest"),

@@ -181,7 +181,7 @@ def test_stopped_by_hand_is_down_and_not_healed(ward: Ward) -> None:
     ward.docker().stop("qwen35", timeout=1)
     found = [ward.check(replace(QUICK, heal="restart"), later_s=300, scheduled=True) for _ in range(3)]
     assert {one.state for one in found} == {"down"}
-    assert "stopped by hand" in found[0].why
+    assert "stopped manually" in found[0].why
     assert not any(one.healed for one in found)
     assert ward.docker().inspect_container("qwen35")["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
 
@@ -247,7 +247,7 @@ def test_heat_is_degraded_when_it_lasts(ward: Ward) -> None:
     ward.fault("hot")
     first, second = ward.check(later_s=300), ward.check(later_s=300)
     assert (first.state, first.seen, second.state) == ("ok", "degraded", "degraded")
-    assert "96 C" in second.why
+    assert "96 °C" in second.why
     ward.fault("slow")  # another one: the heat is gone
     assert ward.check(later_s=300).state == "ok"
 

@@ -120,7 +120,7 @@ TABLE = [
     Row(removed, 2, "", kept=False),
     Row(wedged, 2, "/health answers 200, but no token arrived"),
     Row(crash_looping, 2, "qwen35"),
-    Row(start_without_an_end, 2, "nobody answers"),
+    Row(start_without_an_end, 2, "no answer from"),
 ]
 
 

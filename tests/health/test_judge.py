@@ -44,7 +44,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"container": box(status="exited", exit_code=0), "server": Server()},
         "down",
         "person",
-        "by hand",
+        "manually",
     ),
     "an ended one": ({"container": box(status="exited", exit_code=137), "server": Server()}, "down", "person", "137"),
     "none": ({"container": box(status="absent"), "server": Server()}, "down", "deploy", "there is no container"),
@@ -131,7 +131,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "spinning at full clock": ({"gpus": (Gpu(50, 21, 2411, 96),) * 2}, "ok", "", "a token"),
     "slow": ({"speed": Speed(30.0, 47.0, 0.1, "regression", NOW_S)}, "degraded", "person", "30.0 tok/s"),
     "slow host": ({"speed": Speed(9.0, 47.0, 0.1, "host degraded", NOW_S)}, "degraded", "power", "9.0 tok/s"),
-    "hot": ({"gpus": (Gpu(96, 60, 2411, 90),)}, "degraded", "person", "96 C"),
+    "hot": ({"gpus": (Gpu(96, 60, 2411, 90),)}, "degraded", "person", "96 °C"),
     "little memory": (
         {"machine": replace(FINE.machine, mem_available_bytes=GIB)},
         "degraded",
@@ -164,7 +164,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"known": False, "server": Server(), "container": Container()},
         "unknown",
         "deploy",
-        "ever verified",
+        "been verified",
     ),
 }
 

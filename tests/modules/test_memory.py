@@ -192,7 +192,7 @@ def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     args = AssertMemoryFits.Args(name="qwen35", utilization=0.85)
-    assert "is not known" in AssertMemoryFits().run(args, spark).msg
+    assert "is unknown" in AssertMemoryFits().run(args, spark).msg
     spark.state.write("verified", {"container_id": "server", "held_bytes": 90 * GIB})
     assert AssertMemoryFits().run(args, spark).msg == "115.0 GiB will be available, 106.0 GiB needed"
     spark.state.write("verified", {"container_id": "server", "held_bytes": 70 * GIB})

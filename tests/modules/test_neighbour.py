@@ -132,7 +132,7 @@ def test_another_folder_that_this_commit_was_proved_in_will_do(giver: RecordingC
 
 
 def test_a_neighbour_out_of_reach_is_a_sentence(hub: LoopbackHub, tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=r"spark1 can't be reached from here at http://127.0.0.1:1"):
+    with pytest.raises(Failed, match=r"cannot reach spark1 from here at http://127.0.0.1:1"):
         copy(host(tmp_path, "spark2", hub.url), hub, ["http://127.0.0.1:1"])
 
 

@@ -51,7 +51,7 @@ def other(state: StateFolder) -> subprocess.Popen[bytes]:
 def test_a_second_one_is_refused_with_who_holds_it(state: StateFolder) -> None:
     with (
         lock.held(state, ALICE, host="spark1"),
-        pytest.raises(Refused, match=r"spark1 is locked: alice@desk runs playbooks/deploy.yml since .* \(run run-a\)"),
+        pytest.raises(Refused, match=r"spark1 is locked: playbooks/deploy.yml by alice@desk, since .* \(run run-a\)"),
         lock.held(state, BOB, host="spark1"),
     ):
         pass

@@ -66,7 +66,7 @@ def test_a_malformed_request_is_refused_with_a_sentence(tmp_path: Path, what: st
     said, errors = ask(tmp_path, MALFORMED[what], module)
     assert errors == ""
     assert [one["event"] for one in said] == ["recap"]
-    assert "can't be read" in said[0]["msg"] or "is not valid" in said[0]["msg"]
+    assert "invalid request" in said[0]["msg"] or "is not valid" in said[0]["msg"]
     assert said[0]["exit"] in (1, 5)
     assert "\x1b" not in said[0]["msg"]
 
@@ -120,7 +120,7 @@ def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path:
     two.open()
     said = stop(tmp_path)
     assert (said["exit"], "several runs in progress: two, one" in said["msg"]) == (5, True)
-    assert stop(tmp_path, "two")["text"].startswith("run two stops")
+    assert stop(tmp_path, "two")["text"].startswith("run two will stop")
     assert "no run three" in stop(tmp_path, "three")["msg"]
     assert journal.lives(one.folder)
 

@@ -158,7 +158,7 @@ def _kind(error: BaseException | None) -> str:
     """What went wrong, without what the library says: that may hold the URL."""
     return (
         str(error)
-        if isinstance(error, ConnectionError) and str(error).startswith("it answers")
+        if isinstance(error, ConnectionError) and str(error).startswith("it returned")
         else type(error).__name__
     )
 
