@@ -204,10 +204,10 @@ def test_beside_a_run_nothing_is_asked_and_the_run_is_named(desk: Desk) -> None:
         row = diagnosed(desk)
         desk.docker().api.stop("qwen35")
         stopped = diagnosed(desk)
+    assert re.match(r"in progress: deploy by ada@laptop, since .*; /health answers; not measured", row["summary"])
     assert re.match(
-        r"in progress: deploy by ada@laptop, since .*; /health answers; not measured", row["summary"]
+        r"in progress: deploy by ada@laptop, since .*; no server answers: qwen35 exited", stopped["summary"]
     )
-    assert re.match(r"in progress: deploy by ada@laptop, since .*; no server answers: qwen35 exited", stopped["summary"])
     assert (row["exit"], stopped["exit"], asked_of(desk)) == (4, 4, before)
 
 

@@ -304,7 +304,7 @@ def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
     (folder(context) / SMALL).unlink()
     files = hub.locked()
     hub.close()
-    with pytest.raises(Failed, match=f"does not answer.*{SMALL} did not"):
+    with pytest.raises(Failed, match=f"does not answer.*still missing: .*{SMALL}"):
         fetch(context, hub, files=files)
 
 

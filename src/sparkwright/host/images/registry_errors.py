@@ -67,7 +67,7 @@ def explain(ref: str, said: str) -> SparkwrightError:
         )
     if any(word in low for word in _NETWORK):
         return RegistryDown(
-            f"no answer from the registry of {ref}: {said.strip()}",
+            f"the registry of {ref} does not answer: {said.strip()}",
             fix="Check the host's network, its DNS and proxy; a host that already has the image needs no registry.",
         )
     if "unauthorized" in low or "denied" in low or "authentication required" in low:

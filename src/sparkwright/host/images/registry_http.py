@@ -220,7 +220,7 @@ def credentials(registry: str) -> tuple[str, str] | None:
         said = one_line(str(error), at_most=200)
         raise Failed(f"Docker's credential helper for {registry} failed: {said}", fix=fix) from None
     except TimeoutError:
-        said = f"Docker's credential helper for {registry} did not answer within {HELPER_S:g} s: it may be waiting for input."
+        said = f"Docker's credential helper for {registry} does not answer within {HELPER_S:g} s: it may be waiting for input."
         raise Failed(said, fix=fix) from None
     user, word = found.get("username") or found.get("Username"), found.get("password") or found.get("Password")
     return (str(user), str(word)) if user and word else None

@@ -175,7 +175,7 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
         fix = "Check `model.id` in the recipe; a private model needs a token in `secrets`."
         raise Failed(f"the hub {url} has no model {model_id}.", fix=fix) from None
     except LocalEntryNotFoundError as error:
-        raise HubDown(f"no answer from the hub {url}.", fix=_NETWORK) from error
+        raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from error
     except EntryNotFoundError as error:
         raise Failed(
             f"a file of {model_id} in spark.lock no longer exists: {_short(error)}.",
@@ -184,7 +184,7 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         raise HubDown(f"the hub {url} returned {_short(error)}.") from None
     except (requests.ConnectionError, requests.Timeout):
-        raise HubDown(f"no answer from the hub {url}.", fix=_NETWORK) from None
+        raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from None
     except (
         requests.TooManyRedirects,
         requests.exceptions.InvalidSchema,
