@@ -39,7 +39,7 @@ def sight(**more: Any) -> Sight:
 
 
 EXITED = End(1, NOW - 20)
-PREFILL = "unknown whether it is wedged: 2 requests run, no token for 30 s; it may be a long prefill"
+PREFILL = "unknown whether it is wedged: 2 requests running, no token for 30 s; it may be a long prefill"
 #: what was seen, state, sentence
 SEEN: tuple[tuple[Sight, str, str], ...] = (
     (
@@ -117,13 +117,13 @@ SEEN: tuple[tuple[Sight, str, str], ...] = (
     (
         sight(probe=replace(SERVES, running=2, still_s=61)),
         "stalled",
-        "no token: the server is wedged: 2 requests run, no token for 61 s",
+        "no token: the server is wedged: 2 requests running, no token for 61 s",
     ),
     (sight(probe=replace(SERVES, running=2, still_s=30)), "unknown", PREFILL),
     (
         sight(probe=replace(SERVES, running=1, rate=31.0)),
         "busy",
-        "not measured: 1 request runs at 31.0 tok/s in total; measuring would slow them down",
+        "not measured: 1 request running at 31.0 tok/s in total; measuring would slow them down",
     ),
     (
         sight(probe=replace(SERVES, token="refused")),

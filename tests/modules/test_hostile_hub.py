@@ -170,7 +170,7 @@ def info(**fields: Any) -> bytes:
         (b"<html>", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
         (b"[]", "has no list of files"),
-        (b" " * (17 * MIB), "longer than 16 MiB"),
+        (b" " * (17 * MIB), "exceeds 16 MiB"),
     ],
 )
 def test_an_answer_that_can_not_be_is_a_sentence(
@@ -190,7 +190,7 @@ def test_a_busy_hub_is_asked_again_and_does_not_say_how_long_to_wait(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
     hub.faults.status, hub.faults.headers[""] = 503, {"Retry-After": "86400"}
-    with pytest.raises(Failed, match="answers 503"):
+    with pytest.raises(Failed, match="returned 503"):
         lock(context)
     assert len(hub.paths) == 3
 
