@@ -208,7 +208,7 @@ def test_of_an_error_a_line_is_shown_and_no_more_is_read_than_a_bound(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.faults.status = 418
-    with pytest.raises(Failed, match="answers") as caught:
+    with pytest.raises(Failed, match="returned") as caught:
         lock(context)
     assert "\n" not in caught.value.message
     monkeypatch.setattr(bounded_http, "ANSWER_BYTES", 3)
@@ -226,14 +226,14 @@ def test_a_size_that_is_not_the_locked_one_is_refused_before_a_byte_is_fetched(
 ) -> None:
     files = hub.locked()
     hub.faults.headers[BIG] = {header: str(10**12)}
-    with pytest.raises(Failed, match=f"the hub has {BIG} in 1000000000000 bytes, and spark.lock in {16 * MIB}"):
+    with pytest.raises(Failed, match=f"{BIG} has 1000000000000 bytes on the hub, {16 * MIB} in spark.lock"):
         fetch(context, files, mode)
     assert hub.gets(BIG) == 0
 
 
 def test_a_file_that_does_not_end_is_cut_where_the_lock_ends_it(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.longer[BIG] = 64 * MIB
-    with pytest.raises(Failed, match=f"more than the {16 * MIB} bytes of {BIG} came"):
+    with pytest.raises(Failed, match=f"received more than the {16 * MIB} bytes of {BIG}"):
         fetch(context, hub.locked())
     assert on_disk(context) <= 17 * MIB
 
