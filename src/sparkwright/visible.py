@@ -48,3 +48,8 @@ def first(names: Sequence[str], most: int) -> str:
     """a, b, c and 11 more."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def count(number: int, noun: str) -> str:
+    """1 file, 2 files."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

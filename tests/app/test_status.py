@@ -107,7 +107,7 @@ def test_a_model_whose_files_all_differ_fills_no_screen_and_json_has_each() -> N
 def test_a_server_that_comes_and_goes_is_shown_as_one_while_it_serves() -> None:
     row = row_of("spark1", answer(replace(RECORD, flapping=True)), PINNED, NOW_S)
     assert (row.state, row.exit) == ("ok", 0)
-    assert "it came and went several times" in line(row)
+    assert "it changed state several times" in line(row)
 
 
 def test_who_works_there_is_told() -> None:
@@ -129,13 +129,13 @@ def test_a_check_that_no_longer_speaks_for_the_server_is_said_beside_what_is_see
     said = line(
         row_of(
             "spark1",
-            answer(live=True, outdated="no check since the container was started (it said wedged)"),
+            answer(live=True, outdated="no check since the container was started (last state: wedged)"),
             PINNED,
             NOW_S,
         )
     )
     assert "now " in said and "no schedule" not in said
-    assert "no check since the container was started (it said wedged)" in said
+    assert "no check since the container was started (last state: wedged)" in said
 
 
 def test_a_deploy_in_progress_is_no_verdict() -> None:

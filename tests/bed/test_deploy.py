@@ -100,7 +100,7 @@ def test_a_change_that_fails_puts_the_old_server_back(lab: Lab) -> None:
     lab.recipe("SPEED: instant}", "SPEED: instant, SANDBOX_FAULT: crash-loop}")
     said = lab.run("deploy", "--host", "spark1")
     assert said.code == 1, said.out
-    assert "The old server is put back" in said.out
+    assert "The previous server is restored" in said.out
     assert container_id(lab) == before
 
 

@@ -133,7 +133,7 @@ def test_afterwards_one_verified_server_serves(host: Host, step: str, fault: str
         assert laptop.returncode in (1, 3)
         again = host.lab.run("deploy", "--host", "spark1", "--json")
         assert again.code == 0, again.out[-3000:]
-        assert "an earlier run was cut off" in again.out and "in: Gate" in again.out
+        assert "an earlier run was interrupted" in again.out and "in: Gate" in again.out
     else:
         assert laptop.returncode == (0 if expected == "new" else 1)
     now = host.serves()

@@ -64,7 +64,7 @@ def test_one_refused_stops_all_one_failed_is_put_back_and_resume_finishes(three:
     said = three.run("deploy", "--host", "lab", "--json")
     assert said.code == 1, said.out[-3000:]
     assert rolled(said) == {"done": ["spark1"], "earlier": [], "failed": ["spark2"], "not_begun": ["spark3"]}
-    assert "The old server is put back" in said.out
+    assert "The previous server is restored" in said.out
     then = containers(three)
     assert then["spark1"] != before["spark1"]
     assert (then["spark2"], then["spark3"]) == (before["spark2"], before["spark3"])

@@ -66,5 +66,5 @@ def test_model_from_brings_it_in_a_deploy(first: Lab) -> None:
 def test_nobody_to_ask_and_nothing_copied_says_so_and_leaves_nothing(first: Lab) -> None:
     said = first.run("deploy", "--host", "spark2")
     assert said.code == 1, said.out + said.err
-    assert "does not answer" in said.out and "a host with the image already present needs no registry" in said.out
+    assert "does not answer" in said.out and "a host that already has the image needs no registry" in said.out
     assert first.on("spark2", "docker ps -aq; ls models") == ""

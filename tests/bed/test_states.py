@@ -31,7 +31,7 @@ def wrong(lab: Lab, column: str, cell: str) -> list[str]:
     screen = said.out + said.err
     found = [] if fits(cell, said.code, screen) else [f"{column}: expected {cell!r}, got {said.code}: {flat(screen)}"]
     if column in PROMISES and green(said) and not served(lab):
-        found.append(f"{column} ended with 0, and a client gets nothing: {flat(screen)}")
+        found.append(f"{column} exited with 0, and a client gets nothing: {flat(screen)}")
     return found
 
 

@@ -51,7 +51,7 @@ def test_a_probe_with_such_a_key_says_so_and_not_the_key() -> None:
     finally:
         server.shutdown()
         server.server_close()
-    assert (answer.status, answer.error) == (0, "no header can carry the key")
+    assert (answer.status, answer.error) == (0, "the key is not valid in an HTTP header")
 
 
 def test_a_flag_with_a_secret_is_refused() -> None:

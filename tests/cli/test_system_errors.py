@@ -67,7 +67,7 @@ def test_init_on_a_full_disk_leaves_nothing_and_can_be_given_again(small: Path) 
     fill(small)
     done = call(small, "init", "new")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "No space left on device. Nothing was laid down." in done.stderr
+    assert "No space left on device. Nothing was created." in done.stderr
     (small / "fill").unlink()
     assert call(small, "init", "new").returncode == 0
 
@@ -116,6 +116,6 @@ def test_ctrl_c_while_it_starts_is_a_sentence(tmp_path: Path, library: str) -> N
 
 def test_what_can_not_be_laid_down_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("a file")
-    with pytest.raises(Failed, match="Nothing was laid down"):
+    with pytest.raises(Failed, match="Nothing was created"):
         starter.lay(tmp_path)
     assert os.listdir(tmp_path) == ["hosts"]  # noqa: PTH208

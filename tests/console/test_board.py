@@ -62,7 +62,7 @@ def test_how_it_ended_is_a_word(code: int, more: dict[str, Any], verdict: str) -
 
 def test_a_failed_host_whose_old_server_is_back_says_so() -> None:
     one = board(task("s1", module="grant_restart_previous", status="changed"), finished("s1", 1))
-    assert one.rows["s1"].verdict == "failed, put back"
+    assert one.rows["s1"].verdict == "failed, restored"
 
 
 def test_where_there_is_no_room_those_that_matter_are_shown_in_their_order() -> None:

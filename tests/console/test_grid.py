@@ -19,7 +19,7 @@ import pytest
 from sparkwright.console import status_table, tables
 from sparkwright.console.status_row import Row
 
-WHY = "qwen35 exited with code 137 (killed: out of memory); restart 4 is under way, and the kernel's log names vllm as the victim"
+WHY = "qwen35 exited with code 137 (killed: out of memory); restart 4 in progress, and the kernel's log names vllm as the victim"
 ROWS = [
     Row(
         *("spark1", "crash-looping", WHY, "qwen3.5-35b", "vllm/vllm-openai:v0.32.0", "sha256:" + "a" * 64, "0.32.0"),

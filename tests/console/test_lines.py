@@ -106,7 +106,7 @@ def test_what_check_mode_can_not_try_is_later_not_skipped() -> None:
 
 def test_the_sandbox_always_says_that_it_is_one() -> None:
     shown = screen(event("run_started", host="sandbox", sandbox=True, check=False))
-    assert shown == ["sandbox is the sandbox: a pretend Spark, no GPU and no real model."]
+    assert shown == ["sandbox is the sandbox: a simulated Spark without GPU or real model."]
 
 
 def test_a_failure_is_told_once() -> None:
@@ -134,7 +134,7 @@ def test_json_holds_one_object_a_line_and_ends_with_the_recap() -> None:
 
 
 def test_many_tasks_skipped_in_a_row_are_one_line_and_a_few_have_one_each() -> None:
-    skips = [finished(status="skipped", name=f"step {n}", msg="its condition does not hold") for n in range(5)]
+    skips = [finished(status="skipped", name=f"step {n}", msg="condition is false") for n in range(5)]
     shown = screen(*skips, finished(), *skips[:2], event("recap", host="spark1", seconds=1, msg="", **COUNTS))
     assert shown[:4] == [
         "skipped  5 tasks: step 0 ... step 4",

@@ -154,5 +154,5 @@ def test_one_that_docker_could_not_start_says_what_docker_said(host: Host) -> No
         host.serve("exec sleep 600")
     code, shown = host.diagnose()
     assert code == 1
-    assert shown.startswith(f"no server answers: {host.name} was created and never started: "), shown
+    assert shown.startswith(f"no server answers: {host.name} was created but never started: "), shown
     assert str(host.port) in shown.splitlines()[0]

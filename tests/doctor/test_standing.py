@@ -38,7 +38,7 @@ def sight(**more: Any) -> Sight:
 
 
 EXITED = End(1, NOW - 20)
-PREFILL = "not known whether it is wedged: 2 requests run, and no token came for 30 s; a long prefill does that too"
+PREFILL = "unknown whether it is wedged: 2 requests running, no token for 30 s; it may be a long prefill"
 #: what was seen, state, sentence
 SEEN: tuple[tuple[Sight, str, str], ...] = (
     (
@@ -49,19 +49,19 @@ SEEN: tuple[tuple[Sight, str, str], ...] = (
     (
         sight(box=box("exited"), end=End(137, NOW - 7200, out_of_memory=True)),
         "down",
-        "no server answers: qwen35 was killed for lack of memory (137) 2 h ago",
+        "no server answers: qwen35 was OOM-killed (137) 2 h ago",
     ),
     (
         sight(box=box("created"), end=End(error="port is already allocated")),
         "down",
-        "no server answers: qwen35 was created and never started: port is already allocated",
+        "no server answers: qwen35 was created but never started: port is already allocated",
     ),
     (sight(box=box("paused")), "down", "no server answers: qwen35 is paused"),
     (sight(box=box("absent")), "down", "no server answers: there is no container qwen35"),
     (
         sight(box=box("absent"), known=False),
         "down",
-        "no server answers: there is no container qwen35; no server was ever verified on this host",
+        "no server answers: there is no container qwen35; no server has been verified on this host",
     ),
     (
         sight(box=box("restarting", restarts=1), end=EXITED),
@@ -79,9 +79,9 @@ SEEN: tuple[tuple[Sight, str, str], ...] = (
         "no server answers: crash loop: qwen35 exited (1) 20 s ago, 4 restarts so far",
     ),
     (
-        sight(box=box("exited", policy="no"), end=EXITED, broken="it was started again 4 times within 10 minutes"),
+        sight(box=box("exited", policy="no"), end=EXITED, broken="it restarted 4 times within 10 minutes"),
         "crash-looping",
-        "no server answers: qwen35 exited (1) 20 s ago; crash loop: it was started again 4 times within 10 minutes",
+        "no server answers: qwen35 exited (1) 20 s ago; crash loop: it restarted 4 times within 10 minutes",
     ),
     (
         sight(probe=REFUSED, log=LOADS),
@@ -106,38 +106,38 @@ SEEN: tuple[tuple[Sight, str, str], ...] = (
     (
         sight(probe=replace(SERVES, health=503)),
         "down",
-        "no server answers: /health says 503, so its engine is dead",
+        "no server answers: /health returns 503: the engine is dead",
     ),
     (
         sight(probe=replace(SERVES, token="none", waited_s=30)),
         "wedged",
-        "no token: the server is wedged: /health answers 200, nothing else runs, and no token came within 30 s",
+        "no token: the server is wedged: /health answers 200, no other requests, but no token within 30 s",
     ),
     (
         sight(probe=replace(SERVES, running=2, still_s=61)),
         "stalled",
-        "no token: the server is wedged: 2 requests run, and no token came for 61 s",
+        "no token: the server is wedged: 2 requests running, no token for 61 s",
     ),
     (sight(probe=replace(SERVES, running=2, still_s=30)), "unknown", PREFILL),
     (
         sight(probe=replace(SERVES, running=1, rate=31.0)),
         "busy",
-        "not measured: 1 request runs at 31.0 tok/s together, and measuring would disturb others",
+        "not measured: 1 request running at 31.0 tok/s in total; measuring would slow them down",
     ),
     (
         sight(probe=replace(SERVES, token="refused")),
         "unknown",
-        "not measured: the server asks for an API key that is not known here",
+        "not measured: the server requires an API key that is not known here",
     ),
     (
         sight(engine_error="the Docker socket refuses ada", box=box("")),
         "unknown",
-        "not known whether a server runs: the Docker socket refuses ada",
+        "unknown whether a server is running: the Docker socket refuses ada",
     ),
     (
-        sight(engine_error="no Docker Engine answers", box=box(""), probe=REFUSED),
+        sight(engine_error="no answer from the Docker Engine", box=box(""), probe=REFUSED),
         "down",
-        "no server answers at http://127.0.0.1:8000: no Docker Engine answers",
+        "no server answers at http://127.0.0.1:8000: no answer from the Docker Engine",
     ),
     (
         sight(busy="ada runs deploy", box=box("absent")),
@@ -157,7 +157,7 @@ def test_what_is_seen_is_said(seen: Sight, state: str, said: str) -> None:
 
 def test_a_server_that_gave_a_token_and_has_nothing_to_do_is_to_be_measured() -> None:
     assert standing(sight(probe=replace(SERVES, token="made")), LIMITS) is None
-    unseen = sight(engine_error="no Docker Engine answers", box=box(""), probe=replace(SERVES, token="made"))
+    unseen = sight(engine_error="no answer from the Docker Engine", box=box(""), probe=replace(SERVES, token="made"))
     assert standing(unseen, LIMITS) is None
 
 
@@ -174,9 +174,9 @@ def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() ->
     rows = causes.ranked([*down_causes.causes(seen), *causes.of_a_start(about, str(seen.died.value))])
     assert [one.name for one in rows if one.verdict == "found"] == [
         "11.8 of 119.7 GiB were free, and the engine wanted 101.7 (utilization 0.85)".partition(" (")[0],
-        "the kernel killed it for lack of memory",
-        "something else has its port",
-        "an earlier run was cut off",
+        "it was OOM-killed",
+        "its port is in use",
+        "an earlier run was interrupted",
         "Ollama holds a model in the shared memory",
     ]
     assert all(one.evidence and one.fix for one in rows if one.verdict == "found")
@@ -202,7 +202,7 @@ BASELINE = Expected(47.0, 0.1, "baseline")
     [
         (47.0, [], False, "ok", "not slow: 47 of 47 tok/s"),
         (46.96, [FULL], False, "degraded", "not slow: 47 of 47 tok/s; but the disk is full: 0.0 GiB free"),
-        (5.7, [FULL], True, "slow", "slow: 5.7 of 47 tok/s; nothing that was measured explains it"),
+        (5.7, [FULL], True, "slow", "slow: 5.7 of 47 tok/s; no measured cause"),
         (5.7, [FULL, HOT], True, "slow", "slow: 5.7 of 47 tok/s; the GPU is too hot: 96 °C"),
     ],
 )

@@ -35,5 +35,5 @@ def test_a_port_that_somebody_holds_is_bad_and_shown_with_its_holder(desk: Desk)
     assert said.code == 1
     (line,) = [line for line in said.out.splitlines() if line.startswith("port ")]
     assert "bad" in line
-    assert f"port {desk.port} is taken by" in line
+    assert f"port {desk.port} is in use by" in line
     assert "→ sudo ss -tlnp" in said.out

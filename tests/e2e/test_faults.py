@@ -18,12 +18,12 @@ NEW_IMAGE = ("recipes/qwen3.5-35b.yml", r"(?m)v0\.32\.0$", "latest")
 #: fault, what the user changed, exit code, what the screen says
 FAULTS = [
     ("slow", CHANGE, 1, "misconfigured"),
-    ("wedge", CHANGE, 1, "no token came within 3 s"),
+    ("wedge", CHANGE, 1, "no token arrived within 3 s"),
     ("oom", CHANGE, 1, "GiB were free, and the engine wanted"),
-    ("engine-dies", CHANGE, 1, "it died on its first request"),
-    ("crash-loop", CHANGE, 1, "the engine died (exit code 1)"),
-    ("half-model", CHANGE, 1, "broke off"),
-    ("no-space", ("recipes/qwen3.5-35b.yml", "latest\n", "latest\n"), 1, "full"),
+    ("engine-dies", CHANGE, 1, "it crashed on the first request"),
+    ("crash-loop", CHANGE, 1, "the engine exited (exit code 1)"),
+    ("half-model", CHANGE, 1, "interrupted"),
+    ("no-space", ("recipes/qwen3.5-35b.yml", "latest\n", "latest\n"), 1, "no space left"),
     (
         "wrong-arch",
         ("recipes/qwen3.5-35b.yml", "image: .*", "image: vllm/vllm-openai:latest"),
@@ -60,7 +60,7 @@ def test_a_port_taken_by_something_else_is_refused_with_its_name(desk: Desk) -> 
     desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port + 1}")
     done = desk.run("deploy", "--host", "sandbox")
     assert done.code == 5, done.out
-    assert f"port {desk.port + 1} is taken by port-squatter (pid " in done.out
+    assert f"port {desk.port + 1} is in use by port-squatter (pid " in done.out
     desk.edit("hosts/sandbox.yml", r"serve_port: \d+", f"serve_port: {desk.port}")
     assert desk.serving() == before
 
@@ -73,10 +73,8 @@ def test_a_second_sandbox_on_the_same_port_is_refused_with_the_first_ones_folder
         done = other.run("deploy", "--host", "sandbox")
         said = " ".join(done.out.split())
         assert done.code == 5, done.out
-        assert f"port {desk.port} is taken by the sandbox in {desk.sandbox.resolve()} (pid " in said
-        assert (
-            "Run `sparkwright sandbox.down` in its project, or publish the server elsewhere with `serve_port:`" in said
-        )
+        assert f"port {desk.port} is in use by the sandbox in {desk.sandbox.resolve()} (pid " in said
+        assert "Run `sparkwright sandbox.down` in its project, or use another port with `serve_port:`" in said
         assert other.containers() == []
     assert desk.containers() == ["qwen35 running"]
 
@@ -116,7 +114,7 @@ def test_a_first_deploy_that_fails_leaves_no_crash_loop(desk: Desk) -> None:
     desk.run("sandbox.fault", "crash-loop")
     done = desk.run("deploy", "--host", "sandbox")
     assert done.code == 1
-    assert "There was no older server to put back" in done.out
+    assert "There was no previous server to restore" in done.out
     assert desk.containers() == ["qwen35 exited"]
 
 

@@ -184,7 +184,7 @@ def test_stopped_by_hand_is_down_and_not_healed(ward: Ward) -> None:
     ward.docker().stop("qwen35", timeout=1)
     found = [ward.check(replace(QUICK, heal="restart"), later_s=300, scheduled=True) for _ in range(3)]
     assert {one.state for one in found} == {"down"}
-    assert "stopped by hand" in found[0].why
+    assert "stopped manually" in found[0].why
     assert not any(one.healed for one in found)
     assert ward.docker().inspect_container("qwen35")["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
 
@@ -250,7 +250,7 @@ def test_heat_is_degraded_when_it_lasts(ward: Ward) -> None:
     ward.fault("hot")
     first, second = ward.check(later_s=300), ward.check(later_s=300)
     assert (first.state, first.seen, second.state) == ("ok", "degraded", "degraded")
-    assert "96 C" in second.why
+    assert "96 °C" in second.why
     ward.fault("slow")  # another one: the heat is gone
     assert ward.check(later_s=300).state == "ok"
 
@@ -318,7 +318,7 @@ def test_without_docker_or_a_verified_server_nothing_is_claimed(ward: Ward) -> N
     assert (gone.state, gone.container.status) == ("unknown", "")
     assert "Docker Engine" in gone.why and gone.server.token == "made"
     ward.state.remove("verified")
-    assert ward.check().why == "no server was ever verified here"
+    assert ward.check().why == "no server has been verified here"
 
 
 def test_a_deploy_in_progress_is_neither_probed_nor_a_change(ward: Ward) -> None:
@@ -355,7 +355,7 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
     ward.fault("hot")
     for _ in range(2):
         hot = ward.desk.run("health", "--host", "sandbox")
-    assert hot.code == 2 and "degraded: the GPU has 96 C" in hot.out
+    assert hot.code == 2 and "degraded: GPU temperature 96 °C" in hot.out
     ward.docker().stop("qwen35", timeout=1)
     down = ward.desk.run("health", "--host", "sandbox")
     assert down.code == 1 and "down: qwen35 is exited" in down.out

@@ -42,7 +42,7 @@ def test_the_engines_version_is_written_into_the_lock_and_read_from_there(desk: 
     (model,) = lock["models"].values()
     assert model["config"]["architectures"] == ["Qwen3_5MoeForConditionalGeneration"]
     again = desk.run("deploy", "--host", "sandbox")
-    assert "changed=0" in again.out and "asking the image" not in again.out
+    assert "changed=0" in again.out and "reading the image" not in again.out
 
 
 def test_lint_names_each_finding_with_its_line_and_its_rule_is_explained(desk: Desk) -> None:

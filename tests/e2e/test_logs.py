@@ -10,7 +10,7 @@ from tests.e2e.conftest import Desk
 def test_logs_tells_the_state_of_the_running_engine_and_its_words(desk: Desk) -> None:
     nothing = desk.run("logs", "--host", "sandbox", "--state", "--json")
     assert nothing.code == 4
-    assert json.loads(nothing.out)["error"] == "there is no container qwen35, so nothing is known."
+    assert json.loads(nothing.out)["error"] == "there is no container qwen35."
     desk.deployed()
     done = desk.run("logs", "--host", "sandbox", "--state", "--json")
     found = json.loads(done.out)
@@ -27,11 +27,11 @@ def test_an_expectation_that_the_log_does_not_meet_fails_the_deploy_unless_the_r
     desk.edit("recipes/qwen3.5-35b.yml", r"(?m)^expect:\n", 'expect:\n  log: ["NET/IB"]\n')
     refused = desk.deploy()
     task = refused.task("Check the engine log")
-    assert (refused.code, task["msg"]) == (1, "a line holds 'NET/IB': not found.")
+    assert (refused.code, task["msg"]) == (1, "a line matches 'NET/IB': not found.")
     desk.edit("recipes/qwen3.5-35b.yml", r"(?m)^expect:\n", "expect:\n  log_unknown: pass\n")
     passed = desk.deploy()
     assert passed.code == 0, passed.out
-    assert "a line holds 'NET/IB': not found" in passed.task("Check the engine log")["msg"]
+    assert "a line matches 'NET/IB': not found" in passed.task("Check the engine log")["msg"]
 
 
 def test_every_host_gets_its_object_and_the_worst_its_exit_code(desk: Desk) -> None:

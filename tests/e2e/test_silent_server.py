@@ -118,9 +118,9 @@ TABLE = [
     Row(stopped_by_hand, 2, "qwen35 is exited"),
     Row(ended, 2, "qwen35 is exited (exit code 137)"),
     Row(removed, 2, "", kept=False),
-    Row(wedged, 2, "/health answers 200, but no token came"),
+    Row(wedged, 2, "/health answers 200, but no token arrived"),
     Row(crash_looping, 2, "qwen35"),
-    Row(start_without_an_end, 2, "nobody answers"),
+    Row(start_without_an_end, 2, "no answer from"),
 ]
 
 
@@ -154,7 +154,7 @@ def test_a_server_that_is_starting_is_waited_for_and_not_started_anew(spark: Des
     start = inspect(spark)["State"]["StartedAt"]
     plan = spark.run("plan", "--host", "sandbox", "--json")
     assert plan.code == 4, plan.out[-2000:]
-    assert "qwen35 is starting for" in plan.recap["msg"] and "a deploy waits for it" in plan.recap["msg"]
+    assert "qwen35 is starting for" in plan.recap["msg"] and "`deploy` waits for it" in plan.recap["msg"]
     words = [sys.executable, "-c", "from sparkwright.cli import main; main()", "deploy", "--host", "sandbox", "--json"]
     laptop = subprocess.Popen(words, cwd=spark.root, stdout=subprocess.PIPE, text=True)
     assert laptop.stdout is not None

@@ -42,7 +42,7 @@ def test_each_command_says_what_is_so(spark: Spark, state: str) -> None:
     [
         ("health", 0, "ok: a token in 0.1 s", states.TOKENS, True),
         ("health", 0, "ok: a token in 0.1 s", states.NOTHING, False),
-        ("health", 1, "wedged: no token came", states.NOTHING, True),
+        ("health", 1, "wedged: no token arrived", states.NOTHING, True),
         ("checked", 0, "sandbox  ok  qwen", states.NOTHING, False),
         ("checked", 0, "sandbox  up  qwen  no token was asked for", states.NOTHING, True),
         ("restart", 0, "ok=16 changed=3", states.SLOW, False),

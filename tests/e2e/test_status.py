@@ -43,7 +43,7 @@ def test_from_nothing_to_a_checked_server(desk: Desk) -> None:
     desk.deployed()
     code, row = asked(desk)
     assert (code, row["state"], row["live"]) == (0, "up", True)
-    assert "no token was asked for" in row["why"]
+    assert "no test request sent" in row["why"]
     assert row["drift"] is None
     assert row["digest"].startswith("sha256:")
     assert len(row["commit"]) == 40
@@ -78,7 +78,7 @@ def test_a_check_says_nothing_of_what_came_after_it(desk: Desk) -> None:
     assert states[-1] == "up" and set(states) <= {"starting", "up"}
     code, row = asked(desk)
     assert (code, row["live"]) == (0, True)
-    assert row["outdated"] == "no check since the container was started (it said ok)"
+    assert row["outdated"] == "no check since the container was started (last state: ok)"
 
 
 def test_an_unreachable_host_is_a_line(desk: Desk) -> None:

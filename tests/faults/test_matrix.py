@@ -115,7 +115,7 @@ def test_afterwards_one_verified_server_serves(
             again = bench.desk.deploy()
             assert again.code in PROVED, again.out[-3000:]
             notes = [one["text"] for one in again.events() if one["event"] == "note"]
-            assert any("an earlier run was cut off" in text and "in: Gate" in text for text in notes), notes
+            assert any("an earlier run was interrupted" in text and "in: Gate" in text for text in notes), notes
         now = bench.settled()
     outcome = "none" if not now else "old" if now == old else "new"
     record_property("cell", json.dumps([step, fault, outcome]))
@@ -152,7 +152,7 @@ def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step:
     old, _ = while_it_is_put_back(bench, step, "killed")
     done = bench.desk.run("rollback", "--host", "sandbox", "--json")
     assert done.code == 0, done.out[-3000:]
-    assert "an earlier run was cut off" in done.out
+    assert "an earlier run was interrupted" in done.out
     assert bench.serving() == old
     assert [row["Names"][0] for row in bench.client().api.containers(all=True)] == ["/qwen35"]
 
@@ -162,7 +162,9 @@ def test_a_roll_back_that_is_cut_off_is_taken_up_by_the_next(bench: Bench, step:
 )
 def test_the_engine_may_die_while_the_old_server_is_put_back(bench: Bench, step: str) -> None:
     old, recap = while_it_is_put_back(bench, step, "docker")
-    assert (recap["exit"], "broken on purpose The old server is put back." in recap["msg"]) == (1, True), recap["msg"]
+    assert (recap["exit"], "broken on purpose The previous server is restored." in recap["msg"]) == (1, True), recap[
+        "msg"
+    ]
     assert bench.settled() == old
     (row, *_) = bench.desk.run("history", "--host", "sandbox", "--json").events()
     assert (row["what"], "broken on purpose" in row["why"]) == ("restored", True), row

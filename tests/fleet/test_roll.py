@@ -30,7 +30,7 @@ def test_a_host_that_was_proved_and_went_silent_stops_the_run() -> None:
     assert roll.next(HOSTS, []) == (["s1"], "")
     up.remove("s1")
     go, why = roll.next(HOSTS[1:], ["s1"])
-    assert (go, why) == ([], "s1 served when it was done, and does not serve any more")
+    assert (go, why) == ([], "s1 stopped serving after its turn")
 
 
 def test_a_batch_is_cut_where_the_last_server_would_go_and_the_rest_comes_later() -> None:

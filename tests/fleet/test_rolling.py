@@ -63,7 +63,7 @@ def test_resume_refuses_another_playbook_other_hosts_and_other_options(tmp_path:
     (desk.home("s2") / "broken").touch()
     desk.roll("--host", "lab")
     assert "not for s1." in desk.roll("--resume", "--host", "s1").err
-    assert "another skip_tags" in desk.roll("--resume", "--skip-tags", "all").err
+    assert "a different skip_tags" in desk.roll("--resume", "--skip-tags", "all").err
     desk.playbook("roll", "  serial: 1\n  tasks: [{facts: }]")
     said = desk.roll("--resume")
     assert said.code == 5
@@ -86,8 +86,8 @@ def test_a_person_reads_what_was_done_and_what_was_not(tmp_path: Path) -> None:
         "roll stopped: s2 failed.",
         "  done         s1",
         "  failed       s2",
-        "  not begun    s3",
-        "  → `sparkwright play roll --resume` goes on with the rest.",
+        "  not started  s3",
+        "  → `sparkwright play roll --resume` continues with the rest.",
     ]
 
 

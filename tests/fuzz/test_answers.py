@@ -99,7 +99,7 @@ def test_chunks() -> None:
 
 
 def test_a_chunk_without_an_end_is_not_collected() -> None:
-    with pytest.raises(StreamError, match="a chunk has more than 1 MiB"):
+    with pytest.raises(StreamError, match="a chunk exceeds 1 MiB"):
         stream.read(Recording([(0.1, b"data: " + b"x" * 2**16)] * 40))
 
 
@@ -186,4 +186,4 @@ def test_what_is_no_answer_is_one_that_does_not_come(hostile: Hostile, answers: 
 def test_a_probe_reads_so_much_and_no_more(hostile: Hostile) -> None:
     hostile.answers = b"x" * 2**24
     answer = http_probe.ask(f"http://127.0.0.1:{hostile.server_port}", "/metrics", timeout_s=20)
-    assert (answer.status, answer.body, answer.error) == (0, b"", "its answer has more than 8 MiB")
+    assert (answer.status, answer.body, answer.error) == (0, b"", "its response has more than 8 MiB")

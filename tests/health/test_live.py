@@ -31,7 +31,7 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
 @pytest.mark.parametrize(
     ("box", "health", "good", "state", "why"),
     [
-        ({}, 200, {}, "up", "no token was asked for"),
+        ({}, 200, {}, "up", "no test request sent"),
         ({}, 0, {}, "starting", "starting for 10 s"),
         ({}, 0, {"container_id": "a", "since": NOW_S - 5}, "down", "nothing answers"),  # it was verified in this start
         ({}, 0, {"container_id": "a", "since": NOW_S - 60}, "starting", "starting for 10 s"),  # started again since
@@ -39,13 +39,13 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
         ({}, 503, {}, "down", "/health answers 503"),
         ({"status": "paused"}, 0, {}, "down", "qwen35 is paused"),
         ({"status": "exited", "exit_code": 1}, 0, {}, "down", "qwen35 is exited (exit code 1)"),
-        ({"status": "restarting", "exit_code": 1, "restarts": 3}, 0, {}, "crash-looping", "restart 3 is under way"),
+        ({"status": "restarting", "exit_code": 1, "restarts": 3}, 0, {}, "crash-looping", "restart 3 in progress"),
         (
             {"status": "restarting", "exit_code": 0, "restarts": 1},
             0,
             {},
             "down",
-            "exited with code 0; restart 1 is under way",
+            "exited with code 0; restart 1 in progress",
         ),
         # the first seconds of the next start of a loop
         (

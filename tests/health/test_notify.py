@@ -139,7 +139,7 @@ def test_what_is_no_url_is_said_without_it(tmp_path: Path, url: str) -> None:
     file.chmod(0o600)
     past = Remembered(told="ok")
     notes, _ = tell(record("down"), past, Settings(webhook_file=str(file)))
-    assert "was not told" in notes[0] and "s3c" not in notes[0] and past.told == "ok"
+    assert "could not send" in notes[0] and "s3c" not in notes[0] and past.told == "ok"
 
 
 def test_a_file_that_has_no_end_holds_no_url(tmp_path: Path) -> None:
@@ -170,4 +170,4 @@ def test_a_command_that_fails_is_said_and_run_again() -> None:
     notes, _ = tell(record("down"), past, Settings(command=("/no/such/program",)))
     assert "FileNotFoundError" in notes[0]
     notes, _ = tell(record("down"), past, Settings(command=("false",)))
-    assert "false ended with 1" in notes[0]
+    assert "false exited with 1" in notes[0]

@@ -73,7 +73,7 @@ def test_one_stream_gives_llama_benchys_two_rates() -> None:
 
 
 def test_other_traffic_is_inconclusive() -> None:
-    with serving(Schedule(running=2)) as server, pytest.raises(Inconclusive, match="2 requests are running"):
+    with serving(Schedule(running=2)) as server, pytest.raises(Inconclusive, match="2 requests running"):
         lab.run(target(server), Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
 
 
@@ -103,7 +103,7 @@ def test_a_server_that_knows_only_the_common_keys_is_measured_too() -> None:
 
 
 def test_a_server_without_a_token_fails_with_its_words() -> None:
-    with serving(Schedule(status=503)) as server, pytest.raises(Failed, match="gives no token: no"):
+    with serving(Schedule(status=503)) as server, pytest.raises(Failed, match="no token from .*: no"):
         lab.run(target(server), Load("serve", concurrency=1, requests=1), idle_s=0)
 
 

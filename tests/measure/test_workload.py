@@ -66,5 +66,5 @@ def test_a_mixed_queue_has_twenty_long_and_eighty_short_in_one_order() -> None:
 def test_a_load_comes_back_from_json_and_an_unknown_kind_is_refused() -> None:
     load = Load("serve", concurrency=2, requests=3, prompts=(("a", 1),))
     assert Load.from_json(load.to_json()) == load
-    with pytest.raises(ValueError, match="no load 'serv'"):
+    with pytest.raises(ValueError, match="unknown load 'serv'"):
         Load.from_json({"kind": "serv"})

@@ -107,19 +107,19 @@ def test_a_file_that_is_not_there_yet_is_made_for_its_user_only(tmp_path: Path) 
     [f"{key(1)}\n{key(2)}", f"{key(1)} comment", f'command="x" {key(1)}', "", "ssh-ed25519", f"{key(1)}\r", "# x"],
 )
 def test_a_key_of_a_stranger_is_one_key_and_nothing_else(tmp_path: Path, public_key: str) -> None:
-    with pytest.raises(Refused, match="is no public key"):
+    with pytest.raises(Refused, match="not a public key"):
         CopyKey().run(CopyKey.Args(public_key, "true"), RecordingContext(tmp_path))
     assert not (tmp_path / ".ssh").exists()
 
 
 def test_a_command_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="has to be one line"):
+    with pytest.raises(Refused, match="must be one line"):
         CopyKey().run(CopyKey.Args(key(1), f'true" {key(2)}\nx'), RecordingContext(tmp_path))
 
 
 def test_a_folder_in_its_place_is_a_sentence(tmp_path: Path) -> None:
     keys(tmp_path).mkdir()
-    with pytest.raises(Failed, match=r"authorized_keys can't be read: Is a directory"):
+    with pytest.raises(Failed, match=r"cannot read .*authorized_keys: Is a directory"):
         CopyKey().run(CopyKey.Args(key(1), "true"), RecordingContext(tmp_path))
 
 

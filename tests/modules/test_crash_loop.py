@@ -27,17 +27,17 @@ def ago(minutes: float, restarts: int) -> Sample:
     [
         (container(restarts=0), [ago(300, 0)], ""),
         (container(restarts=3), [ago(300, 0), ago(11, 0)], ""),
-        (container(restarts=4), [ago(300, 0), ago(11, 0)], "started again 4 times within 10 minutes"),
-        (container(restarts=35), [ago(2, 0)], "started again 35 times within 10 minutes"),
+        (container(restarts=4), [ago(300, 0), ago(11, 0)], "restarted 4 times within 10 minutes"),
+        (container(restarts=35), [ago(2, 0)], "restarted 35 times within 10 minutes"),
         (container(restarts=35), [ago(900, 0), ago(12, 34), ago(6, 34)], ""),
         (container(restarts=9), [], ""),  # never seen before: nothing is known of when
         (
             container(restarts=4),
             [ago(300, 7), ago(5, 0)],
-            "started again 4 times",
+            "restarted 4 times",
         ),  # a start by hand began its count again
         (container(restarts=9, policy="no"), [ago(2, 0)], ""),  # a deploy has it in its hands, or it is broken already
-        (container(status="exited", code=0), [ago(2, 0)], "ended with exit code 0 although it should run"),
+        (container(status="exited", code=0), [ago(2, 0)], "exited with code 0"),
         (container(status="exited", code=0, policy="no"), [ago(2, 0)], ""),
         (container(status="exited", code=1, policy="on-failure"), [ago(2, 0)], ""),
     ],

@@ -68,7 +68,7 @@ def test_a_bundle_is_kept_although_the_engine_is_gone(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path, docker_host="unix:///nowhere", secrets={"X": Secret("s3cret")})
     folder = incidents.save(context, "qwen35", "it said s3cret")
     assert "s3cret" not in (folder / "about.json").read_text()
-    assert "not to be had" in (folder / "container.log").read_text()
+    assert "not available" in (folder / "container.log").read_text()
     assert "MemTotal" in (folder / "meminfo").read_text()
     assert incidents.bundles(context.state) == [folder]
 

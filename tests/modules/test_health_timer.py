@@ -70,7 +70,7 @@ def test_roots_systemd_is_not_asked_for_where_there_is_none(host: RecordingConte
 
 
 def test_a_folder_that_is_not_there_is_refused(host: RecordingContext, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no folder"):
+    with pytest.raises(Refused, match="no such directory"):
         HealthTimer().run(HealthTimer.Args(textfile=str(tmp_path / "none")), host)
     assert (tmp_path / "table").read_text() == MINE
 

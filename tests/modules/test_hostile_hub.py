@@ -170,7 +170,7 @@ def info(**fields: Any) -> bytes:
         (b"<html>", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
         (b"[]", "has no list of files"),
-        (b" " * (17 * MIB), "longer than 16 MiB"),
+        (b" " * (17 * MIB), "exceeds 16 MiB"),
     ],
 )
 def test_an_answer_that_can_not_be_is_a_sentence(
@@ -190,7 +190,7 @@ def test_a_busy_hub_is_asked_again_and_does_not_say_how_long_to_wait(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
     hub.faults.status, hub.faults.headers[""] = 503, {"Retry-After": "86400"}
-    with pytest.raises(Failed, match="answers 503"):
+    with pytest.raises(Failed, match="returned 503"):
         lock(context)
     assert len(hub.paths) == 3
 
@@ -208,7 +208,7 @@ def test_of_an_error_a_line_is_shown_and_no_more_is_read_than_a_bound(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.faults.status = 418
-    with pytest.raises(Failed, match="answers") as caught:
+    with pytest.raises(Failed, match="returned") as caught:
         lock(context)
     assert "\n" not in caught.value.message
     monkeypatch.setattr(bounded_http, "ANSWER_BYTES", 3)
@@ -226,14 +226,14 @@ def test_a_size_that_is_not_the_locked_one_is_refused_before_a_byte_is_fetched(
 ) -> None:
     files = hub.locked()
     hub.faults.headers[BIG] = {header: str(10**12)}
-    with pytest.raises(Failed, match=f"the hub has {BIG} in 1000000000000 bytes, and spark.lock in {16 * MIB}"):
+    with pytest.raises(Failed, match=f"{BIG} has 1000000000000 bytes on the hub, {16 * MIB} in spark.lock"):
         fetch(context, files, mode)
     assert hub.gets(BIG) == 0
 
 
 def test_a_file_that_does_not_end_is_cut_where_the_lock_ends_it(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.longer[BIG] = 64 * MIB
-    with pytest.raises(Failed, match=f"more than the {16 * MIB} bytes of {BIG} came"):
+    with pytest.raises(Failed, match=f"received more than the {16 * MIB} bytes of {BIG}"):
         fetch(context, hub.locked())
     assert on_disk(context) <= 17 * MIB
 
@@ -244,7 +244,7 @@ def test_a_length_that_only_hf_transfer_is_told_ends_the_transfer_and_not_the_ho
     """It plans all ranges of a file at once: 10**15 bytes are 300 million of them."""
     hub.faults.headers[BIG] = {"Content-Range": f"bytes 0-0/{10**15}"}
     once = Patience(tries=1, pauses_s=(0.0,), hub_retries=0)
-    with pytest.raises(Failed, match="the transfer's process ended with -6"):
+    with pytest.raises(Failed, match="the transfer process exited with -6"):
         fetch(context, [hub.row(BIG)], "hf_transfer", once)
     assert on_disk(context) <= 64 * MIB
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
@@ -279,7 +279,7 @@ def test_a_redirect_leads_to_http_and_not_in_circles(
         "X-Linked-Etag": str(row["blob_id"]),
         "X-Repo-Commit": COMMIT,
     }
-    with pytest.raises(Failed, match="redirects in circles, or to what is neither http nor https"):
+    with pytest.raises(Failed, match="redirects in a loop, or to a URL that is not http"):
         fetch(context, [row], mode)
     assert not (context.machine.home / "m/config.json").exists()
 

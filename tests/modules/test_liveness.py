@@ -76,7 +76,7 @@ def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
         server.plan.silent = True
         said = ask(tmp_path, server.url, timeout_s=0.1)
     assert (said.failed, said.data["silent"], said.exit) == (False, False, Exit.INCONCLUSIVE), said
-    assert "generates for others" in said.msg
+    assert "generates for other clients" in said.msg
 
 
 @pytest.mark.parametrize(("restarts", "silent"), [(0, False), (1, False), (2, True)])
@@ -103,4 +103,4 @@ def test_a_start_is_waited_for_as_long_as_it_may_take(
     found = ask(tmp_path, NOBODY, age_s=age_s, good=good)
     assert found.data["silent"] is silent, found.msg
     if not silent:
-        assert (found.exit, "a deploy waits for it" in found.msg) == (Exit.INCONCLUSIVE, True)
+        assert (found.exit, "`deploy` waits for it" in found.msg) == (Exit.INCONCLUSIVE, True)

@@ -68,7 +68,7 @@ def test_the_table_names_process_user_gpu_memory_and_what_frees_it(spark: Spark,
     assert rows["page cache"]["bytes"] == 5 * GIB
     assert rows["shared memory"]["bytes"] == 1 * GIB
     assert rows["driver"]["bytes"] == (120 - 20 - 6 - 3 - 1 - 50) * GIB
-    assert "leaked, until a reboot" in rows["driver"]["frees"]
+    assert "leaked until reboot" in rows["driver"]["frees"]
 
 
 def test_what_will_not_fit_is_refused_with_the_table_and_total_is_read(
@@ -78,7 +78,7 @@ def test_what_will_not_fit_is_refused_with_the_table_and_total_is_read(
     said = Memory().run(Memory.Args(utilization=0.85, timeout_s=0), spark)
     assert (said.failed, said.exit) == (True, Exit.REFUSED)
     assert said.msg.startswith(
-        "106.0 GiB are needed (102.0 GiB for the engine and 4 to stay free), and 25.0 GiB are available"
+        "106.0 GiB needed (102.0 GiB for the engine and 4 GiB reserve), but 25.0 GiB are available"
     )
     header, first, *_ = said.data["evidence"]
     assert header.split() == ["GiB", "held", "by", "what", "frees", "it"]
@@ -87,7 +87,7 @@ def test_what_will_not_fit_is_refused_with_the_table_and_total_is_read(
 
 def test_a_share_that_fits_on_no_host_of_this_size_is_refused_at_once(spark: Spark) -> None:
     said = Memory().run(Memory.Args(utilization=0.98), spark)
-    assert "would take 117.6 of 120.0 GiB, and 4 GiB are to stay free" in said.msg
+    assert "would take 117.6 of 120.0 GiB, but 4 GiB must stay free" in said.msg
 
 
 def test_memory_that_comes_back_is_waited_for(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_what_a_server_held_is_compared_with_what_came_back(spark: Spark) -> Non
     spark.told["MemAvailable"] = 90 * GIB
     said = WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark)
     assert (said.data["back"], said.data["missing_bytes"], said.failed) == (False, 20 * GIB, False)
-    assert "of 100.0 GiB that it held 20.0 did not come back" in said.msg
+    assert "20.0 of the 100.0 GiB it held not released" in said.msg
     assert any("what frees it" in one.get("text", "") for one in spark.said), "who holds it is told"
 
 
@@ -191,13 +191,13 @@ def test_fits_knows_what_goes_before_it_stops_anything(spark: Spark, monkeypatch
     monkeypatch.setattr("sparkwright.host.containers.containers.inspect", inspect)
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     args = AssertMemoryFits.Args(name="qwen35", utilization=0.85)
-    assert "is not known" in AssertMemoryFits().run(args, spark).msg
+    assert "is unknown" in AssertMemoryFits().run(args, spark).msg
     spark.state.write("verified", {"container_id": "server", "held_bytes": 90 * GIB})
-    assert AssertMemoryFits().run(args, spark).msg == "115.0 GiB will be available, 106.0 needed"
+    assert AssertMemoryFits().run(args, spark).msg == "115.0 GiB will be available, 106.0 GiB needed"
     spark.state.write("verified", {"container_id": "server", "held_bytes": 70 * GIB})
     said = AssertMemoryFits().run(args, spark)
     assert said.exit is Exit.REFUSED
-    assert "95.0 GiB will be available (25.0 now, 70.0 of the server, 0.0 of Ollama)" in said.msg
+    assert "95.0 GiB will be available (25.0 now, 70.0 held by the server, 0.0 by Ollama)" in said.msg
 
 
 def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_what_ollama_keeps_is_not_the_servers_to_give_back(spark: Spark, monkeyp
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
     said = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.7, ollama="leave"), spark).msg
-    assert said == "90.0 GiB will be available, 88.0 needed"
+    assert said == "90.0 GiB will be available, 88.0 GiB needed"
 
 
 def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_fits_promises_no_more_than_the_host_has(spark: Spark, monkeypatch: pyte
     monkeypatch.setattr(Spark, "docker", lambda self: None)
     spark.state.write("verified", {"container_id": "server", "held_bytes": 10_000 * GIB})
     said = AssertMemoryFits().run(AssertMemoryFits.Args(name="qwen35", utilization=0.85), spark).msg
-    assert said == "120.0 GiB will be available, 106.0 needed"
+    assert said == "120.0 GiB will be available, 106.0 GiB needed"
 
 
 def test_what_a_server_that_died_had_given_back_is_not_waited_for(spark: Spark) -> None:

@@ -40,7 +40,7 @@ def test_a_command_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_in_the_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no mend 'reboot'"):
+    with pytest.raises(Refused, match="unknown fix 'reboot'"):
         Fix().run(Fix.Args("reboot", "ops"), host(tmp_path, "reboot", "exit 0"))
 
 

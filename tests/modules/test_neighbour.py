@@ -120,7 +120,7 @@ def test_nobody_gets_what_is_not_his(
 
 def test_a_neighbour_whose_copy_is_not_whole_says_what_is_missing(giver: RecordingContext, hub: LoopbackHub) -> None:
     (giver.machine.home / "m/config.json").write_bytes(b"[]")
-    with pytest.raises(Failed, match=f"{MODEL} is not whole in .*: config.json"):
+    with pytest.raises(Failed, match=f"{MODEL} is incomplete in .*: config.json"):
         share(giver, hub)
 
 
@@ -132,7 +132,7 @@ def test_another_folder_that_this_commit_was_proved_in_will_do(giver: RecordingC
 
 
 def test_a_neighbour_out_of_reach_is_a_sentence(hub: LoopbackHub, tmp_path: Path) -> None:
-    with pytest.raises(Failed, match=r"spark1 can't be reached from here at http://127.0.0.1:1"):
+    with pytest.raises(Failed, match=r"cannot reach spark1 from here at http://127.0.0.1:1"):
         copy(host(tmp_path, "spark2", hub.url), hub, ["http://127.0.0.1:1"])
 
 
@@ -142,7 +142,7 @@ def test_what_the_neighbour_changed_meanwhile_is_not_taken(
     urls = share(giver, hub)
     (giver.machine.home / "m/config.json").write_bytes(b"[]")
     taker = host(tmp_path, "spark2", hub.url)
-    with pytest.raises(Failed, match="wrong bytes twice: config.json"):
+    with pytest.raises(Failed, match="hash mismatch twice: config.json"):
         copy(taker, hub, urls)
     assert not (taker.machine.home / "m/config.json").exists()
 

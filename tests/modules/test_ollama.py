@@ -124,13 +124,13 @@ def test_a_list_that_blocks_while_a_model_loads_is_waited_for_or_said(play: Play
     play.blocked.set()
     assert ollama_models.look(context, timeout_s=0.2).hanging
     said = OllamaPs().run(OllamaPs.Args(timeout_s=0.2), context)
-    assert "does not answer: it loads a model, or hangs" in said.msg
+    assert "does not answer: it is loading a model or hung" in said.msg
 
 
 def test_no_ollama_at_all_is_fine(tmp_path: Path) -> None:
     nobody = RecordingContext(tmp_path, ollama_url="http://127.0.0.1:1", sandbox=True)
     assert OllamaUnload().run(OllamaUnload.Args(), nobody).changed is False
-    assert OllamaPs().run(OllamaPs.Args(), nobody).msg == "no Ollama runs here"
+    assert OllamaPs().run(OllamaPs.Args(), nobody).msg == "Ollama is not running"
 
 
 def test_leave_asks_nobody(play: Play, context: RecordingContext) -> None:
@@ -164,7 +164,7 @@ def test_a_model_of_unknown_size_is_said_to_be_and_stays_out(play: Play, context
     play.asked.clear()
     back = OllamaReload().run(OllamaReload.Args(models=done.data["models"], reserve_gib=0), context)
     assert (back.data["loaded"], back.data["left_out"], play.asked) == ([], ["odd"], [])
-    assert "odd stays out: Ollama did not say how large it is" in "".join(one.get("text", "") for one in context.said)
+    assert "not reloading odd: its size is unknown" in "".join(one.get("text", "") for one in context.said)
 
 
 def test_a_model_that_is_not_installed_any_more_is_left_out(play: Play, context: RecordingContext) -> None:

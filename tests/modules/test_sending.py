@@ -54,8 +54,8 @@ def test_the_last_line_of_a_refusal_is_kept_and_visible(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("script", "limit", "said"),
     [
-        ("exec sleep 60", "SILENCE_S", "it took nothing for 0.5 s"),
-        ("cat >/dev/null; exec sleep 60", "ENDED_S", "it did not end within 0.5 s"),
+        ("exec sleep 60", "SILENCE_S", "no progress for 0.5 s"),
+        ("cat >/dev/null; exec sleep 60", "ENDED_S", "not finished 0.5 s after the last byte"),
     ],
     ids=["takes-nothing", "never-ends"],
 )

@@ -117,7 +117,7 @@ def test_the_same_key_is_no_difference_and_another_is_one_that_shows_neither(
     assert [
         one["field"] for one in run(given(tmp_path, "", check=True), {**wanted, "server_key": ""}).data["drift"]
     ] == ["server_key"]
-    with pytest.raises(Refused, match="did not come with this run"):
+    with pytest.raises(Refused, match="was not sent with this run"):
         run(given(tmp_path, "", check=True), wanted)
 
 
@@ -136,7 +136,7 @@ def test_a_server_is_made_again_with_the_key_it_had_and_without_that_key_not_at_
     server_keys.drop(context.state, name, ())
     assert server_keys.kept(context.state) == []
     api.remove_container(name, force=True)
-    with pytest.raises(Failed, match="no longer kept on this host"):
+    with pytest.raises(Failed, match="no longer on this host"):
         run(given(tmp_path, ""), kept)
     assert api.containers(all=True, filters={"name": name}) == []
 

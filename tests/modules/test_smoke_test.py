@@ -65,7 +65,7 @@ def test_beside_another_measurement_nothing_is_asked(tmp_path: Path) -> None:
         with measuring.alone(context.state, "run-2", "Verify"):
             found = run(server, context, wait_s=0)
         assert not server.record
-    assert (found.exit, "Verify is under way on this host (run run-2)" in found.msg) == (Exit.INCONCLUSIVE, True)
+    assert (found.exit, "Verify is in progress on this host (run run-2)" in found.msg) == (Exit.INCONCLUSIVE, True)
 
 
 def test_the_first_run_makes_a_baseline_and_the_next_is_judged_by_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.modules.context import RecordingContext
     "name", ["../../cron.d/x.service", "/etc/x.service", "a\nb.service", "ollama", "a b.service", ""]
 )
 def test_what_is_no_unit_is_refused_before_systemd_is_asked(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Refused, match="is no name of a unit"):
+    with pytest.raises(Refused, match="is not a unit name"):
         SystemdUnit().run(SystemdUnit.Args(name=name, content="[Unit]\n"), RecordingContext(tmp_path))
 
 

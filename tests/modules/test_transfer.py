@@ -208,7 +208,7 @@ def test_only_the_wrong_file_comes_again(context: RecordingContext, hub: Loopbac
     hub.faults.wrong = {SMALL: 1}
     result = fetch(context, hub)
     assert is_right(context, hub)
-    assert f"wrong after the download, fetching again: {SMALL}" in notes(context)
+    assert f"hash mismatch after download, retrying: {SMALL}" in notes(context)
     assert (hub.gets(SMALL), hub.gets(BIG)) == (2, 1)
     assert result.changed
 
@@ -218,7 +218,7 @@ def test_wrong_bytes_never_stand_where_a_server_reads(context: RecordingContext,
     good = (folder(context) / SMALL).read_bytes()
     hub.files[SMALL] = content(3 * MIB, 9)
     hub.faults.wrong = {SMALL: 99}
-    with pytest.raises(Failed, match=f"wrong bytes twice: {SMALL}"):
+    with pytest.raises(Failed, match=f"hash mismatch twice: {SMALL}"):
         fetch(context, hub)
     assert same(folder(context) / SMALL, good)
 
@@ -242,7 +242,7 @@ def test_a_second_run_reads_no_file(context: RecordingContext, hub: LoopbackHub)
 def test_a_shard_that_the_index_names_and_the_lock_does_not_is_named(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
-    with pytest.raises(Failed, match=f"names files that are not there: {SMALL}"):
+    with pytest.raises(Failed, match=f"names missing files: {SMALL}"):
         fetch(context, hub, files=hub.locked(without=(SMALL,)))
 
 
@@ -266,7 +266,7 @@ def test_a_transfer_that_hangs_is_killed_and_goes_on_in_the_next_mode(
     plain = mode == "plain"  # one request without a Range; the other mode's are the ones with
     hub.faults.stall_when = lambda wanted: not wanted if plain else wanted not in ("", "bytes=0-0")
     result = fetch(context, hub, mode, stall_seconds=2.5)
-    assert f"no byte came for 2.5 s. Going on with {following}." in notes(context)
+    assert f"no data received for 2.5 s. Continuing with {following}." in notes(context)
     assert result.data["mode"] == following
     assert is_right(context, hub)
 
@@ -292,9 +292,9 @@ def test_a_transfer_that_is_cut_goes_on_with_the_rest(context: RecordingContext,
 def test_a_hub_that_answers_500_is_tried_again_then_named(context: RecordingContext, hub: LoopbackHub) -> None:
     files = hub.locked()
     hub.faults.status = 500
-    with pytest.raises(Failed, match=r"the hub .* 0 of 4 missing files came"):
+    with pytest.raises(Failed, match=r"the hub .* 0 of 4 missing files downloaded"):
         fetch(context, hub, files=files)
-    assert "Trying again." in notes(context)
+    assert "Retrying." in notes(context)
 
 
 def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
@@ -304,7 +304,7 @@ def test_half_a_copy_and_no_hub_is_a_failure_that_names_what_is_missing(
     (folder(context) / SMALL).unlink()
     files = hub.locked()
     hub.close()
-    with pytest.raises(Failed, match=f"does not answer.*{SMALL} did not"):
+    with pytest.raises(Failed, match=f"does not answer.*still missing: .*{SMALL}"):
         fetch(context, hub, files=files)
 
 
@@ -353,7 +353,7 @@ def test_a_throttled_way_is_measured_as_one(hub: LoopbackHub, monkeypatch: pytes
 
 def test_too_little_to_measure_is_said(context: RecordingContext, hub: LoopbackHub) -> None:
     fetch(context, hub, "auto")
-    assert "transfer: plain (70.3 MB are too few to measure)" in notes(context)
+    assert "transfer: plain (70.3 MB is too little to measure)" in notes(context)
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ def test_too_little_to_measure_is_said(context: RecordingContext, hub: LoopbackH
 
 def test_a_gated_model_says_where_to_accept_and_a_token_opens_it(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.token = "hf_right"
-    with pytest.raises(Failed, match=r"is gated. Accept its licence at .*/lab/tiny, then give a token"):
+    with pytest.raises(Failed, match=r"is gated. Accept its license at .*/lab/tiny, then set a token"):
         fetch(context, hub)
     context.secrets = {"HF_TOKEN": Secret("hf_right")}
     assert fetch(context, hub).changed
@@ -374,7 +374,7 @@ def test_a_transfer_that_ends_in_the_middle_leaves_the_old_model_whole_and_what_
     old = dict(hub.files)
     hub.files = {path: data[::-1] for path, data in old.items() if path != INDEX} | {INDEX: old[INDEX]}
     hub.faults.wrong = {BIG: 99}
-    with pytest.raises(Failed, match=f"wrong bytes twice: {BIG}"):
+    with pytest.raises(Failed, match=f"hash mismatch twice: {BIG}"):
         fetch(context, hub)
     assert all(same(folder(context) / path, data) for path, data in old.items()), "half of each model"
     hub.faults.wrong, before = {}, hub.gets(SMALL)
@@ -465,5 +465,5 @@ def test_a_child_that_is_killed_is_started_again(context: RecordingContext, hub:
 
     threading.Thread(target=kill, daemon=True).start()
     fetch(context, hub)
-    assert "the transfer's process ended with -9. Trying again." in notes(context)
+    assert "the transfer process exited with -9. Retrying." in notes(context)
     assert is_right(context, hub)

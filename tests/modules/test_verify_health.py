@@ -28,7 +28,7 @@ def test_a_server_that_generates_is_ready(tmp_path: Path) -> None:
 def test_thinking_instead_of_content_is_told(tmp_path: Path) -> None:
     found = run(tmp_path, kind="reasoning")
     assert found.data["thinks"]
-    assert "content is null" in found.msg
+    assert "content stays null" in found.msg
 
 
 @pytest.mark.parametrize(

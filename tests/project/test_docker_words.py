@@ -130,7 +130,7 @@ def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
     ("lines", "said"),
     [
         ('ports: ["8000:8000", "127.0.0.1:8000:8001"]', "publishes the host's port of '127.0.0.1:8000:8001' twice"),
-        ("ports: [22:22]", "write it in quotes"),
+        ("ports: [22:22]", "quote it"),
         ('volumes: ["/a:/c", "/b:/c/"]', "'/a:/c' is mounted at /c already"),
         ('volumes: ["/a:/model/"]', "the model is mounted at /model already"),
     ],
@@ -150,7 +150,7 @@ def test_a_host_that_publishes_the_server_where_the_recipe_has_another_port(tmp_
     head = "image: a/b:v1\nmodel: {id: a/b, dir: ~/b, mount: /model}\n"
     (tmp_path / "recipes/words.yml").write_text(f"{head}container: {{name: box, ports: ['8000:8000', '9000:9000']}}\n")
     host = Host("spark1", "spark1", serve_port=9000, where="hosts/spark1.yml")
-    with pytest.raises(Refused, match="`serve_port: 9000` is published by `container.ports`") as error:
+    with pytest.raises(Refused, match="`serve_port: 9000` is also published by") as error:
         recipe.scope(host, "ops", recipe.load(tmp_path, "words"), {"image": None, "model": None})
     assert error.value.where == "hosts/spark1.yml"
 

@@ -34,27 +34,27 @@ GROUPS = "all: {}\nlab: {}\n"
     [
         (
             {"hosts/spark1.yml": "groups: [labb]\n"},
-            "hosts/spark1.yml:1: no other file knows the group `labb`. Did you mean `lab`? "
-            "A new one has an entry in hosts/groups.yml: `labb: {}`.",
+            "hosts/spark1.yml:1: no group `labb` is defined elsewhere. Did you mean `lab`? "
+            "To create it, add `labb: {}` to hosts/groups.yml.",
         ),
         (
             {"hosts/groups.yml": "lab:\n  hosts:\n    - spark1\n    - sparc2\n"},
-            "hosts/groups.yml:4: `lab.hosts`: no host is called 'sparc2'. Did you mean `spark1`?",
+            "hosts/groups.yml:4: `lab.hosts`: no host named 'sparc2'. Did you mean `spark1`?",
         ),
         (
             {"hosts/lab.yml": "address: x\n"},
-            "hosts/lab.yml:1: the host has the name of a group (hosts/groups.yml:",
+            "hosts/lab.yml:1: the host has the same name as a group (hosts/groups.yml:",
         ),
-        ({"hosts/all.yml": "address: x\n"}, "hosts/all.yml:1: a host can't be called `all`: that means every host."),
-        ({"hosts/a,b.yml": "address: x\n"}, "hosts/a,b.yml:1: no pattern can name this host"),
-        ({"hosts/groups.yml": GROUPS + "'!gpu': {}\n"}, "hosts/groups.yml:3: no pattern can name the group `!gpu`"),
-        ({"hosts/groups.yml": "lab: {}\nall: {hosts: [spark1]}\n"}, "hosts/groups.yml:2: `all` is every host"),
+        ({"hosts/all.yml": "address: x\n"}, "hosts/all.yml:1: a host cannot be named `all`: that means all hosts."),
+        ({"hosts/a,b.yml": "address: x\n"}, "hosts/a,b.yml:1: no pattern can match this host"),
+        ({"hosts/groups.yml": GROUPS + "'!gpu': {}\n"}, "hosts/groups.yml:3: no pattern can match the group `!gpu`"),
+        ({"hosts/groups.yml": "lab: {}\nall: {hosts: [spark1]}\n"}, "hosts/groups.yml:2: `all` means all hosts"),
         ({"hosts/spark2.yaml": "address: x\n"}, "hosts/spark2.yaml: this file is not read: its name must end in .yml."),
         ({"hosts/groups.yaml": GROUPS}, "hosts/groups.yaml: this file is not read"),
         ({"hosts/spark2.YML": "address: x\n"}, "hosts/spark2.YML: this file is not read: its name must end in .yml."),
         (
             {"hosts/spark1.yml": "home: ops\n"},
-            "hosts/spark1.yml:1: `home`: 'ops' is not the path of a folder: begin with /",
+            "hosts/spark1.yml:1: `home`: 'ops' is not a directory path: start with /",
         ),
         (
             {"hosts/groups.yml": "- lab\n"},
@@ -62,20 +62,23 @@ GROUPS = "all: {}\nlab: {}\n"
         ),
         (
             {"hosts/groups.yml": "all: {}\nlab: [spark1]\n"},
-            "hosts/groups.yml:2: the group `lab` must be a mapping, got a list. Write its members as `hosts: [spark1]`",
+            "hosts/groups.yml:2: the group `lab` must be a mapping, got a list. List its members as `hosts: [spark1]`",
         ),
         (
             {"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    reserve_gb: 4\n"},
-            "hosts/groups.yml:4: `vars.reserve_gb`: no playbook and no template reads it. Did you mean `reserve_gib`?",
+            "hosts/groups.yml:4: `vars.reserve_gb` is not used by any playbook or template. Did you mean `reserve_gib`?",
         ),
-        ({"hosts/spark1.yml": "vars:\n  Drain_S: 1\n"}, "hosts/spark1.yml:2: `vars.Drain_S`: no playbook"),
+        (
+            {"hosts/spark1.yml": "vars:\n  Drain_S: 1\n"},
+            "hosts/spark1.yml:2: `vars.Drain_S` is not used by any playbook",
+        ),
         (
             {"hosts/spark1.yml": "vars:\n  rollback: flase\n"},
             "hosts/spark1.yml:2: `vars.rollback` must be true or false.",
         ),
         (
             {"hosts/groups.yml": "all: {}\nlab:\n  model_from: sparc1\n"},
-            "hosts/groups.yml:3: `model_from`: no host is called 'sparc1'. Did you mean `spark1`?",
+            "hosts/groups.yml:3: `model_from`: no host named 'sparc1'. Did you mean `spark1`?",
         ),
     ],
 )

@@ -124,7 +124,7 @@ def test_switches_lists_and_nothing_become_what_the_engine_reads() -> None:
         ("  shm_size: 64gb", "  shmsize: 64gb", "unknown key `shmsize`. Did you mean `shm_size`?"),
         ("image: vllm/vllm-openai:v0.32.0", "imagee: x", "unknown key `imagee`"),
         ("  name: qwen35\n", "  name: qwen 35\n", "`container.name`"),
-        ("vllm:  ", "vllm:\n  model: /elsewhere\n  #", "`vllm.model` is given by `model.mount`"),
+        ("vllm:  ", "vllm:\n  model: /elsewhere\n  #", "`vllm.model` is set by `model.mount`"),
         (
             "expect:",
             'expect:\n  forbid_log: ["NET/Socket", "NET/(IB"]',

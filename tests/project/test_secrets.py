@@ -24,7 +24,7 @@ GROUPS = {
     "a value beside a source": ("  secrets:\n    HF_TOKEN: {env: HF_TOKEN, value: SECRET}\n", 3, "must name a source"),
     "no mapping of secrets": ("  secrets: SECRET\n", 2, "`all.secrets` must name a source"),
     "a number": ("  secrets:\n    PIN: 4711471147\n", 3, "e.g. {env: PIN}"),
-    "a tag": ("  secrets:\n    HF_TOKEN: !SECRET\n", 3, "Quote a value that begins with `!`"),
+    "a tag": ("  secrets:\n    HF_TOKEN: !SECRET\n", 3, "Quote a value that starts with `!`"),
     "the environment": ("  env: {HF_TOKEN: SECRET}\n", 2, "`env.HF_TOKEN` looks like a secret"),
     "no mapping of the environment": ("  env: SECRET\n", 2, "`all.env`"),
     "a variable": ("  vars:\n    hub_password: SECRET\n", 3, "`vars.hub_password` looks like a secret"),
@@ -38,7 +38,7 @@ GROUPS = {
     "a hub with a password": (
         "  env: {HF_ENDPOINT: 'https://ops:SECRET@hub.lan'}\n",
         2,
-        "Leave user and password out of the URL",
+        "Remove user and password from the URL",
     ),
     "an address with a password": ("  registry_mirror: user:SECRET@mirror.lan\n", 2, "`all.registry_mirror`"),
     "the engine's key": (
@@ -65,7 +65,7 @@ def test_in_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) 
 
 RECIPES = {
     "the key itself": ("server_key: SECRET\n", "must name a source, e.g. {env: SPARK_KEY}; never the secret itself"),
-    "the key among the flags": ("vllm: {api-key: SECRET}\n", "`vllm.api-key`: a key among the flags"),
+    "the key among the flags": ("vllm: {api-key: SECRET}\n", "`vllm.api-key`: a key in the flags"),
     "the key among the flags, spelled otherwise": ("vllm: {--api_key: [SECRET]}\n", "`server_key: {env: SPARK_KEY}`"),
     "the key in the environment": ("env: {VLLM_API_KEY: SECRET}\n", "`server_key: {env: SPARK_KEY}`"),
     "a token in the environment": ("env: {HF_TOKEN: SECRET}\n", "belongs under `secrets:` of the host"),
@@ -79,7 +79,7 @@ RECIPES = {
     ),
     "published twice": (
         "publish: loopback\n",
-        "`container.ports` publishes 0.0.0.0:8000:8000, and `publish` says loopback",
+        "`container.ports` publishes 0.0.0.0:8000:8000, but `publish` is loopback",
     ),
 }
 RECIPE = """image: vllm/vllm-openai:v0.32.0
@@ -155,9 +155,9 @@ def test_what_only_sounds_like_a_secret_is_taken(tmp_path: Path) -> None:
         ("file: missing", "`server_key`: the file missing holds no key."),
         ("file: binary", "not a UTF-8 text file"),
         ("file: short", "16 to 512"),
-        ("file: /dev/zero", "has more than 64 KiB"),
+        ("file: /dev/zero", "is larger than 64 KiB"),
         ("file: spaced", "16 to 512"),
-        ("command: [no-such-program]", "can't be run: No such file or directory."),
+        ("command: [no-such-program]", "cannot run the command for the secret server_key: No such file"),
     ],
 )
 def test_a_source_that_gives_no_key_is_said_without_what_it_gave(

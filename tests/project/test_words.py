@@ -24,7 +24,7 @@ def load(folder: Path, container: str = "", image: str = "a/b:v1") -> recipe.Rec
 @pytest.mark.parametrize(
     ("container", "said"),
     [
-        ("labels: {a: b, sparkwright.run: x}", "labels that begin with `sparkwright.` are sparkwright's own"),
+        ("labels: {a: b, sparkwright.run: x}", "labels that start with `sparkwright.` are reserved"),
         ('labels: {"": x}', "a label needs a name"),
         ("shm_size: 64gbx", "is not a size: write 64gb"),
         ("shm_size: -1g", "is not a size"),
@@ -32,9 +32,9 @@ def load(folder: Path, container: str = "", image: str = "a/b:v1") -> recipe.Rec
         ('ports: ["8000"]', "write HOST:CONTAINER"),
         ('ports: ["8000:8000", "lan:8000:8000"]', "write HOST:CONTAINER"),
         ('ports: ["99999:8000"]', "is not a published port"),
-        ("gpus: 2", "`container.gpus`: a valid string, not 2; put it in quotes."),
-        ("restart: no", "not False; put it in quotes."),
-        ("env: {A: 1}", "`container.env.A`: a valid string, not a number; put it in quotes."),
+        ("gpus: 2", "`container.gpus` must be a string, got 2; quote it."),
+        ("restart: no", "got False; quote it."),
+        ("env: {A: 1}", "`container.env.A` must be a string, got a number; quote it."),
         ("ulimits: {memlock: unlimited}", "-1 is unlimited"),
         ('env: {"A=B": x}', "can't be an environment variable"),
         ('env: {A: "x\\0y"}', "can't be an environment variable"),
@@ -144,13 +144,17 @@ def test_what_is_planned_is_what_stands_there_however_a_flag_is_spelled(
     [
         (
             ("max-num-seqs: 8", "max_num_seqs: 9"),
-            "`vllm.max-num-seqs` and `vllm.max_num_seqs` are one flag, max-num-seqs.",
+            "`vllm.max-num-seqs` and `vllm.max_num_seqs` are the same flag, max-num-seqs.",
             7,
         ),
-        (("enable-prefix-caching: true", "no-enable-prefix-caching: true"), "are one flag, enable-prefix-caching.", 7),
-        (("tp: 2", "seed: 1", "tensor-parallel-size: 2"), "are one flag, tensor-parallel-size.", 8),
-        (("--model: /b",), "`vllm.model` is given by `model.mount`.", 6),
-        (("api_key: x",), "`vllm.api_key`: a key among the flags is no secret", 6),
+        (
+            ("enable-prefix-caching: true", "no-enable-prefix-caching: true"),
+            "are the same flag, enable-prefix-caching.",
+            7,
+        ),
+        (("tp: 2", "seed: 1", "tensor-parallel-size: 2"), "are the same flag, tensor-parallel-size.", 8),
+        (("--model: /b",), "`vllm.model` is set by `model.mount`.", 6),
+        (("api_key: x",), "`vllm.api_key`: a key in the flags is not secret", 6),
     ],
 )
 def test_a_flag_given_twice_or_not_to_be_given_is_refused_with_its_line(

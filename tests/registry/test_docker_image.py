@@ -97,7 +97,7 @@ def test_a_cut_in_the_middle_of_a_layer_goes_on_where_it_broke_off(
     assert pull(context, ref, entry).changed
     assert proxy.ranges == ["bytes=1000000-"]
     assert sum(sent for path, sent in proxy.seen if layer in path) < 3_100_000
-    assert "broke off" in notes(context)
+    assert "interrupted" in notes(context)
 
 
 def test_a_registry_that_answers_500_is_asked_again_and_an_unknown_digest_is_not(
@@ -108,7 +108,7 @@ def test_a_registry_that_answers_500_is_asked_again_and_an_unknown_digest_is_not
     entry = locked(context, ref)
     proxy.errors = {f"manifests/{entry['digest']}": 2}
     assert pull(context, ref, entry).changed
-    assert "Trying again" in notes(context)
+    assert "Retrying" in notes(context)
     proxy.seen.clear()
     with pytest.raises(NotThere, match="invoke images.copy"):
         DockerImage().run(DockerImage.Args(f"{ref}@sha256:{'0' * 64}"), context)
@@ -126,7 +126,7 @@ def test_a_digest_that_is_gone_upstream_is_used_from_the_host(
     assert not pull(context, ref, entry).changed
     again = locked(context, ref)
     assert again["digest"] == entry["digest"]
-    assert "has no" in notes(context) and "Took what the host has" in notes(context)
+    assert "has no" in notes(context) and "Using the host's copy" in notes(context)
 
 
 def test_after_save_and_load_the_digest_is_known_again_without_a_registry(
@@ -143,7 +143,7 @@ def test_after_save_and_load_the_digest_is_known_again_without_a_registry(
     list(engine.load_image(io.BytesIO(archive)))
     assert engine.inspect_image(ref)["RepoDigests"] == []
     result = pull(context, ref, entry)
-    assert (result.changed, result.msg) == (True, "was here; its digest is known again")
+    assert (result.changed, result.msg) == (True, "already present; digest restored")
     assert not pull(context, ref, entry).changed
     image = engine.inspect_image(ref)
     spec = ContainerSpec("any", f"{ref}@{entry['digest']}", image_ids=locked_ids(entry))

@@ -81,5 +81,5 @@ def test_the_operator_reads_what_was_wrong(lab: Lab) -> None:
     (there / "lib/sparkwright/shell.py").write_bytes(b"")
     said = [one["text"] for one in runs(lab) if one["event"] == "note"]
     assert said[0] == (
-        f"the runtime on the host does not start: the runtime {there} can't be used: lib/sparkwright/shell.py is damaged"
+        f"the runtime on the host does not start: cannot use the runtime {there}: lib/sparkwright/shell.py is damaged"
     )

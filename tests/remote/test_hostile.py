@@ -144,7 +144,7 @@ def test_a_run_that_does_not_say_how_it_ended_is_a_failure(
 ) -> None:
     hostile.says({"event": "run_started", "run": "r", "play": "p"}, {"event": "recap", "exit": 0})
     assert code_of(runs.attach, host="spark1") == 1
-    assert "does not say how it ended" in capsys.readouterr().out
+    assert "did not report a result" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_without_a_token_it_says_where_to_accept_the_licence_and_how_to_give_one
     said = deploy(project, {"env": "HF_TOKEN"}, {})
     assert said.returncode in (1, 5)
     words = json.loads(said.stdout.splitlines()[-1])["msg"]
-    assert "meta-llama/Llama-3.1-8B-Instruct is gated. Accept its licence at " in words
+    assert "meta-llama/Llama-3.1-8B-Instruct is gated. Accept its license at " in words
     assert "`secrets`" in words
 
 

@@ -299,7 +299,7 @@ def test_a_second_writer_is_refused_and_told_who_is_at_work(lab: Lab) -> None:
             other = ask(lab, plan(say("true"), run_id="run-2"))
             wait_for.touch()
     assert other[-1]["exit"] == 5
-    assert "spark1 is locked: ann@desk runs Test since" in other[-1]["msg"]
+    assert "spark1 is locked: Test by ann@desk, since" in other[-1]["msg"]
     link.close()
 
 

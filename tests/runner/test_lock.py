@@ -51,7 +51,7 @@ def other(state: StateFolder) -> subprocess.Popen[bytes]:
 def test_a_second_one_is_refused_with_who_holds_it(state: StateFolder) -> None:
     with (
         lock.held(state, ALICE, host="spark1"),
-        pytest.raises(Refused, match=r"spark1 is locked: alice@desk runs playbooks/deploy.yml since .* \(run run-a\)"),
+        pytest.raises(Refused, match=r"spark1 is locked: playbooks/deploy.yml by alice@desk, since .* \(run run-a\)"),
         lock.held(state, BOB, host="spark1"),
     ):
         pass
@@ -115,7 +115,7 @@ def test_what_was_cut_off_is_told_with_its_task_and_what_it_had_stopped(state: S
     state.write("previous", {"run": "run-a", "name": "qwen35", "id": "x"})
     assert cut_off.unfinished(state, ALICE)
     told = cut_off.story(state, ALICE)
-    assert "alice@desk" in told and "in: Start the server" in told and "qwen35 had been stopped for it" in told
+    assert "alice@desk" in told and "in: Start the server" in told and "it had stopped qwen35" in told
     book.write(event("recap", exit=1))
     assert not cut_off.unfinished(state, ALICE)
 
@@ -182,8 +182,8 @@ def test_who_only_looks_at_the_lock_keeps_nobody_out(state: StateFolder, monkeyp
             "playbooks/deploy.yml",
             "`invoke deploy --host spark1` finishes it, `invoke rollback --host spark1` goes back",
         ),
-        ("playbooks/restart.yml", "`invoke restart --host spark1` does it again"),
-        ("playbooks/mine.yml", "`invoke unlock --host spark1` forgets it"),
+        ("playbooks/restart.yml", "`invoke restart --host spark1` repeats it"),
+        ("playbooks/mine.yml", "`invoke unlock --host spark1` clears it"),
     ],
 )
 def test_a_run_is_in_progress_as_long_as_its_process_holds_the_lock_and_interrupted_after_that(

@@ -67,7 +67,7 @@ def test_a_malformed_request_is_refused_with_a_sentence(tmp_path: Path, what: st
     said, errors = ask(tmp_path, MALFORMED[what], module)
     assert errors == ""
     assert [one["event"] for one in said] == ["recap"]
-    assert "can't be read" in said[0]["msg"] or "is not valid" in said[0]["msg"]
+    assert "invalid" in said[0]["msg"] or "is not valid" in said[0]["msg"]
     assert said[0]["exit"] in (1, 5)
     assert "\x1b" not in said[0]["msg"]
 
@@ -106,7 +106,7 @@ def test_stop_means_the_run_that_holds_the_lock_not_the_newest(tmp_path: Path) -
     ended.leave()
     os.utime(ended.folder, (0, 0))
     with lock.held(state, lock.Owner("deploy", "a@b", "deploy", os.getpid(), 1.0), host="spark1"):
-        assert stop(tmp_path)["text"] == "run deploy stops at the next safe point"
+        assert stop(tmp_path)["text"] == "run deploy will stop at the next safe point"
     assert (deploy.stop_requested(), question.stop_requested()) == (True, False)
 
 
@@ -116,12 +116,12 @@ def test_stop_means_the_only_run_under_way_and_asks_when_there_are_two(tmp_path:
     one.open()
     ended.leave()
     os.utime(ended.folder, (0, 0))
-    assert stop(tmp_path)["text"] == "run one stops at the next safe point"
+    assert stop(tmp_path)["text"] == "run one will stop at the next safe point"
     two = begun(state, "two", 5)
     two.open()
     said = stop(tmp_path)
-    assert (said["exit"], "several runs are under way: two, one" in said["msg"]) == (5, True)
-    assert stop(tmp_path, "two")["text"].startswith("run two stops")
+    assert (said["exit"], "several runs in progress: two, one" in said["msg"]) == (5, True)
+    assert stop(tmp_path, "two")["text"].startswith("run two will stop")
     assert "no run three" in stop(tmp_path, "three")["msg"]
     assert journal.lives(one.folder)
 

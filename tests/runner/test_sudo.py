@@ -151,7 +151,7 @@ def test_a_wrong_password_is_a_sentence_touches_nothing_and_gives_the_lock_back(
     account.rule(ASKS)
     said = account.become(WRONG)
     assert said[-1]["msg"].startswith(
-        f"sudo refused the password for {USER} on spark1. Correct the secret BECOME_PASSWORD"
+        f"sudo rejected the password for {USER} on spark1. Correct the secret BECOME_PASSWORD"
     )
     assert said[-1]["exit"] == 5
     assert (account.state() / "lock").read_text() == ""
@@ -168,8 +168,8 @@ def test_a_wrong_password_is_a_sentence_touches_nothing_and_gives_the_lock_back(
     ("rule", "password", "sentence"),
     [
         (ASKS, "", f"sudo on spark1 needs a password for {USER}."),
-        ("", PASSWORD, f"sudo on spark1 refused {USER}: Sorry, user {USER} may not run sudo on"),
-        ("ALL=(ALL) /usr/bin/true", PASSWORD, f"sudo on spark1 refused {USER}: Sorry, user {USER} is not allowed to"),
+        ("", PASSWORD, f"sudo on spark1 denied {USER}: Sorry, user {USER} may not run sudo on"),
+        ("ALL=(ALL) /usr/bin/true", PASSWORD, f"sudo on spark1 denied {USER}: Sorry, user {USER} is not allowed to"),
         (ASKS, "two\nlines of it", "the secret BECOME_PASSWORD has more than one line."),
     ],
 )

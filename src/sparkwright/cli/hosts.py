@@ -31,7 +31,9 @@ def ps(context: object, host: str = "", json: bool = False, debug: bool = False)
     return _run(host, "ollama_ps", {}, read_only=True, json=json)
 
 
-@command(help={"timeout-s": "how long a busy model may take to end its request, seconds (default 60)", "json": EVENTS})
+@command(
+    help={"timeout-s": "how long a busy model may take to finish its request, seconds (default 60)", "json": EVENTS}
+)
 def unload(context: object, host: str = "", timeout_s: float = 60.0, json: bool = False, debug: bool = False) -> int:
     """Unload Ollama's models; Ollama stays up.
 

@@ -10,6 +10,7 @@ from sparkwright.console import words
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.recap import COUNTS
+from sparkwright.visible import count
 
 VERDICTS = {
     Exit.OK: "ok",
@@ -79,7 +80,7 @@ class Board:
         """8 hosts: 6 ok, 1 failed, 1 waiting."""
         verdicts = [row.verdict for row in self.rows.values()]
         parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
-        return f"{len(verdicts)} hosts: {', '.join(parts)}"
+        return f"{count(len(verdicts), 'host')}: {', '.join(parts)}"
 
     def foremost(self, most: int) -> list[Row]:
         """At most so many rows, in the inventory's order; those that run or failed go before the others."""
@@ -124,7 +125,7 @@ class Board:
     def _ended(self, row: Row, event: Event) -> None:
         code = Exit(event["exit"])
         row.verdict = "changed" if code is Exit.OK and event["changed"] else VERDICTS[code]
-        row.verdict += ", put back" if code is Exit.FAILED and row.put_back else ""
+        row.verdict += ", restored" if code is Exit.FAILED and row.put_back else ""
         row.took_s, row.progress = float(event["seconds"]), ""
         row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
         fix = row.failure["fix"] if row.failure else ""  # the failure is explained with it

@@ -52,7 +52,7 @@ def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[
         if told:
             yield from (("muted", text) for text in _wrapped(told, title, width))
     if row["sandbox"]:
-        yield "muted", f"{row['host']} is the sandbox: a pretend Spark, no GPU and no real model."
+        yield "muted", f"{row['host']} is the sandbox: a simulated Spark without GPU or real model."
 
 
 def _cause(one: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:

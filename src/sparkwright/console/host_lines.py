@@ -39,7 +39,7 @@ class HostLines:
         elif kind == "batch_started":
             self.write("title", rolled.batch(event))
         elif kind == "run_started" and event.get("sandbox"):
-            self.write("muted", f"{host} is the sandbox: a pretend Spark, no GPU and no real model.")
+            self.write("muted", f"{host} is the sandbox: a simulated Spark without GPU or real model.")
         elif kind == "note" and not event["task"]:
             start = f"{'':<{WIDTH_VERDICT}} {host:<{self._width}}  "
             self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))

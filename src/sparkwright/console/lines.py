@@ -79,9 +79,9 @@ class Lines:
     def _on_run_started(self, event: Event) -> None:
         if event.get("sandbox") and event["host"] not in self._told:
             self._told.add(event["host"])
-            self.write("muted", f"{event['host']} is the sandbox: a pretend Spark, no GPU and no real model.")
+            self.write("muted", f"{event['host']} is the sandbox: a simulated Spark without GPU or real model.")
         if event.get("check"):
-            self.write("muted", f"check mode: {event['host']} is only looked at.")
+            self.write("muted", f"check mode: no changes on {event['host']}.")
 
     def _on_task_started(self, event: Event) -> None:
         self._names[event["host"], event["task"]] = event["name"]

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from sparkwright.console import words
 from sparkwright.protocol.events import Event
+from sparkwright.visible import count
 
 #: the rows at the end: what they are called, the key of the event, their style
 ROWS = (
     ("done", "done", "ok"),
-    ("done before", "earlier", "ok"),
+    ("already done", "earlier", "ok"),
     ("failed", "failed", "failed"),
     ("unreachable", "unreachable", "failed"),
-    ("not begun", "not_begun", "changed"),
+    ("not started", "not_begun", "changed"),
 )
 
 
 def looking(event: Event) -> str:
     """What is said while everybody is looked at."""
-    return f"looking at {len(event['hosts'])} hosts, before one of them is touched"
+    return f"checking {count(len(event['hosts']), 'host')} before changing any"
 
 
 def batch(event: Event) -> str:
     """The title of a batch."""
     kind = "canary" if event["canary"] else f"batch {event['n']}"
-    left = f", {event['left']} to come" if event["left"] else ""
+    left = f", {event['left']} left" if event["left"] else ""
     return f"{kind}: {words.names(event['hosts'])}{left}"
 
 
@@ -32,5 +33,5 @@ def lines(event: Event) -> list[tuple[str, str]]:
     shown = [("failed", f"{event['playbook']} stopped: {event['why']}.")] if event["why"] else []
     shown += [(style, f"  {name:<12} {words.names(event[key], 40)}") for name, key, style in ROWS if event[key]]
     if event["resume"]:
-        shown.append(("fix", f"  → `{event['resume']}` goes on with the rest."))
+        shown.append(("fix", f"  → `{event['resume']}` continues with the rest."))
     return shown

@@ -57,7 +57,7 @@ class Screen:
 
     def update(self, rows: Sequence[Row]) -> None:
         """Draw the newest answers."""
-        at = Text(time.strftime("%H:%M:%S   Ctrl-C ends this"), style="dim")
+        at = Text(time.strftime("%H:%M:%S   Ctrl-C to quit"), style="dim")
         self._live.update(Group(table(rows, self._console.width), at), refresh=True)
 
     def close(self) -> None:
@@ -130,6 +130,6 @@ def _checked(row: Row) -> str:
 
 def _why(row: Row) -> str:
     """Who works there, or what was interrupted, then why it is not fine; of one that seems fine, why no check speaks for it."""
-    fine = "it came and went several times in the last checks" if row.flapping else ""
+    fine = "flapping: it changed state several times in the last checks" if row.flapping else ""
     said = row.busy or row.interrupted or (fine if row.state == "ok" else row.why)
     return words.line("; ".join(filter(None, (said, row.outdated if row.state in FINE and not row.busy else ""))))

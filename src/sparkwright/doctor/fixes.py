@@ -36,6 +36,6 @@ MENDS: dict[str, Mend] = {
         ("nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml"),
     ),
     "CDI service": Mend("writes the CDI specification for this driver", ("systemctl", "restart", known.CDI_REFRESH)),
-    "clock": Mend("lets systemd keep the clock", ("timedatectl", "set-ntp", "true")),
-    "locale": Mend("makes C.UTF-8 the language of logins", ("update-locale", "LANG=C.UTF-8")),
+    "clock": Mend("enables NTP (systemd-timesyncd)", ("timedatectl", "set-ntp", "true")),
+    "locale": Mend("sets C.UTF-8 as the login locale", ("update-locale", "LANG=C.UTF-8")),
 }

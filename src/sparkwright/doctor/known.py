@@ -23,7 +23,7 @@ PLAYBOOKS = "NVIDIA dgx-spark-playbooks"
 RELEASES: dict[str, Known] = {
     "7.2.3": Known("", PLAYBOOKS),
     "7.3.1": Known("", PLAYBOOKS),
-    "7.5.0": Known("some hosts boot about 7.2 GiB smaller with it", "NVIDIA developer forum 383222"),
+    "7.5.0": Known("some hosts boot with about 7.2 GiB less memory with it", "NVIDIA developer forum 383222"),
 }
 RELEASE_MAJOR = 7
 
@@ -35,10 +35,10 @@ MEMORY_SOURCE = "NVCheckup README; NVIDIA developer forum 383222"
 #: driver branches; a branch that is not here is one nobody has reported on
 DRIVERS: dict[int, Known] = {
     580: Known("", NVCHECKUP),
-    590: Known("a bug with CUDA graphs is reported with it", "NVCheckup README"),
+    590: Known("CUDA graph bugs are reported with it", "NVCheckup README"),
 }
-DRIVER_PAIR = Known("an `apt upgrade` can split the driver from its GSP firmware", NVCHECKUP)
-OPEN_MODULE = Known("a GB10 is driven by the open kernel modules only", NVCHECKUP)
+DRIVER_PAIR = Known("an `apt upgrade` can leave driver and GSP firmware mismatched", NVCHECKUP)
+OPEN_MODULE = Known("a GB10 needs the open kernel modules", NVCHECKUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +56,25 @@ KERNELS: dict[str, Kernel] = {
     "6.17": Kernel("RoCE at 13 to 16 Gb/s is reported with it", WIKI),
 }
 
-DOCKER_GROUP = Known("the user is not in the docker group as delivered", PLAYBOOKS)
-LIVE_LOGIN = Known("a login keeps the groups it began with, and so does a shared ssh connection", PLAYBOOKS)
-TOOLKIT = Known("nvidia-container-toolkit is installed as delivered", PLAYBOOKS)
+DOCKER_GROUP = Known("by default the user is not in the docker group", PLAYBOOKS)
+LIVE_LOGIN = Known("a login session keeps its groups, and so does a shared ssh connection", PLAYBOOKS)
+TOOLKIT = Known("nvidia-container-toolkit is preinstalled", PLAYBOOKS)
 CDI = Known("containers get the libraries of the driver that the specification names", "NVIDIA Container Toolkit, CDI")
 #: from this version on a service of its own keeps the specification fresh
 CDI_REFRESH_SINCE = (1, 18)
 CDI_REFRESH = "nvidia-cdi-refresh.service"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 
-REMOVE_IPC = Known("shared memory of a user goes when his last login ends", "logind.conf(5), RemoveIPC=")
+REMOVE_IPC = Known("a user's shared memory is removed at the last logout", "logind.conf(5), RemoveIPC=")
 FIRST_ORDINARY_UID = 1000
 
-LOCALE = Known("programs complain and fall back to C", "locale(7); sparkwright itself runs everything with LC_ALL=C")
-AVAHI = Known("an avahi bug counts the name up (-2, -3 ... -528)", NVCHECKUP)
-OWN_NAME = Known("sudo and engines look the host's own name up", "hostname(7), sudo(8)")
+LOCALE = Known("programs warn and fall back to C", "locale(7); sparkwright itself runs everything with LC_ALL=C")
+AVAHI = Known("an avahi bug increments the name (-2, -3 ... -528)", NVCHECKUP)
+OWN_NAME = Known("sudo and inference engines resolve the hostname", "hostname(7), sudo(8)")
 
 #: earlyoom(1): acts when memory AND swap are below their shares; kills at half of them
 EARLYOOM_DEFAULT_PERCENT = 10.0
-EARLYOOM = Known("it ends the largest process, which is the engine", "earlyoom(1); SGLang cookbook for DGX Spark")
+EARLYOOM = Known("it kills the largest process, which is the engine", "earlyoom(1); SGLang cookbook for DGX Spark")
 
 SWAP_USED_BYTES = 2 * GIB
 SWAP = Known("weights in swap decode slowly; never swapoff with a model loaded", WIKI)
@@ -82,12 +82,12 @@ SWAP = Known("weights in swap decode slowly; never swapoff with a model loaded",
 #: an image of 20 GB takes twice that while it is unpacked
 DISK_LOW_BYTES = 50 * GB
 DISK_OUT_BYTES = 5 * GB
-DISK = "a vLLM image takes about 20 GB, and as much again while it is unpacked"
+DISK = "a vLLM image takes about 20 GB, and the same again while unpacking"
 
-CLOCK = Known("with a wrong clock TLS and tokens are refused", "timedatectl(1)")
+CLOCK = Known("with a wrong clock TLS and tokens are rejected", "timedatectl(1)")
 CLOCK_WARNING_S = 30.0
 CLOCK_BAD_S = 300.0
 
-OLLAMA = Known("it shares the memory with the engine", "NVIDIA dgx-spark-playbooks; NemoClaw #2638")
-OLLAMA_OPEN = Known("it asks nobody for a password", "Ollama's FAQ, OLLAMA_HOST")
-PLATFORM = Known("an image of another platform ends with `exec format error`", "ComfyUI-Nvidia-Docker #96")
+OLLAMA = Known("it shares memory with the engine", "NVIDIA dgx-spark-playbooks; NemoClaw #2638")
+OLLAMA_OPEN = Known("it has no authentication", "Ollama's FAQ, OLLAMA_HOST")
+PLATFORM = Known("an image for another platform fails with `exec format error`", "ComfyUI-Nvidia-Docker #96")

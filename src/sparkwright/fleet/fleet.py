@@ -247,7 +247,7 @@ class Fleet:
             elif counted or one["event"] != "recap":
                 self._note(member, one)
         if header["verb"] in TOLD_TO_THE_END and not any(one["event"] == "recap" for one in seen):
-            raise Failed("the host's answer does not say how it ended.", where=member.host.name)
+            raise Failed("the host did not report a result.", where=member.host.name)
         return seen
 
     @staticmethod
@@ -328,7 +328,7 @@ class Fleet:
             return
         for member in running:
             member.open().close()
-        raise Inconclusive(f"left running on {names}.", fix=f"Follow it again with `invoke attach --host {names}`.")
+        raise Inconclusive(f"still running on {names}.", fix=f"Follow it with `invoke attach --host {names}`.")
 
     def _stop(self, member: Member) -> None:
         """Ask a member to stop the run that this command began there, and no other."""
@@ -351,7 +351,7 @@ class Fleet:
         except Exception as error:
             if id(subscriber) not in self._broken:
                 self._broken.add(id(subscriber))
-                said = f"{type(subscriber).__name__}: {broke(error)} The run itself goes on."
+                said = f"{type(subscriber).__name__}: {broke(error)} The run continues."
                 print(visible(said), file=sys.stderr)
 
 

@@ -37,7 +37,7 @@ class Guard:
             mine = [floor for floor in touched if name in floor.hosts] if name in serving else []
             short = next((floor for floor in mine if spare[floor.group] < 1), None)
             if short is not None:
-                why = f"{short.group} must keep {short.min_serving} serving (min_serving), and no more than that serve now"
+                why = f"{short.group} must keep {short.min_serving} serving (min_serving), and no more are serving now"
                 continue
             for floor in mine:
                 spare[floor.group] -= 1

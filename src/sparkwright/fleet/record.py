@@ -65,7 +65,7 @@ class RecordFile:
             write_atomically(self._folder / ".gitignore", b"*\n")
             write_atomically(self.path, json.dumps({"schema": SCHEMA, **asdict(record)}, indent=1).encode() + b"\n")
         except OSError as error:
-            raise Failed(f"{self.path} can't be written: {error.strerror}.", fix="`--resume` needs it.") from None
+            raise Failed(f"cannot write {self.path}: {error.strerror}.", fix="`--resume` needs it.") from None
 
     def load(self) -> Record:
         """The run that was left. Raises Refused when there is none, or none that can be read."""
@@ -73,13 +73,15 @@ class RecordFile:
             data = json.loads(self.path.read_text())
         except FileNotFoundError:
             raise Refused(
-                f"there is nothing to resume: no rolling {self.playbook} was left unfinished here.",
-                fix="Begin one, without --resume.",
+                f"nothing to resume: no unfinished rolling {self.playbook} in this project.",
+                fix="Start one without --resume.",
             ) from None
         except (OSError, ValueError):
             data = None
         if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
-            raise Refused(f"{self.path} can't be read by this sparkwright.", fix="Begin anew, without --resume.")
+            raise Refused(
+                f"{self.path} is not readable by this sparkwright version.", fix="Start again without --resume."
+            )
         return Record(**data)
 
 
@@ -88,8 +90,8 @@ def refuse_other_hosts(record: Record, chosen: Sequence[str]) -> None:
     if set(chosen) != set(record.hosts):
         began = ", ".join(record.hosts)
         raise Refused(
-            f"the {record.playbook} that was left is for {began}, not for {', '.join(chosen)}.",
-            fix="Leave --host out to go on with it, or --resume to begin another.",
+            f"the unfinished {record.playbook} is for {began}, not for {', '.join(chosen)}.",
+            fix="Omit --host to resume it, or omit --resume to start another.",
         )
 
 
@@ -100,15 +102,15 @@ def refuse_other(
 
     options: what the command is told now. prints: what a host would be made from now. now_s: seconds since the epoch.
     """
-    anew = "Begin anew, without --resume."
+    anew = "Start again without --resume."
     age_s = (time.time() if now_s is None else now_s) - record.began_s
     if age_s > OLD_S:
-        raise Refused(f"the {record.playbook} that was left began {age_s / 86400:.0f} days ago.", fix=anew)
+        raise Refused(f"the unfinished {record.playbook} started {age_s / 86400:.0f} days ago.", fix=anew)
     for name, value in options.items():
         if record.options.get(name) != value:
-            raise Refused(f"the {record.playbook} that was left was begun with another {name}.", fix=anew)
+            raise Refused(f"the unfinished {record.playbook} was started with a different {name}.", fix=anew)
     for host, before in record.done.items():
         now = prints(host)
         other = next((name for name in sorted({*before, *now}) if before.get(name) != now.get(name)), None)
         if other is not None:
-            raise Refused(f"{other} has changed since {host} was done: the rest would not get the same.", fix=anew)
+            raise Refused(f"{other} has changed since {host} was done; the remaining hosts would differ.", fix=anew)

@@ -42,7 +42,7 @@ class Roll:
             return wanted, ""
         silent = self.guard.silent(proved)
         if silent:
-            return [], f"{', '.join(silent)} served when it was done, and does not serve any more"
+            return [], f"{', '.join(silent)} stopped serving after its turn"
         go, why = self.guard.may_go(wanted)
         self._begun -= len(wanted) - len(go)
         return go, "" if go else why

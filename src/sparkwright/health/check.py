@@ -137,7 +137,7 @@ class Check:
             store.write(self.context.state, record, Redactor(one.reveal() for one in self.context.secrets.values()))
             remembered.save(self.context.state)
         except OSError as error:
-            self.context.note(f"the check can't be written down: {error.strerror}")
+            self.context.note(f"cannot save the check: {error.strerror}")
         textfile.write(self.context, record, remembered, self.settings)
 
     # -- what a look alone can't do ------------------------------------------------------------------------------------
@@ -171,11 +171,11 @@ class Check:
             with lock.held(self.context.state, owner, host=self.settings.host or "the host"):
                 crash_loop.break_loop(self.context, name, look.loop, who)
         except SparkwrightError as error:
-            self.context.note(f"the loop of {name} is not broken: {error.message}")
+            self.context.note(f"could not stop the crash loop of {name}: {error.message}")
             return judgement
         since = str(good_states.last(self.context.state).get("since", ""))
         remembered.broken = {"id": look.container.id, "why": look.loop, "since": since}
-        return replace(judgement, why=f"{judgement.why}: stopped, and its policy set to no")
+        return replace(judgement, why=f"{judgement.why}: stopped, restart policy set to no")
 
 
 def _with_own(look: Look, record: Record) -> float | None:

@@ -37,12 +37,12 @@ EXITS: dict[State, Exit] = {
     "down": Exit.FAILED,
 }
 
-POWER = "cut the host's AC power for 60 s (USB-PD); a restart does not heal it"
+POWER = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Where good ends. frozen_s: longer than the longest prefill (128K tokens take a GB10 about 52 s).
+    """Where good ends. frozen_s: longer than the longest prefill (128K tokens take about 52 s on a GB10).
 
     ready_factor: a start may take this times the last measured one, never less than ready_floor_s. ready_s: how long when none
     was measured.
@@ -147,7 +147,7 @@ def _somebody_works(look: Look, limits: Limits) -> Answer:
     if look.busy:
         return "unknown", f"in progress: {look.busy}", "unknown"
     if not look.known:
-        return "unknown", "no server was ever verified here", "unknown", "deploy"
+        return "unknown", "no server has been verified here", "unknown", "deploy"
     return None
 
 
@@ -170,11 +170,11 @@ def _container(look: Look, limits: Limits) -> Answer:
     if box.status == "restarting":
         return (
             "bad",
-            f"{restarts.exited(box, look.time_s)}; restart {box.restarts} is under way",
+            f"{restarts.exited(box, look.time_s)}; restart {box.restarts} in progress",
             restarts.state(box, look.time_s),
         )
     if box.status != "running":
-        how = "by itself or stopped by hand" if box.exit_code == 0 else "and not started again"
+        how = "finished or stopped by hand" if box.exit_code == 0 else "not restarted"
         return "bad", f"{box.name} is {box.status} (exit code {box.exit_code}), {how}", "down", "person"
     age = f" for {(look.time_s - box.started_s) / 3600:.1f} h" if box.started_s is not None else ""
     return "ok", f"{box.name} runs{age}, {box.restarts} restarts"
@@ -186,7 +186,7 @@ def _policy(look: Look, limits: Limits) -> Answer:
         return None
     return (
         "warn",
-        f"its restart policy is {box.policy!r}, not {look.policy!r}: it does not survive a reboot",
+        f"its restart policy is {box.policy!r}, not {look.policy!r}: it will not start after a reboot",
         "degraded",
         "deploy",
     )
@@ -205,12 +205,12 @@ def _health(look: Look, limits: Limits) -> Answer:
     if box.status not in ("running", "restarting"):
         return ("bad" if box.status else "unknown"), said, "down"
     if box.started_s is None:
-        return "unknown", f"{said}, and it is not known since when it runs", "unknown"
+        return "unknown", f"{said}, and its start time is unknown", "unknown"
     age_s = max(0.0, look.time_s - box.started_s)
     most_s = allowed_s(look.ready_s, limits)
     measured = f", the last start took {look.ready_s:.0f} s" if look.ready_s else ""
     if look.answered:
-        return "bad", f"{said} any more, though its process runs", "down", "restart"
+        return "bad", f"{said} any more, but its process is running", "down", "restart"
     start = f"starting for {age_s:.0f} s (up to {most_s:.0f} s{measured})"
     if age_s <= most_s and box.restarts:
         return "bad", f"{restarts.again(box, look.time_s)}; {start}", restarts.state(box, look.time_s)
@@ -229,20 +229,20 @@ def _token(look: Look, limits: Limits) -> Answer:
     told: dict[str, Answer] = {
         "": None,
         "made": ("ok", f"generated a token in {server.token_s or 0:.2f} s"),
-        "skipped": ("ok", f"generates for {server.running or 0:.0f} requests: not asked for a token of its own"),
-        "refused": ("unknown", "it asks for an API key that is not known here", "unknown", "person"),
-        "error": ("bad", f"the request for a token failed: {look.error}", "down", "restart"),
+        "skipped": ("ok", f"generating for {server.running or 0:.0f} requests: no test request sent"),
+        "refused": ("unknown", "it requires an API key that is not known here", "unknown", "person"),
+        "error": ("bad", f"the test request failed: {look.error}", "down", "restart"),
     }
     if server.token != "none":
         return told[server.token]
     if server.running is None:
-        return "bad", f"/health answers 200, but no token came within {limits.token_s:g} s", "wedged", "restart"
+        return "bad", f"/health answers 200, but no token within {limits.token_s:g} s", "wedged", "restart"
     if server.running:
-        said = f"no token within {limits.token_s:g} s beside {server.running:.0f} requests"
-        return "warn", f"{said}: a long prefill does that, so one look proves nothing", "unknown"
+        said = f"no token within {limits.token_s:g} s with {server.running:.0f} requests running"
+        return "warn", f"{said}: this may be a long prefill; not confirmed by one check", "unknown"
     return (
         "bad",
-        f"/health answers 200 and it has nothing to do, but no token came within {limits.token_s:g} s",
+        f"/health answers 200 and the server is idle, but no token within {limits.token_s:g} s",
         "wedged",
         "restart",
     )
@@ -251,10 +251,10 @@ def _token(look: Look, limits: Limits) -> Answer:
 def _frozen(look: Look, limits: Limits) -> Answer:
     running = look.server.running
     if running is None:
-        return None if look.server.health_status != 200 else ("unknown", "its counters can't be read")
+        return None if look.server.health_status != 200 else ("unknown", "cannot read its metrics")
     if look.frozen_s is None:
-        return "ok", f"{running:.0f} requests run, no sign of a stall"
-    said = f"no token for {look.frozen_s:.0f} s while {running:.0f} requests run"
+        return "ok", f"{running:.0f} requests running, no sign of a stall"
+    said = f"no token for {look.frozen_s:.0f} s while {running:.0f} requests are running"
     if look.frozen_s < limits.frozen_s:
         return "warn", said
     return "bad", said, "stalled", "restart"
@@ -263,7 +263,7 @@ def _frozen(look: Look, limits: Limits) -> Answer:
 def _power(look: Look, limits: Limits) -> Answer:
     """Busy, few watts, low clock, in every sample: the power supply negotiated too little."""
     if not look.gpus:
-        return None if look.busy else ("unknown", "nvidia-smi says nothing")
+        return None if look.busy else ("unknown", "nvidia-smi returned no data")
     if all(starved(one, limits) for one in look.gpus):
         one = look.gpus[-1]
         said = f"the GPU is {one.utilization_percent:.0f} % busy at {one.clock_mhz:.0f} MHz and {one.power_w:.0f} W"
@@ -276,18 +276,18 @@ def _temperature(look: Look, limits: Limits) -> Answer:
     if found is None:
         return None
     if found >= limits.temperature_c:
-        return "bad", f"the GPU has {found:.0f} C (limit {limits.temperature_c:.0f})", "degraded", "person"
-    return "ok", f"the GPU has {found:.0f} C"
+        return "bad", f"GPU temperature {found:.0f} °C (limit {limits.temperature_c:.0f})", "degraded", "person"
+    return "ok", f"GPU temperature {found:.0f} °C"
 
 
 def _speed(look: Look, limits: Limits) -> Answer:
     speed = look.speed
     if speed.tok_per_s is None:
-        return None if not speed.verdict else ("unknown", f"its speed is not known: {speed.verdict}")
-    base = f", {speed.baseline_tok_per_s:.1f} is its baseline" if speed.baseline_tok_per_s else ""
+        return None if not speed.verdict else ("unknown", f"throughput unknown: {speed.verdict}")
+    base = f", baseline {speed.baseline_tok_per_s:.1f}" if speed.baseline_tok_per_s else ""
     said = f"{speed.tok_per_s:.1f} tok/s{base}"
     if speed.verdict in SLOW:
-        return "bad", f"{speed.verdict}: {said}; `sparkwright diagnose` looks further", "degraded", SLOW[speed.verdict]
+        return "bad", f"{speed.verdict}: {said}; run `sparkwright diagnose`", "degraded", SLOW[speed.verdict]
     return "ok", said
 
 
@@ -298,12 +298,12 @@ SLOW: dict[str, Cure] = {"regression": "person", "misconfigured": "deploy", "hos
 def _memory(look: Look, limits: Limits) -> Answer:
     left, total = look.machine.mem_available_bytes, look.machine.mem_total_bytes
     if left is None or total is None:
-        return None if look.busy else ("unknown", "/proc/meminfo can't be read")
+        return None if look.busy else ("unknown", "cannot read /proc/meminfo")
     said = f"{gib(left)} of {gib(total)} GiB available"
     if left < limits.available_bytes:
         return (
             "bad",
-            f"{said}: below {gib(limits.available_bytes)} the host itself is in danger",
+            f"{said}: below {gib(limits.available_bytes)} GiB the host may run out of memory",
             "degraded",
             "person",
         )
@@ -333,7 +333,7 @@ def _drift(look: Look, limits: Limits) -> Answer:
         return None
     if look.drift:
         return "bad", f"differs from the last good state: {differs(look.drift)}", "degraded", "deploy"
-    return "ok", "container, image and model are those that were verified"
+    return "ok", "container, image and model match the verified state"
 
 
 def starved(one: Gpu, limits: Limits) -> bool:

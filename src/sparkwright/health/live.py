@@ -41,7 +41,7 @@ def look(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> 
     """Inspect the container and ask /health. good: the last verified state. name: of the container, when there is none."""
     name = str((good.get("spec") or {}).get("name", "") or name)
     if not name:
-        return Now(now_s, error="nothing was deployed here, and the host has no recipe")
+        return Now(now_s, error="nothing has been deployed here, and the host has no recipe")
     try:
         inspected = _inspect(machine, name)
         if inspected is None:
@@ -50,7 +50,7 @@ def look(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> 
     except SparkwrightError as error:
         return Now(now_s, Container(name), error=error.message)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Now(now_s, Container(name), error=f"the Docker Engine's answer can't be read: {type(error).__name__}")
+        return Now(now_s, Container(name), error=f"invalid response from the Docker Engine: {type(error).__name__}")
     if box.status != "running" or not url:
         return Now(now_s, box, url)
     return Now(now_s, box, url, http_probe.ask(url, endpoints.HEALTH, timeout_s=HEALTH_S).status)
@@ -70,7 +70,7 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
         server=Server(now.url, health_status=now.health_status),
     )
     found = judge.judge(seen, Limits(), ASKED)
-    return ("up", "/health answers; no token was asked for") if found.state == "ok" else (found.state, found.why)
+    return ("up", "/health answers; no test request sent") if found.state == "ok" else (found.state, found.why)
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:

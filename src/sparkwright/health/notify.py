@@ -56,7 +56,7 @@ def tell(
         if url:
             post(url, message, pause=pause)
     except NotTold as error:
-        note(f"the change to {record.state} was not told: {error}")
+        note(f"could not send the notification of {record.state}: {error}")
         return
     remembered.told = record.state
 
@@ -92,7 +92,7 @@ def run_command(words: tuple[str, ...], message: dict[str, Any]) -> None:
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise NotTold(f"{words[0]}: {type(error).__name__}") from None
     if done.returncode:
-        raise NotTold(f"{words[0]} ended with {done.returncode}")
+        raise NotTold(f"{words[0]} exited with {done.returncode}")
 
 
 def post(url: str, message: dict[str, Any], *, pause: Callable[[float], None] = time.sleep) -> None:
@@ -124,21 +124,21 @@ def _once(url: str, message: dict[str, Any]) -> None:
         at = urlsplit(url)
         path = ((at.path or "/") + (f"?{at.query}" if at.query else "")).encode("ascii").decode()
     except ValueError:
-        raise NotTold("the webhook is no http(s) URL") from None
+        raise NotTold("the webhook is not an http(s) URL") from None
     connection = _connection(at)
     try:
         connection.request("POST", path, json.dumps(message), {"Content-Type": "application/json"})
         status = connection.getresponse().status
     except http.client.InvalidURL:
-        raise NotTold("the webhook is no http(s) URL") from None
+        raise NotTold("the webhook is not an http(s) URL") from None
     except http.client.HTTPException as error:
         raise ConnectionError(type(error).__name__) from None
     finally:
         connection.close()
     if status >= 500 or status == 429:
-        raise ConnectionError(f"it answers {status}")
+        raise ConnectionError(f"it returned {status}")
     if status >= 300:
-        raise NotTold(f"the webhook at {at.hostname} answers {status}")
+        raise NotTold(f"the webhook at {at.hostname} returned {status}")
 
 
 def _connection(at: SplitResult) -> http.client.HTTPConnection:
@@ -146,19 +146,19 @@ def _connection(at: SplitResult) -> http.client.HTTPConnection:
     try:
         port = at.port
     except ValueError:
-        raise NotTold("the port in the webhook's URL is none") from None
+        raise NotTold("invalid port in the webhook URL") from None
     if at.scheme == "https" and at.hostname:
         return http.client.HTTPSConnection(at.hostname, port, timeout=ANSWER_S, context=ssl.create_default_context())
     if at.scheme == "http" and at.hostname:
         return http.client.HTTPConnection(at.hostname, port, timeout=ANSWER_S)
-    raise NotTold("the webhook is no http(s) URL")
+    raise NotTold("the webhook is not an http(s) URL")
 
 
 def _kind(error: BaseException | None) -> str:
     """What went wrong, without what the library says: that may hold the URL."""
     return (
         str(error)
-        if isinstance(error, ConnectionError) and str(error).startswith("it answers")
+        if isinstance(error, ConnectionError) and str(error).startswith("it returned")
         else type(error).__name__
     )
 
@@ -170,7 +170,7 @@ def _from_file(path: str) -> str:
     file = Path(path).expanduser()
     try:
         if file.stat().st_mode & 0o077:
-            raise NotTold(f"{path} can be read by others (`chmod 600 {path}`)")
+            raise NotTold(f"{path} is readable by others (run `chmod 600 {path}`)")
         return (bounds.bytes_of(file, URL_BYTES).decode().splitlines() or [""])[0].strip()
     except OSError as error:
         raise NotTold(f"{path}: {error.strerror}") from None

@@ -57,7 +57,7 @@ class Looker:
     # -- the container -------------------------------------------------------------------------------------------------
 
     def _container(self, found: Look) -> tuple[dict[str, Any], Look]:
-        """Its state, whether it loops, and what of it is not as it was verified."""
+        """Its state, whether it loops, and what of it differs from the verified state."""
         name = str(self.good["spec"]["name"])
         try:
             inspected = containers.inspect(self.context.docker(), name)
@@ -119,7 +119,7 @@ class Looker:
         if answer.status == 200:
             any_token = endpoints.tokens_of(answer.json()) > 0
             made = replace(found.server, token="made" if any_token else "error", token_s=round(token_s, 3))
-            return replace(found, server=made, error="" if any_token else "the answer was 200 and holds no token")
+            return replace(found, server=made, error="" if any_token else "the response was 200 without a token")
         if answer.error == "timeout":
             after = server_metrics.read(url, key)[0].get(endpoints.GENERATED_TOKENS)
             others = after is not None and after > (found.server.generated_tokens or 0)

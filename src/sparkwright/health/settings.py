@@ -18,7 +18,7 @@ NAME = "health-settings"
 @dataclass(frozen=True)
 class Settings:
     """host: its name in the inventory. every_s: 0 when it is not scheduled. smoke_every_s: the decode rate is measured so often;
-    0 never. smoke_tokens: of each of its runs. heal: what is done about a server that a restart helps.
+    0 never. smoke_tokens: of each of its runs. heal: what to do when a restart would help.
     heal_every_s: at most one restart in this time. command: told of a change of state, as words; the record is its
     standard input. webhook: a URL without a secret in it. webhook_file: a file of the user's that holds one with.
     textfile: the folder of node_exporter's textfile collector; empty: the state folder. lingers: the install switched linger on.

@@ -38,56 +38,56 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 #: one sample each; the unit is Prometheus' base unit: seconds, bytes, hertz, watts, celsius, ratios
 METRICS: tuple[Metric, ...] = (
-    Metric("health_check_timestamp_seconds", "When the host was checked last.", lambda r: r.time_s),
-    Metric("health_check_duration_seconds", "How long that check took.", lambda r: r.cost.wall_s),
-    Metric("health_check_cpu_seconds", "Processor time of that check.", lambda r: r.cost.cpu_s),
-    Metric("health_state_since_timestamp_seconds", "When the host came into its state.", lambda r: r.since_s),
+    Metric("health_check_timestamp_seconds", "Time of the last check.", lambda r: r.time_s),
+    Metric("health_check_duration_seconds", "Duration of the last check.", lambda r: r.cost.wall_s),
+    Metric("health_check_cpu_seconds", "CPU time of the last check.", lambda r: r.cost.cpu_s),
+    Metric("health_state_since_timestamp_seconds", "Time of the last state change.", lambda r: r.since_s),
     Metric(
         "health_flapping",
-        "1 when the server came and went several times in the last checks.",
+        "1 when the server changed state several times in the last checks.",
         lambda r: float(r.flapping),
     ),
     Metric(
-        "container_running", "1 when the server's container runs.", lambda r: float(r.container.status == "running")
+        "container_running",
+        "1 when the server's container is running.",
+        lambda r: float(r.container.status == "running"),
     ),
-    Metric("container_restarts", "Restarts since the container's last start by hand.", lambda r: r.container.restarts),
-    Metric("container_start_timestamp_seconds", "When the container was started.", lambda r: r.container.started_s),
+    Metric("container_restarts", "Restarts since the container was last started.", lambda r: r.container.restarts),
+    Metric("container_start_timestamp_seconds", "Start time of the container.", lambda r: r.container.started_s),
     Metric(
-        "drift_fields", "Fields in which what runs differs from the last good state.", lambda r: float(len(r.drift))
+        "drift_fields",
+        "Fields in which the running server differs from the last good state.",
+        lambda r: float(len(r.drift)),
     ),
-    Metric("server_token_seconds", "How long the check's own token took.", lambda r: r.server.token_s),
-    Metric("server_running_requests", "Requests in execution at the check.", lambda r: r.server.running),
-    Metric("server_waiting_requests", "Requests that waited at the check.", lambda r: r.server.waiting),
+    Metric("server_token_seconds", "Time of the check's test token.", lambda r: r.server.token_s),
+    Metric("server_running_requests", "Requests running at the check.", lambda r: r.server.running),
+    Metric("server_waiting_requests", "Requests waiting at the check.", lambda r: r.server.waiting),
     Metric(
         "server_kv_cache_used_ratio", "Share of the KV cache in use at the check.", lambda r: r.server.kv_cache_used
     ),
     Metric(
         "server_served_tokens_per_second",
-        "Tokens a second of all streams since the check before.",
+        "Tokens per second of all streams since the previous check.",
         lambda r: r.server.served_tok_per_s,
     ),
+    Metric("decode_tokens_per_second", "Decode rate of one stream, last measurement.", lambda r: r.speed.tok_per_s),
+    Metric("decode_baseline_tokens_per_second", "Decode rate of the baseline.", lambda r: r.speed.baseline_tok_per_s),
     Metric(
-        "decode_tokens_per_second", "Decode rate of one stream when it was measured last.", lambda r: r.speed.tok_per_s
+        "decode_measured_timestamp_seconds", "Time of the last decode rate measurement.", lambda r: r.speed.measured_s
     ),
-    Metric(
-        "decode_baseline_tokens_per_second", "The decode rate it is judged by.", lambda r: r.speed.baseline_tok_per_s
-    ),
-    Metric("decode_measured_timestamp_seconds", "When the decode rate was measured.", lambda r: r.speed.measured_s),
-    Metric("memory_total_bytes", "Memory that CPU and GPU share.", lambda r: r.machine.mem_total_bytes),
-    Metric("memory_available_bytes", "What of it is available.", lambda r: r.machine.mem_available_bytes),
+    Metric("memory_total_bytes", "Unified memory, total.", lambda r: r.machine.mem_total_bytes),
+    Metric("memory_available_bytes", "Unified memory available.", lambda r: r.machine.mem_available_bytes),
     Metric("swap_used_bytes", "Swap in use.", lambda r: r.machine.swap_used_bytes),
-    Metric("disk_free_bytes", "Free on the disk of the user's home.", lambda r: r.machine.disk_free_bytes),
-    Metric("gpu_temperature_celsius", "Temperature of the GPU.", lambda r: r.gpu.temperature_c),
-    Metric("gpu_power_watts", "Power that the GPU draws.", lambda r: r.gpu.power_w),
-    Metric("gpu_sm_clock_hertz", "Clock of the GPU's multiprocessors.", lambda r: _scaled(r.gpu.clock_mhz, 1e6)),
-    Metric(
-        "gpu_busy_ratio", "Share of time in which the GPU was busy.", lambda r: _scaled(r.gpu.utilization_percent, 0.01)
-    ),
+    Metric("disk_free_bytes", "Free space on the disk of the user's home.", lambda r: r.machine.disk_free_bytes),
+    Metric("gpu_temperature_celsius", "GPU temperature.", lambda r: r.gpu.temperature_c),
+    Metric("gpu_power_watts", "GPU power draw.", lambda r: r.gpu.power_w),
+    Metric("gpu_sm_clock_hertz", "GPU SM clock.", lambda r: _scaled(r.gpu.clock_mhz, 1e6)),
+    Metric("gpu_busy_ratio", "GPU utilization.", lambda r: _scaled(r.gpu.utilization_percent, 0.01)),
 )
 
 STATE = Metric("health_state", "1 for the state the host is in, 0 for the others.", lambda r: None)
-INFO = Metric("server_info", "What is served here: always 1.", lambda r: 1.0)
-HEALS = Metric("heal_restarts_last_day", "Restarts by the check in the last 24 hours.", lambda r: None)
+INFO = Metric("server_info", "Labels of the running server; always 1.", lambda r: 1.0)
+HEALS = Metric("heal_restarts_last_day", "Restarts by the health check in the last 24 hours.", lambda r: None)
 
 
 def write(context: Context, record: Record, remembered: Remembered, settings: Settings) -> None:
@@ -97,7 +97,7 @@ def write(context: Context, record: Record, remembered: Remembered, settings: Se
     try:
         write_atomically(path, text(record, heals=len(remembered.heals)).encode(), mode=mode)
     except OSError as error:
-        context.note(f"{path} can't be written: {error.strerror}")
+        context.note(f"cannot write {path}: {error.strerror}")
 
 
 def text(record: Record, *, heals: int = 0) -> str:

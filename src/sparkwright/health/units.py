@@ -107,7 +107,7 @@ def timer(clock: Clock) -> str:
     rows = [
         "# written by sparkwright: `sparkwright health.install`",
         "[Unit]",
-        "Description=sparkwright: health of the vLLM server, by the clock",
+        "Description=sparkwright: health of the vLLM server, on a schedule",
         "",
         "[Timer]",
         "OnBootSec=2min",
@@ -153,7 +153,7 @@ def _shown(text: str) -> str:
     """A word that ends no line. Raises Refused for one with a control character, which DOCKER_HOST or a path may hold."""
     if text != one_line(text):
         raise Refused(
-            f"'{one_line(text, at_most=120)}' has a control character: it can't stand in a systemd unit or a crontab.",
-            fix="Look at DOCKER_HOST, OLLAMA_HOST, HOME and the arguments of `health.install`.",
+            f"'{one_line(text, at_most=120)}' has a control character and cannot be used in a systemd unit or crontab.",
+            fix="Check DOCKER_HOST, OLLAMA_HOST, HOME and the arguments of `health.install`.",
         )
     return text

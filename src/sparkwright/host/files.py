@@ -93,7 +93,7 @@ def bring_about(wanted: Wanted, found: Standing) -> None:
             f"no permission to change {error.filename or path}.", fix="Add `become: true` to the task."
         ) from None
     except LookupError as error:
-        raise Failed(f"{path}: {error}.", fix="Make that user or group first.") from None
+        raise Failed(f"{path}: {error}.", fix="Create that user or group first.") from None
     except OSError as error:
         raise Failed(f"{path}: {error.strerror or error}.") from None
 
@@ -115,7 +115,7 @@ def _settle(path: Path, mode: int, owner: tuple[int, int]) -> None:
     handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if stat.S_ISLNK(os.fstat(handle).st_mode):
-            raise Failed(f"{path} has become a link meanwhile.", fix="Look who else writes to that folder.")
+            raise Failed(f"{path} was replaced by a symlink.", fix="Check what else writes to that directory.")
         if owner != (-1, -1):
             os.chown(f"/proc/self/fd/{handle}", *owner)
         Path(f"/proc/self/fd/{handle}").chmod(mode)

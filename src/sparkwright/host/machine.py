@@ -104,7 +104,7 @@ class Machine:
         except PermissionError:
             return Completed(tuple(argv), 126, "", f"{argv[0]}: permission denied")
         except subprocess.TimeoutExpired:
-            raise Failed(f"{argv[0]} did not end within {timeout_s:g} s") from None
+            raise Failed(f"{argv[0]} timed out after {timeout_s:g} s") from None
         except output.TooMuchOutput:
             raise Failed(f"{argv[0]} printed more than {output.MOST_BYTES >> 20} MiB") from None
         return Completed(tuple(argv), code, out.decode(errors="replace"), err.decode(errors="replace"))

@@ -59,9 +59,9 @@ def _taken(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) 
             other, what = _read(file)
         if run and other == run:
             return False
-        said = f"{what or 'another measurement'} is under way on this host (run {other or 'unknown'})"
+        said = f"{what or 'another measurement'} is in progress on this host (run {other or 'unknown'})"
         if time.monotonic() >= deadline_s:
-            raise Inconclusive(f"{said}; beside it nothing is measured.", fix="Try again when it has ended.")
+            raise Inconclusive(f"{said}; measurements do not run in parallel.", fix="Try again when it has ended.")
         if not told:
             note(f"waiting: {said}")
             told = True

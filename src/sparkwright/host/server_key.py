@@ -40,9 +40,7 @@ def mount(spec: ContainerSpec, context: Context, *, everyone: bool) -> dict[str,
     else:
         path = server_keys.path_of(context.state, spec.name, spec.server_key.removeprefix(KEPT))
         if not server_keys.read(path):
-            raise Failed(
-                f"the key of that {spec.name} is no longer kept on this host.", fix="`invoke deploy` gives one."
-            )
+            raise Failed(f"the server key of {spec.name} is no longer on this host.", fix="`invoke deploy` sets one.")
     server_keys.link(path, spec.name)
     return {"Type": "bind", "Source": str(path), "Target": key_file.MOUNT, "ReadOnly": True}
 
@@ -59,7 +57,7 @@ def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:
 
 def secret_arg() -> Any:
     """The argument with which a module that asks a server takes its key; see `for_probe`."""
-    return arg("a secret to use instead of the key that the server was deployed with", default=key_file.VARIABLE)
+    return arg("a secret to use instead of the deployed server key", default=key_file.VARIABLE)
 
 
 def of_good(state: StateFolder) -> str:
@@ -107,7 +105,7 @@ def readable_by_its_owner(user: str, security: Iterable[str]) -> bool:
 def _given(spec: ContainerSpec, context: Context) -> str:
     secret = context.secrets.get(spec.server_key.removeprefix(GIVEN))
     if not secret:
-        raise Refused("the server's key did not come with this run.", fix="Check `server_key` in the recipe.")
+        raise Refused("the server key was not sent with this run.", fix="Check `server_key` in the recipe.")
     key = secret.reveal()
     if not key_file.valid(key):
         raise Refused(f"the server's key must be {key_file.VALID}.", fix=key_file.MAKE)

@@ -56,10 +56,10 @@ class StateFolder:
         except (OSError, ValueError) as error:
             data, why = None, f"{type(error).__name__}: {error}"
         else:
-            why = "parts of it are of another kind than they should be"
+            why = "some fields have the wrong type"
         found = shape_of(name).of(data)
         if found != data or data is None:
-            print(f"{path} is damaged and counts as absent: {why}", file=sys.stderr, flush=True)
+            print(f"{path} is damaged, ignoring it: {why}", file=sys.stderr, flush=True)
         return found
 
     def write(self, name: str, data: dict[str, Any]) -> None:

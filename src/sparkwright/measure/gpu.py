@@ -62,11 +62,11 @@ class State:
         parts = [
             f"SM clock {self.clock_mhz:.0f} MHz" if self.clock_mhz is not None else "",
             f"{self.power_w:.0f} W" if self.power_w is not None else "",
-            f"{self.temperature_c:.0f} C" if self.temperature_c is not None else "",
+            f"{self.temperature_c:.0f} °C" if self.temperature_c is not None else "",
             f"{self.utilization:.0f} % busy" if self.utilization is not None else "",
         ]
         said = ", ".join(part for part in parts if part)
-        return f"{said} (median of {self.samples} while decoding)" if said else "nvidia-smi says nothing"
+        return f"{said} (median of {self.samples} while decoding)" if said else "nvidia-smi returned no data"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, units in the names."""

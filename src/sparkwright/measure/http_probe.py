@@ -56,11 +56,11 @@ def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeou
         answer = connection.getresponse()
         return Answer(answer.status, bounds.body_of(answer, until_s=until_s))
     except bounds.TooMuch as error:
-        return Answer(0, error=f"its answer {error}")
+        return Answer(0, error=f"its response {error}")
     except TimeoutError:
         return Answer(0, error="timeout")
     except ValueError:  # what http.client says of it repeats the header, with the key
-        return Answer(0, error="no header can carry the key")
+        return Answer(0, error="the key is not valid in an HTTP header")
     except (OSError, http.client.HTTPException) as error:
         return Answer(0, error=f"reset ({type(error).__name__})")
     finally:

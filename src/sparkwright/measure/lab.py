@@ -113,9 +113,9 @@ def _idle(target: Target, idle_s: float) -> None:
         if not busy:
             return
         if time.monotonic() > deadline_s:
-            said = f"other traffic: {busy:.0f} requests are running or waiting"
+            said = f"other traffic: {busy:.0f} requests running or waiting"
             raise Inconclusive(
-                f"{said}, and a measurement beside them proves nothing.", fix="Try again when it is idle."
+                f"{said}; measuring now would be inconclusive.", fix="Try again when the server is idle."
             )
         time.sleep(0.1)
 
@@ -148,14 +148,14 @@ def _first(target: Target, asker: Asker, words: int, timeout_s: float) -> stream
         except stream.StreamError as error:
             body = endpoints.plainer(body) if error.status in endpoints.REFUSALS else None
             said = str(error)
-    raise Failed(f"{target.base_url} gives no token: {said}.")
+    raise Failed(f"no token from {target.base_url}: {said}.")
 
 
 def _one(target: Target, request: Request, timeout_s: float) -> stream.Stream:
     try:
         return stream.run(target.base_url, request.body, api_key=target.api_key, cap_s=timeout_s, timeout_s=timeout_s)
     except stream.StreamError as error:
-        raise Failed(f"the warm-up broke off: {error}.") from None
+        raise Failed(f"the warm-up was interrupted: {error}.") from None
 
 
 # -- after --------------------------------------------------------------------------------------------------------------
@@ -198,13 +198,15 @@ def _told(
     warm = round(hits / queries, 4) if queries and hits is not None else None
     doubts = [said for said in (_mismatch(before, after, outcomes),) if said]
     if warm is not None and warm > WARM:
-        doubts.append(f"the prefix cache answered {warm:.0%} of prompts that were meant to be fresh")
+        doubts.append(f"the prefix cache hit {warm:.0%} of prompts that should be new")
     if state.degraded(None):
         doubts.append(f"host degraded: {state.sentence}")
-    notes = [f"this client wakes {lag.p99_s * 1000:.1f} ms late (p99): p99 of gaps are withheld"] if spoilt else []
+    notes = [f"this client wakes up {lag.p99_s * 1000:.1f} ms late (p99): p99 of gaps not reported"] if spoilt else []
     if everything.largest_gap_s and lag.max_s > OWN * everything.largest_gap_s:
         own_ms, gap_ms = lag.max_s * 1000, everything.largest_gap_s * 1000
-        notes.append(f"this client once woke {own_ms:.0f} ms late: the largest gap, {gap_ms:.0f} ms, may be its own")
+        notes.append(
+            f"this client once woke up {own_ms:.0f} ms late: it may have caused the largest gap, {gap_ms:.0f} ms"
+        )
     if errors:
         notes.append(f"{len(errors)} of {len(outcomes)} requests failed: {errors[0]}")
     return {

@@ -207,19 +207,19 @@ def judge(
 ) -> tuple[Verdict, str, str]:
     """The verdict on some runs, its reason, and a note or "". "unclear" asks for more runs; the last time it is never unclear."""
     if not runs:
-        return "misconfigured", "no run gave two tokens", ""
+        return "misconfigured", "no run returned two tokens", ""
     median = statistics.median(run.tok_per_s for run in runs)
     if bounds.ceiling and not bounds.speculation and median > bounds.ceiling:
-        said = f"{median:.1f} tok/s is more than the {bounds.ceiling:.0f} that the memory's bandwidth allows"
-        return "invalid", f"{said} without speculation: something is counted or cached wrongly", ""
+        said = f"{median:.1f} tok/s exceeds the {bounds.ceiling:.0f} that memory bandwidth allows"
+        return "invalid", f"{said} without speculative decoding: wrong count, or cached answers", ""
     if bounds.expected and median < FLOOR * bounds.expected:
         return (
             "misconfigured",
-            f"{median:.1f} tok/s is below half of the {bounds.expected:g} that the recipe expects",
+            f"{median:.1f} tok/s is below half of the {bounds.expected:g} expected by the recipe",
             "",
         )
     if baseline is None:
-        said = "the first measurement of this image, model and arguments on this host"
+        said = "first measurement of this image, model and arguments on this host"
         return ("new baseline" if last else "unclear"), said, ""
     share, tolerance = statistics.median(baseline.share(run) for run in runs), baseline.tolerance
     against = f"{median:.1f} tok/s against {baseline.median:.1f} before"

@@ -199,7 +199,7 @@ def record(
     try:
         connection = connection or connect(base_url, timeout_s)
     except OSError as error:
-        raise StreamError(f"nobody answers: {_said(error)}") from None
+        raise StreamError(f"no answer: {_said(error)}") from None
     try:
         answer = http.client.HTTPResponse(connection.sock, method="POST")
         found.sent_s = time.perf_counter()
@@ -212,9 +212,9 @@ def record(
         _receive(answer, found, cap_s, on_chunk)
     except TimeoutError:
         found.capped = time.perf_counter() - found.sent_s >= cap_s
-        found.broken = "" if found.capped else f"nothing came for {timeout_s:g} s"
+        found.broken = "" if found.capped else f"no data for {timeout_s:g} s"
     except (OSError, http.client.HTTPException) as error:
-        found.broken = f"the stream broke off: {_said(error)}"
+        found.broken = f"the stream was interrupted: {_said(error)}"
     finally:
         connection.close()
     return found
@@ -236,7 +236,7 @@ def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, o
         if now_s > cap_s:
             found.capped = True
             return
-    found.broken = f"the stream has more than {MOST_BYTES >> 20} MiB"
+    found.broken = f"the stream exceeds {MOST_BYTES >> 20} MiB"
 
 
 def ends(connection: http.client.HTTPConnection, until_s: float) -> None:
@@ -254,12 +254,12 @@ def read(recording: Recording) -> Stream:
         for line in lines:
             reader.line(at_s, line)
         if len(rest) > EVENT_BYTES:
-            raise StreamError(f"a chunk has more than {EVENT_BYTES >> 20} MiB", tokens=reader.stream.tokens)
+            raise StreamError(f"a chunk exceeds {EVENT_BYTES >> 20} MiB", tokens=reader.stream.tokens)
     stream = reader.stream
     if recording.broken:
         raise StreamError(recording.broken, tokens=stream.tokens)
     if not reader.done and not stream.capped:
-        raise StreamError("the stream ended before it was done", tokens=stream.tokens)
+        raise StreamError("the stream ended early", tokens=stream.tokens)
     return reader.finish()
 
 
@@ -283,11 +283,11 @@ class _Reader:
         try:
             chunk = bounds.json_of(data)
         except ValueError:
-            raise StreamError("a chunk is no JSON", tokens=self.stream.tokens) from None
+            raise StreamError("a chunk is not JSON", tokens=self.stream.tokens) from None
         if not isinstance(chunk, dict):
-            raise StreamError("a chunk is no JSON object", tokens=self.stream.tokens)
+            raise StreamError("a chunk is not a JSON object", tokens=self.stream.tokens)
         if chunk.get("error"):
-            raise StreamError(f"the server says: {_error(chunk['error'])}", tokens=self.stream.tokens)
+            raise StreamError(f"server error: {_error(chunk['error'])}", tokens=self.stream.tokens)
         self._chunk(at_s, chunk)
 
     def _chunk(self, at_s: float, chunk: dict[str, Any]) -> None:

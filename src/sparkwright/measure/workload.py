@@ -64,7 +64,7 @@ class Load:
         fields = {**data, "prompts": tuple((str(text), int(tokens)) for text, tokens in data.get("prompts") or ())}
         load = cls(**fields)
         if load.kind not in KINDS:
-            raise ValueError(f"no load {load.kind!r}; there are {', '.join(KINDS)}")
+            raise ValueError(f"unknown load {load.kind!r}; available: {', '.join(KINDS)}")
         return load
 
     @property

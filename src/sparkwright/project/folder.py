@@ -25,7 +25,8 @@ class Project:
             if (folder / MARK).is_dir() and (folder / "playbooks").is_dir():
                 return cls(folder)
         raise Refused(
-            f"no hosts/ and playbooks/ in {here} or above it.", fix="`sparkwright init` lays them into an empty folder."
+            f"no hosts/ and playbooks/ in {here} or a parent directory.",
+            fix="Run `sparkwright init` in an empty directory.",
         )
 
     @classmethod
@@ -41,7 +42,7 @@ class Project:
         for path in (self.root / "playbooks" / f"{name}.yml", Path(name)):
             if path.is_file():
                 return path
-        from sparkwright.project.documents.checked import nearest  # and with it Pydantic
+        from sparkwright.project.documents.checked import nearest
 
         document.refuse_other_ending(self.root / "playbooks" / f"{name}.yml")
         known = [path.stem for path in (self.root / "playbooks").glob("*.yml")]

@@ -39,7 +39,7 @@ def lay(folder: Path) -> list[Path]:
     targets = [folder / path.relative_to(top) for path in files]
     there = [path for path in targets if path.exists()]
     if there:
-        raise Refused(f"{there[0]} is there already.", fix="`init --diff` shows what this version ships differently.")
+        raise Refused(f"{there[0]} already exists.", fix="`init --diff` shows what this version ships differently.")
     texts = {target: path.read_bytes() for path, target in zip(files, targets, strict=True)}
     ignore = folder / ".gitignore"
     if not ignore.exists():
@@ -52,7 +52,7 @@ def lay(folder: Path) -> list[Path]:
             for one in texts:  # so that it can be given again
                 with contextlib.suppress(OSError):
                     one.unlink(missing_ok=True)
-            raise Failed(f"{target}: {error.strerror}.", fix="Nothing was laid down.") from None
+            raise Failed(f"{target}: {error.strerror}.", fix="Nothing was created.") from None
     return list(texts)
 
 

@@ -46,7 +46,7 @@ def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> 
         return Ended(code, _last_line(target), sent)
     except OSError as error:
         said = _last_line(target) if target.exit_status_ready() else str(error) or type(error).__name__
-        raise Failed(f"the copy broke off after {sent} bytes: {said}", fix="Give the command again.") from None
+        raise Failed(f"the copy broke off after {sent} bytes: {said}", fix="Run the command again.") from None
     finally:
         source.close()
         target.close()
@@ -54,7 +54,7 @@ def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> 
 
 def _exit_code(channel: Channel, who: str) -> int:
     if not channel.status_event.wait(timeout=ENDED_S) or channel.exit_status < 0:
-        raise Failed(f"the connection to {who} broke off.", fix="Give the command again.")
+        raise Failed(f"the connection to {who} broke off.", fix="Run the command again.")
     return int(channel.exit_status)
 
 
@@ -65,4 +65,4 @@ def _last_line(channel: Channel) -> str:
             if ready():
                 said = (said + take(CHUNK_BYTES))[-CHUNK_BYTES:]
     lines = said.decode(errors="replace").strip().splitlines()
-    return lines[-1][-LAST_CHARACTERS:] if lines else "it said nothing"
+    return lines[-1][-LAST_CHARACTERS:] if lines else "no output"

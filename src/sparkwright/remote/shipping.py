@@ -52,13 +52,13 @@ def no_start(channel: Channel) -> str:
     if bootstrap.NO_START not in lines:
         return ""
     said = [line for line in lines[: lines.index(bootstrap.NO_START)] if line.strip()]
-    return one_line(said[-1], at_most=TEXT_CHARACTERS) if said else "it said nothing"
+    return one_line(said[-1], at_most=TEXT_CHARACTERS) if said else "no output"
 
 
 def last_words(channel: Channel, said: str) -> str:
     """The end of what a command said, its errors first."""
     text = _errors(channel).strip() or said.strip()
-    return f"its last words: {one_line(text.splitlines()[-1][-200:])}" if text else "it said nothing"
+    return f"its last words: {one_line(text.splitlines()[-1][-200:])}" if text else "no output"
 
 
 def _errors(channel: Channel) -> str:

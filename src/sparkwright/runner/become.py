@@ -85,7 +85,7 @@ class Become:
             said["diff"] = [Change(**change) for change in said["diff"]]
             said["exit"] = Exit(said["exit"]) if said["exit"] is not None else None
             return Result(**said)
-        raise Failed("the root process ended without an answer.")
+        raise Failed("the root process exited without a response.")
 
     def _launch(self) -> Root:
         machine = self._machine
@@ -105,4 +105,4 @@ def _send(process: Root, message: Mapping[str, Any]) -> None:
         process.stdin.write(json.dumps(message, default=str).encode() + b"\n")
         process.stdin.flush()
     except BrokenPipeError:
-        raise Failed("the root process has ended.") from None
+        raise Failed("the root process has exited.") from None

@@ -32,9 +32,9 @@ folder = str(Path(sys.argv[1]).resolve().parent)
 sys.path.insert(0, f"{folder}/lib")
 from sparkwright.host.runs import runtime_folder
 
-reason = "" if runtime_folder.hold(folder) else "it was removed meanwhile"
+reason = "" if runtime_folder.hold(folder) else "it was removed in the meantime"
 if reason := reason or runtime_folder.why_not(folder):
-    sys.exit(f"the runtime {folder} can't be used: {reason}")
+    sys.exit(f"cannot use the runtime {folder}: {reason}")
 
 if sys.argv[2] == "light":
     from sparkwright.runner.light import main

@@ -41,7 +41,7 @@ def measure_speed(context: Context, look: Look, tokens: int) -> Speed:
     serve = good_states.last(context.state).get("serve") or {}
     key = serve.get("baseline_key") or {}
     if Baselines(context.state).read(key_of(key, context.machine)) is None:
-        return Speed(verdict="there is no baseline for it", measured_s=look.time_s)
+        return Speed(verdict="it has no baseline", measured_s=look.time_s)
     args = SmokeTest.Args(
         base_url=look.server.url,
         model=serve.get("served_name", ""),

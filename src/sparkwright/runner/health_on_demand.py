@@ -23,10 +23,10 @@ from sparkwright.secret import Secret
 
 TASK = "health"
 CURES = {
-    "restart": "`invoke restart` helps.",
-    "power": "Only cutting its AC power for 60 s helps.",
-    "deploy": "`invoke plan` shows what differs, `invoke deploy` mends it.",
-    "person": "`invoke diagnose` and `invoke doctor` look further.",
+    "restart": "Run `invoke restart`.",
+    "power": "Cut its AC power for 60 s; nothing else helps.",
+    "deploy": "`invoke plan` shows the differences, `invoke deploy` applies the recipe.",
+    "person": "Run `invoke diagnose` and `invoke doctor`.",
 }
 
 

@@ -20,7 +20,7 @@ def main(words: list[str]) -> int:
             return 75
         return _check()
     except (ImportError, SyntaxError) as error:
-        print(f"the runtime is damaged: {error}: `sparkwright health.install` again", flush=True)
+        print(f"the runtime is damaged: {error}: run `sparkwright health.install` again", flush=True)
         return 75
 
 
@@ -28,9 +28,9 @@ def _usable(runtime: Path) -> bool:
     """Whether it may be used, and as long as this process lives it is kept."""
     from sparkwright.host.runs import runtime_folder
 
-    reason = "" if runtime_folder.hold(str(runtime)) else "it was removed meanwhile"
+    reason = "" if runtime_folder.hold(str(runtime)) else "it was removed in the meantime"
     if reason := reason or runtime_folder.why_not(str(runtime)):
-        print(f"the runtime {runtime} can't be used: {reason}: `sparkwright health.install` again", flush=True)
+        print(f"cannot use the runtime {runtime}: {reason}: run `sparkwright health.install` again", flush=True)
     return not reason
 
 

@@ -75,7 +75,7 @@ def answer(request: dict[str, Any]) -> int:
     except SparkwrightError as error:
         _say([_refusal(request, error)], hidden)
     except OSError as error:
-        said = f"nothing was begun: {state.path}: {error.strerror}."
+        said = f"run not started: {state.path}: {error.strerror}."
         _say([_refusal(request, SparkwrightError(said, fix="On the host: `df -h ~`."))], hidden)
     except Exception as error:
         traceback.print_exc()
@@ -99,7 +99,7 @@ def _run(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
     try:
         plan = Plan.from_json(request.get("plan") or {})
     except (ValueError, TypeError, RecursionError) as error:
-        raise Refused(f"the plan can't be read: {one_line(str(error), at_most=200)}.") from None
+        raise Refused(f"invalid plan: {one_line(str(error), at_most=200)}.") from None
     secrets = {name: Secret(value) for name, value in request.get("secrets", {}).items()}
     book = Journal.begin(state, plan.run_id, request["plan"], tuple(s.reveal() for s in secrets.values()))
     heard, book.bell = os.pipe()
@@ -146,9 +146,9 @@ def _stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     folder = _find(state, request["run"]) if request.get("run") else _at_work(state)
     if journal.lives(folder):
         private.touch(folder / "stop")
-        yield event("note", task="", text=f"run {folder.name} stops at the next safe point")
+        yield event("note", task="", text=f"run {folder.name} will stop at the next safe point")
     else:
-        yield event("note", task="", text=f"run {folder.name} has ended already")
+        yield event("note", task="", text=f"run {folder.name} has already ended")
 
 
 def _at_work(state: StateFolder) -> Path:
@@ -160,7 +160,7 @@ def _at_work(state: StateFolder) -> Path:
         return (holding or living)[0]
     if living:
         names = ", ".join(folder.name for folder in living)
-        raise Refused(f"several runs are under way: {names}.", fix="Name one: `invoke stop --host HOST --run RUN`.")
+        raise Refused(f"several runs in progress: {names}.", fix="Name one: `invoke stop --host HOST --run RUN`.")
     return _find(state, "")
 
 
@@ -207,7 +207,7 @@ def _find(state: StateFolder, run_id: str) -> Path:
     for folder in sorted(state.runs(), key=journal.lives, reverse=True):
         if run_id in ("", folder.name):
             return folder
-    what = f"no run {run_id} is kept here" if run_id else "nothing has run here yet"
+    what = f"no run {run_id} on this host" if run_id else "no runs on this host yet"
     raise Refused(f"{what}.", fix="`invoke runs --host HOST` lists them.")
 
 

@@ -128,7 +128,7 @@ class PlayRun:
             if isinstance(step, Block):
                 self._skip_all(step.tasks)
             else:
-                self._finish(step, Result(skipped=True, msg="its block's condition does not hold"), 0.0)
+                self._finish(step, Result(skipped=True, msg="condition of the block is false"), 0.0)
 
     def _told(self, task: Task, result: Result) -> Result | None:
         """Finish what never began: as a task that starts and ends at once."""
@@ -151,11 +151,7 @@ class PlayRun:
         self.context.task = task.id
         self.context.check = self.plan.check if task.check_mode is None else task.check_mode
         try:
-            result = (
-                self._attempts(task)
-                if self._holds(task.when)
-                else Result(skipped=True, msg="its condition does not hold")
-            )
+            result = self._attempts(task) if self._holds(task.when) else Result(skipped=True, msg="condition is false")
         except Exception as error:
             result = self._went_wrong(error, task.module)
         if task.register:
@@ -182,7 +178,7 @@ class PlayRun:
             if done or self.context.check:
                 return result
             if attempt < tries:
-                self.emit(event("note", task=task.id, text=f"try {attempt} of {tries}: {result.msg or 'not yet'}"))
+                self.emit(event("note", task=task.id, text=f"attempt {attempt} of {tries}: {result.msg or 'not yet'}"))
                 time.sleep(task.delay_s)
         result.failed = True
         return result
@@ -213,7 +209,7 @@ class PlayRun:
         print("".join(traceback.format_exception(error)), flush=True)
         if isinstance(error, Exception) and engine_went_away(error):
             fix = "On the host: `systemctl status docker` says why."
-            return Result(failed=True, msg="the Docker Engine went away while it was asked.", fix=fix)
+            return Result(failed=True, msg="lost the connection to the Docker Engine.", fix=fix)
         sentence = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
         return Result(failed=True, msg=f"{module}: {type(error).__name__}: {sentence}")
 

@@ -33,8 +33,8 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
     folder = next((one for one in kept if request.get("run", "") in ("", one.name)), None)
     if folder is None:
         wanted = request.get("run")
-        what = f"no incident {wanted} is kept here" if wanted else "no incident is kept here"
-        raise SparkwrightError(f"{what}.", fix=f"There are: {', '.join(one.name for one in kept) or 'none'}.")
+        what = f"no incident {wanted} on this host" if wanted else "no incidents on this host"
+        raise SparkwrightError(f"{what}.", fix=f"Available: {', '.join(one.name for one in kept) or 'none'}.")
     for name, text in incidents.files(folder, state.path / "runs" / folder.name):
         yield event("file", incident=folder.name, name=name, text=text)
 
@@ -60,16 +60,16 @@ def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
     """how: stop (at the next safe point), kill (now), forget (the line of one that was cut off)."""
     owner, alive = lock.look(state)
     if owner is None:
-        yield event("note", task="", text="nobody holds the lock")
+        yield event("note", task="", text="the lock is free")
     elif not alive:
         lock.forget(state)
-        yield event("note", task="", text=f"forgotten: {owner}")
+        yield event("note", task="", text=f"lock cleared: {owner}")
     elif request.get("how") == "stop":
         private.touch(state.path / "runs" / names.matched(names.STEP, owner.run, "the lock's run") / "stop")
-        yield event("note", task="", text=f"run {owner.run} stops at the next safe point, and gives the lock back")
+        yield event("note", task="", text=f"run {owner.run} will stop at the next safe point and release the lock")
     elif request.get("how") == "kill" and owner.run == request.get("run") and owner.pid > 1:
         if journal.lives(state.path / "runs" / owner.run):
             os.kill(owner.pid, signal.SIGKILL)
-        yield event("note", task="", text=f"run {owner.run} is killed; the next deploy takes up from what it left")
+        yield event("note", task="", text=f"run {owner.run} killed; the next deploy resumes")
     else:
-        raise SparkwrightError(f"the lock is held by another run now: {owner}.", fix="Look again.")
+        raise SparkwrightError(f"another run now holds the lock: {owner}.", fix="Check again.")

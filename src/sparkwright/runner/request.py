@@ -28,22 +28,22 @@ def parsed(line: bytes) -> dict[str, Any]:
     try:
         request = bounds.parsed(line)
     except ValueError:
-        raise _refused("it is not a line of JSON") from None
+        raise _refused("it is not JSON") from None
     if not isinstance(request, dict) or not isinstance(request.get("verb"), str):
         raise _refused("it has no verb")
     for name, value in request.items():
         if name in _IS and not _IS[name](value):
-            raise _refused(f"its `{name}` is not valid")
+            raise _refused(f"its `{name}` is invalid")
     return request
 
 
 def unknown(verb: str) -> Refused:
     """Why this verb is refused."""
-    return _refused(f"'{one_line(verb, at_most=40)}' is no verb of this runner")
+    return _refused(f"'{one_line(verb, at_most=40)}' is not a verb of this runner")
 
 
 def _refused(why: str) -> Refused:
-    return Refused(f"the request can't be read: {why}.", fix="Laptop and host have different versions: deploy again.")
+    return Refused(f"invalid request: {why}.", fix="Laptop and host have different versions: deploy again.")
 
 
 def _is_text(value: Any) -> bool:

@@ -75,7 +75,9 @@ def play(
     except BaseException as error:
         traceback.print_exc()
         system = system_errors.sentence(error)
-        sentence = system or f"the runner broke: {type(error).__name__}: {error} (see {book.folder}/runner.log)"
+        sentence = (
+            system or f"internal error in the runner: {type(error).__name__}: {error} (see {book.folder}/runner.log)"
+        )
         recap = recap_of(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
     book.write(recap)
 
@@ -98,7 +100,7 @@ def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
     owner, alive = lock.look(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
     if not alive:
         return recap
-    said = f"{plan.host} came into use meanwhile, and beside that this proves nothing: {owner}."
+    said = f"inconclusive: another run started on {plan.host}: {owner}."
     return {**recap, "exit": int(Exit.INCONCLUSIVE), "msg": f"{said} ({recap['msg']})"}
 
 

@@ -37,7 +37,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
         yield event("status", record=found.to_json(), live=False, outdated="", **about)
         return
     shown = live.record_of(now, good, busy=busy, sandbox=machine.sandbox)
-    last = f"{outdated} (it said {found.state})" if found is not None and outdated else ""
+    last = f"{outdated} (last state: {found.state})" if found is not None and outdated else ""
     if found is not None:
         shown["every_s"] = found.every_s
     yield event("status", record=shown, live=True, outdated=last, **about)
@@ -79,7 +79,7 @@ def _runs(state: StateFolder) -> tuple[str, str]:
     owner, alive = lock.look(state)
     if owner is None or alive:
         return str(owner or ""), ""
-    from sparkwright.host.runs import cut_off  # it reads journals, and few hosts have such a line
+    from sparkwright.host.runs import cut_off
 
     return "", cut_off.interrupted(state)
 

@@ -53,7 +53,7 @@ class Sudo:
             return self._expect(self._open([], argv), ready)
         program = shutil.which("sudo", path=self._path)
         if program is None:
-            raise Refused(f"there is no sudo on {self._host}.", fix="Log in as root, or install sudo.")
+            raise Refused(f"sudo is not installed on {self._host}.", fix="Log in as root, or install sudo.")
         try:
             return self._expect(self._open([program, "-n"], argv), ready)
         except _Said as refusal:
@@ -110,11 +110,11 @@ class Sudo:
         user = getpass.getuser()
         if self._password and refusal.has(_WRONG):
             fix = f"Correct the secret {PASSWORD} (hosts/groups.yml, `secrets`)."
-            return Refused(f"sudo refused the password for {user} on {self._host}.", fix=fix)
+            return Refused(f"sudo rejected the password for {user} on {self._host}.", fix=fix)
         fix = f"Give {user} a NOPASSWD rule, or the password as a secret {PASSWORD} (hosts/groups.yml, `secrets`)."
         if refusal.has(_WANTED):
             return Refused(f"sudo on {self._host} needs a password for {user}.", fix=fix)
-        return Refused(f"sudo on {self._host} refused {user}: {refusal.last}.", fix=fix)
+        return Refused(f"sudo on {self._host} denied {user}: {refusal.last}.", fix=fix)
 
 
 class _Said(Exception):

@@ -17,25 +17,25 @@ SYNCHRONIZED = "/run/systemd/timesync/synchronized"
 def check(host: Host) -> Iterator[Finding]:
     source, fix = known.CLOCK.source, MENDS["clock"].by_hand(host.user)
     if host.there(SYNCHRONIZED):
-        yield Finding(NAME, "ok", "systemd-timesyncd has set it", source=source)
+        yield Finding(NAME, "ok", "set by systemd-timesyncd", source=source)
         return
     said = host.said("timedatectl", "show", "-p", "NTP", "-p", "NTPSynchronized")
     fields = dict(line.partition("=")[::2] for line in said.out.splitlines()) if said is not None and said.ok else {}
     if fields.get("NTPSynchronized") == "yes":
-        yield Finding(NAME, "ok", "it is synchronized", source=source)
+        yield Finding(NAME, "ok", "synchronized", source=source)
     elif fields.get("NTP") == "no":
-        yield Finding(NAME, "warning", "nothing keeps it: NTP is off", fix, source, "clock")
+        yield Finding(NAME, "warning", "not synchronized: NTP is off", fix, source, "clock")
     elif fields:
-        yield Finding(NAME, "warning", "NTP is on, and has not set it yet", "timedatectl timesync-status", source)
+        yield Finding(NAME, "warning", "NTP is on but has not synchronized yet", "timedatectl timesync-status", source)
     else:
-        yield Finding(NAME, "unknown", "nobody says whether it is synchronized", "timedatectl", source)
+        yield Finding(NAME, "unknown", "synchronization status unknown", "timedatectl", source)
 
 
 def against(host_s: float, laptop_s: float, user: str) -> Finding:
     """The host's clock beside the laptop's, both seconds since the epoch at the same moment. Which is right is not told."""
     off_s, source = host_s - laptop_s, known.CLOCK.source
     if abs(off_s) <= known.CLOCK_WARNING_S:
-        return Finding(BESIDE, "ok", "they agree", source=source)
+        return Finding(BESIDE, "ok", "in sync", source=source)
     verdict: Verdict = "bad" if abs(off_s) > known.CLOCK_BAD_S else "warning"
     shown = f"{abs(off_s):.0f} s {'ahead of' if off_s > 0 else 'behind'} the laptop's: {known.CLOCK.says}"
     return Finding(BESIDE, verdict, shown, MENDS["clock"].by_hand(user), source)

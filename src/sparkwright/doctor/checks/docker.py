@@ -28,12 +28,12 @@ def check(host: Host) -> Iterator[Finding]:
     states = said.out.split() if said is not None else []
     if "disabled" in states and "enabled" not in states:
         mend = "docker at boot"
-        evidence = "docker.service is disabled: after a reboot nothing serves"
+        evidence = "docker.service is disabled: no server starts after a reboot"
         yield Finding("docker at boot", "bad", evidence, MENDS[mend].by_hand(host.user), "systemctl(1)", mend)
     elif "enabled" in states:
-        yield Finding("docker at boot", "ok", "docker comes up at boot", source="systemctl(1)")
+        yield Finding("docker at boot", "ok", "Docker starts at boot", source="systemctl(1)")
     else:
-        yield Finding("docker at boot", "unknown", "systemd does not say whether docker comes up at boot")
+        yield Finding("docker at boot", "unknown", "unknown whether Docker starts at boot: no answer from systemd")
 
 
 def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, live: bool) -> Finding:
@@ -41,12 +41,12 @@ def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, liv
     if "refuses" not in error.message or live:
         return Finding(NAME, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
     if member:
-        evidence = f"{host.user} is in the group {GROUP}, and this login is not: {known.LIVE_LOGIN.says}"
+        evidence = f"{host.user} is in the group {GROUP}, but this login session is not: {known.LIVE_LOGIN.says}"
         close = f"ssh -O exit {host.wanted.name or 'HOST'}"
         return Finding(NAME, "bad", evidence, close, known.LIVE_LOGIN.source)
     if not gid:
         return Finding(NAME, "bad", f"there is no group {GROUP}", "getent group docker", known.DOCKER_GROUP.source)
-    evidence = f"the Docker socket refuses {host.user}, who is not in the group {GROUP}"
+    evidence = f"no permission on the Docker socket: {host.user} is not in the group {GROUP}"
     mend = "docker group"
     return Finding(NAME, "bad", evidence, MENDS[mend].by_hand(host.user), known.DOCKER_GROUP.source, mend)
 

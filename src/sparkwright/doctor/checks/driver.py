@@ -24,7 +24,7 @@ def check(host: Host) -> Iterator[Finding]:
         return
     gpu = host.gpu()
     if gpu is None:
-        words = "nvidia-smi is not here" if said is None else f"nvidia-smi: {(said.out + said.err).strip()[:200]}"
+        words = "nvidia-smi is not installed" if said is None else f"nvidia-smi: {(said.out + said.err).strip()[:200]}"
         verdict: Verdict = "bad" if loaded else "unknown"
         yield Finding(NAME, verdict, words, DASHBOARD if loaded else "nvidia-smi", known.NVCHECKUP)
         return
@@ -38,7 +38,7 @@ def _branch(name: str, driver: str) -> Finding:
     about = known.DRIVERS.get(numbers(driver)[0]) if numbers(driver) else None
     if about is None:
         newest = ", ".join(map(str, known.DRIVERS))
-        evidence = f"{name}, driver {driver}: not of a branch that sparkwright has heard of ({newest})"
+        evidence = f"{name}, driver {driver}: not a branch known to sparkwright ({newest})"
         return Finding(NAME, "unknown", evidence, source=known.NVCHECKUP)
     if about.says:
         return Finding(NAME, "warning", f"{name}, driver {driver}: {about.says}", DASHBOARD, about.source)
@@ -57,4 +57,4 @@ def _firmware(driver: str, loaded: str, folders: list[str]) -> Finding:
     if firmware:
         evidence = f"driver {driver}, GSP firmware {', '.join(firmware)}: {known.DRIVER_PAIR.says}"
         return Finding("firmware", "bad", evidence, DASHBOARD, source)
-    return Finding("firmware", "unknown", f"no firmware of a driver is seen in {FIRMWARE}", source=source)
+    return Finding("firmware", "unknown", f"no driver firmware in {FIRMWARE}", source=source)

@@ -19,15 +19,15 @@ def check(host: Host) -> Iterator[Finding]:
     memory = host.memory()
     if not running:
         seen = host.read("/proc/1/comm") is not None  # a /proc that hides others' processes hides init too
-        words = "earlyoom does not run" if seen else "the processes can't be seen"
+        words = "earlyoom is not running" if seen else "cannot list processes"
         yield Finding(NAME, "ok" if seen else "unknown", words, source=source)
         return
     if memory is None:
-        yield Finding(NAME, "unknown", "it runs, and /proc/meminfo can't be read", source=source)
+        yield Finding(NAME, "unknown", "it is running, but /proc/meminfo is not readable", source=source)
         return
     limit = threshold_bytes(running[0][1:], memory["MemTotal"])
     if limit is None:
-        yield Finding(NAME, "unknown", f"its options can't be read: {' '.join(running[0])}", f"cat {CONFIG}", source)
+        yield Finding(NAME, "unknown", f"cannot parse its options: {' '.join(running[0])}", f"cat {CONFIG}", source)
         return
     yield _against(host, limit, memory["MemTotal"])
 
@@ -50,10 +50,10 @@ def threshold_bytes(words: Sequence[str], total: int) -> int | None:
 
 
 def _against(host: Host, limit: int, total: int) -> Finding:
-    source, shown = known.EARLYOOM.source, f"it acts below {gib(limit)} GiB available"
+    source, shown = known.EARLYOOM.source, f"it kills processes below {gib(limit)} GiB available"
     share = host.wanted.utilization
     if share is None:
-        return Finding(NAME, "unknown", f"{shown}; without a recipe nothing says what will be left", source=source)
+        return Finding(NAME, "unknown", f"{shown}; without a recipe the free memory is unknown", source=source)
     left = int(total * (1 - share))
     percent = max(1, int(100 * host.wanted.reserve_bytes / 2 / total))
     fix = (
@@ -63,6 +63,6 @@ def _against(host: Host, limit: int, total: int) -> Finding:
     if limit >= left:
         return Finding(NAME, "bad", f"{shown}, and {recipe}: {known.EARLYOOM.says}", fix, source)
     if limit >= host.wanted.reserve_bytes:
-        reserve = f"a deploy lets memory fall to {gib(host.wanted.reserve_bytes)} GiB (reserve_gib)"
+        reserve = f"a deploy may leave only {gib(host.wanted.reserve_bytes)} GiB available (reserve_gib)"
         return Finding(NAME, "warning", f"{shown}, and {reserve}: {known.EARLYOOM.says}", fix, source)
     return Finding(NAME, "ok", f"{shown}; {recipe}", source=source)

@@ -17,8 +17,8 @@ def check(host: Host) -> Iterator[Finding]:
     found = re.match(r"\d+\.\d+", release)
     about = known.KERNELS.get(found[0]) if found else None
     if about is None:
-        shown = release or "its name can't be read"
-        yield Finding(NAME, "unknown", f"{shown}: not a kernel that DGX OS 7 is known to have", source=known.WIKI)
+        shown = release or "cannot read the kernel release"
+        yield Finding(NAME, "unknown", f"{shown}: not a known kernel of DGX OS 7", source=known.WIKI)
     elif about.roce and (links := _fast_links(host)):
         evidence = f"{release}: {about.roce}, and {', '.join(links)} is up"
         yield Finding(NAME, "warning", evidence, "ib_write_bw (between two Sparks) tells", about.source)
@@ -26,7 +26,7 @@ def check(host: Host) -> Iterator[Finding]:
         yield Finding(NAME, "ok", release, source=about.source)
     if host.there("/run/reboot-required") or host.there("/var/run/reboot-required"):
         waiting = ", ".join((host.read("/run/reboot-required.pkgs") or "").split()) or "an update"
-        yield Finding("reboot", "warning", f"{waiting} waits for a reboot", "sudo reboot", "update-notifier")
+        yield Finding("reboot", "warning", f"reboot required: {waiting}", "sudo reboot", "update-notifier")
 
 
 def _fast_links(host: Host) -> list[str]:

@@ -20,17 +20,17 @@ def check(host: Host) -> Iterator[Finding]:
     wanted, where = _wanted(host)
     said = host.said("locale", "-a")
     if said is None or not said.ok:
-        yield Finding(NAME, "unknown", "`locale -a` does not say which locales there are", source=source)
+        yield Finding(NAME, "unknown", "`locale -a` does not list the locales", source=source)
         return
     there = {_plain(line) for line in said.out.split()}
     if _plain(wanted) in ALWAYS or _plain(wanted) in there:
         yield Finding(NAME, "ok", f"{wanted or 'C'} ({where})", source=source)
         return
     if where in FILES:
-        evidence = f"{where} says {wanted}, which is not installed: {known.LOCALE.says}"
+        evidence = f"{where} is {wanted}, which is not installed: {known.LOCALE.says}"
         yield Finding(NAME, "warning", evidence, MENDS["locale"].by_hand(host.user), source, "locale")
     else:
-        evidence = f"your ssh sends {where}={wanted}, which is not installed there: {known.LOCALE.says}"
+        evidence = f"ssh sends {where}={wanted}, which is not installed on the host: {known.LOCALE.says}"
         yield Finding(NAME, "warning", evidence, f"sudo locale-gen {wanted}", source)
 
 

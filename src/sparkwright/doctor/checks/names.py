@@ -24,13 +24,15 @@ def check(host: Host) -> Iterator[Finding]:
 def _own(host: Host, own: str) -> Finding:
     source = known.OWN_NAME.source
     if not own:
-        return Finding(NAME, "unknown", "the host's own name can't be read", source=source)
+        return Finding(NAME, "unknown", "cannot read the hostname", source=source)
     said = host.said("getent", "hosts", own)
     if said is None:
-        return Finding(NAME, "unknown", f"nobody says whether {own} is found", source=source)
+        return Finding(NAME, "unknown", f"unknown whether {own} resolves", source=source)
     if not said.ok:
         fix = f"echo 127.0.1.1 {own} | sudo tee -a /etc/hosts"
-        return Finding(NAME, "warning", f"{own} does not find itself: {known.OWN_NAME.says}", fix, source)
+        return Finding(
+            NAME, "warning", f"{own} does not resolve on the host itself: {known.OWN_NAME.says}", fix, source
+        )
     return Finding(NAME, "ok", f"{own} is {' '.join(said.out.split()[:1])}", source=source)
 
 
@@ -44,7 +46,7 @@ def _avahi(host: Host, own: str) -> Iterator[Finding]:
     counted = COUNTED.match(taken)
     if counted and counted[1] == own:
         fix = "sudo sed -i 's/^#\\?allow-interfaces=.*/allow-interfaces=enP7s7/' /etc/avahi/avahi-daemon.conf"
-        evidence = f"avahi calls it {found[1]} and not {own}.local: {known.AVAHI.says}"
+        evidence = f"avahi announces {found[1]} instead of {own}.local: {known.AVAHI.says}"
         yield Finding("avahi", "warning", evidence, f"{fix} && sudo systemctl restart avahi-daemon", known.AVAHI.source)
     else:
         yield Finding("avahi", "ok", f"{found[1]}", source=known.AVAHI.source)
@@ -59,7 +61,7 @@ def _hub(host: Host) -> Finding:
         return Finding("DNS", "ok", f"{name} is an address already")
     said = host.said("getent", "ahosts", name)
     if said is None:
-        return Finding("DNS", "unknown", f"nobody said in time where {name} is", "resolvectl status", "getent(1)")
+        return Finding("DNS", "unknown", f"timed out resolving {name}", "resolvectl status", "getent(1)")
     if not said.ok:
-        return Finding("DNS", "bad", f"{name} is not found", "resolvectl status", "getent(1)")
+        return Finding("DNS", "bad", f"cannot resolve {name}", "resolvectl status", "getent(1)")
     return Finding("DNS", "ok", f"{name} is {said.out.split()[0]}", source="getent(1)")

@@ -16,10 +16,10 @@ def check(host: Host) -> Iterator[Finding]:
     source, name = known.OLLAMA.source, host.wanted.name or "HOST"
     seen = ollama_models.look(host.context, timeout_s=2)
     if seen.hanging:
-        evidence = f"{', '.join(map(str, seen.hanging))} does not answer: it loads a model, or hangs"
+        evidence = f"{', '.join(map(str, seen.hanging))} does not answer: it is loading a model or hung"
         yield Finding(NAME, "warning", evidence, f"invoke ollama.ps --host {name}", source)
     elif not seen.present:
-        yield Finding(NAME, "ok", "no Ollama runs here", source=source)
+        yield Finding(NAME, "ok", "Ollama is not running", source=source)
         return
     elif seen.held:
         models = ", ".join(f"{one.model.name} {one.model.size_text}" for one in seen.held)
@@ -27,7 +27,7 @@ def check(host: Host) -> Iterator[Finding]:
         evidence = f"{models} in memory: {known.OLLAMA.says}{f' ({does})' if does else ''}"
         yield Finding(NAME, "warning", evidence, f"invoke ollama.unload --host {name}", source)
     else:
-        yield Finding(NAME, "ok", f"{', '.join(map(str, seen.present))}, no model in memory", source=source)
+        yield Finding(NAME, "ok", f"{', '.join(map(str, seen.present))}, no model loaded", source=source)
     yield from _open(host)
 
 

@@ -15,12 +15,12 @@ NAME = "image platform"
 def check(host: Host) -> Iterator[Finding]:
     here, wanted, source = platform_of(host.context.machine), host.wanted, known.PLATFORM.source
     if not wanted.image:
-        yield Finding(NAME, "unknown", "the host has no recipe, so no image is wanted")
+        yield Finding(NAME, "unknown", "the host has no recipe, so no image to check")
     elif not wanted.platforms:
-        evidence = f"spark.lock does not know the platforms of {wanted.image}"
+        evidence = f"the platforms of {wanted.image} are not in spark.lock"
         yield Finding(NAME, "unknown", evidence, f"invoke lock --host {wanted.name or 'HOST'}", source)
     elif here in wanted.platforms:
         yield Finding(NAME, "ok", f"{wanted.image} has {here}", source=source)
     else:
-        evidence = f"{wanted.image} has {', '.join(wanted.platforms)} and not {here}: {known.PLATFORM.says}"
+        evidence = f"{wanted.image} has {', '.join(wanted.platforms)}, not {here}: {known.PLATFORM.says}"
         yield Finding(NAME, "bad", evidence, "docker buildx imagetools inspect " + wanted.image, source)

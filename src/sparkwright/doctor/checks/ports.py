@@ -15,19 +15,19 @@ NAME = "port"
 def check(host: Host) -> Iterator[Finding]:
     wanted = host.wanted
     if not wanted.port:
-        yield Finding(NAME, "unknown", "the host has no recipe, so no port is wanted")
+        yield Finding(NAME, "unknown", "the host has no recipe, so no port to check")
         return
     try:
         client = host.context.docker()
         holder = containers.who_listens(host.context.machine, client, wanted.port)
     except SparkwrightError:
-        yield Finding(NAME, "unknown", f"Docker does not answer, so nothing says who holds port {wanted.port}")
+        yield Finding(NAME, "unknown", f"unknown what uses port {wanted.port}: no answer from Docker")
         return
     if not holder:
         yield Finding(NAME, "ok", f"port {wanted.port} is free")
     elif holder == f"container {wanted.container}":
-        yield Finding(NAME, "ok", f"port {wanted.port} is our own server's")
+        yield Finding(NAME, "ok", f"port {wanted.port} is used by this server")
     else:
         kind, _, name = holder.partition(" ")
         fix = f"docker stop {name}" if kind == "container" else f"sudo ss -tlnp 'sport = :{wanted.port}'"
-        yield Finding(NAME, "bad", f"port {wanted.port} is taken by {holder}", fix, "docker run --publish")
+        yield Finding(NAME, "bad", f"port {wanted.port} is in use by {holder}", fix, "docker run --publish")

@@ -19,10 +19,10 @@ def check(host: Host) -> Iterator[Finding]:
     if not release:
         system = host.assignments("/etc/os-release").get("PRETTY_NAME", "an unknown system")
         if gpu and GB10 in gpu[0]:
-            evidence = f"{system} without /etc/dgx-release: not the system this machine was delivered with"
+            evidence = f"{system} without /etc/dgx-release: not the factory system"
             yield Finding(NAME, "warning", evidence, source=known.NVCHECKUP)
         else:
-            yield Finding(NAME, "unknown", f"{system}, and no GB10 is seen: is this a DGX Spark?")
+            yield Finding(NAME, "unknown", f"{system}, no GB10 found: is this a DGX Spark?")
         return
     build, update = release.get("DGX_SWBUILD_VERSION", ""), release.get("DGX_OTA_VERSION", "")
     yield _release(update or build, f"DGX OS {build or '?'}, OTA {update or 'none'}")
@@ -32,27 +32,27 @@ def check(host: Host) -> Iterator[Finding]:
 
 def _release(version: str, evidence: str) -> Finding:
     if not version:
-        return Finding(NAME, "unknown", "/etc/dgx-release names no version", "cat /etc/dgx-release")
+        return Finding(NAME, "unknown", "no version in /etc/dgx-release", "cat /etc/dgx-release")
     newest = list(known.RELEASES)[-1]
     source = known.RELEASES.get(version, known.RELEASES[newest]).source
     if numbers(version)[0] < known.RELEASE_MAJOR:
         return Finding(NAME, "bad", f"{evidence}: older than DGX OS {known.RELEASE_MAJOR}", DASHBOARD, source)
     if numbers(version) > numbers(newest):
-        return Finding(NAME, "unknown", f"{evidence}: newer than {newest}, the newest that sparkwright has heard of")
+        return Finding(NAME, "unknown", f"{evidence}: newer than {newest}, the newest known to sparkwright")
     return Finding(NAME, "ok", evidence, source=source)
 
 
 def _memory(host: Host, version: str) -> Iterator[Finding]:
     memory = host.memory()
     if memory is None:
-        yield Finding("memory", "unknown", "/proc/meminfo can't be read")
+        yield Finding("memory", "unknown", "cannot read /proc/meminfo")
         return
     total = memory["MemTotal"]
     shown = f"MemTotal {gib(total)} GiB"
     if total < known.GB10_MEMORY_BYTES - known.MEMORY_SLACK_BYTES:
         about = known.RELEASES.get(version)
         why = f" ({about.says})" if about and about.says else ""
-        evidence = f"{shown}: {gib(known.GB10_MEMORY_BYTES - total)} GiB less than a GB10 shows{why}"
+        evidence = f"{shown}: {gib(known.GB10_MEMORY_BYTES - total)} GiB less than on other GB10 hosts{why}"
         yield Finding("memory", "warning", evidence, DASHBOARD, known.MEMORY_SOURCE)
     else:
         yield Finding("memory", "ok", shown, source=known.MEMORY_SOURCE)

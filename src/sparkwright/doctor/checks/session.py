@@ -17,23 +17,25 @@ NO = ("no", "n", "false", "f", "off", "0")
 
 def check(host: Host) -> Iterator[Finding]:
     if not any(host.there(folder) for folder in ("/lib/systemd/systemd", "/run/systemd/system", MAIN)):
-        yield Finding(NAME, "unknown", "no systemd is seen here")
+        yield Finding(NAME, "unknown", "systemd is not running")
         return
     lingers = host.there(f"/var/lib/systemd/linger/{host.user}")
     value, where = _remove_ipc(host)
     ordinary = _uid(host) is None or (_uid(host) or 0) >= known.FIRST_ORDINARY_UID
     source = known.REMOVE_IPC.source
     if lingers or not ordinary:
-        why = f"{host.user} lingers" if lingers else f"{host.user} is no ordinary user, whom logind leaves alone"
-        yield Finding(NAME, "ok", f"{why}: a logout takes nothing with it", source=source)
+        why = (
+            f"linger is enabled for {host.user}" if lingers else f"{host.user} is a system user, exempt from RemoveIPC"
+        )
+        yield Finding(NAME, "ok", f"{why}: nothing is removed at logout", source=source)
         return
     fix, mend = MENDS["linger"].by_hand(host.user), "linger"
     if value in NO:
-        evidence = f"{where}; {host.user} does not linger: his own services end with his last login"
+        evidence = f"{where}; linger is off for {host.user}: user services stop at the last logout"
         yield Finding(NAME, "warning", evidence, fix, "loginctl(1)", mend)
         return
     shares = ", and the recipe's container has `ipc: host`" if host.wanted.ipc == "host" else ""
-    evidence = f"{where}; {host.user} does not linger: {known.REMOVE_IPC.says}{shares}"
+    evidence = f"{where}; linger is off for {host.user}: {known.REMOVE_IPC.says}{shares}"
     yield Finding(NAME, "warning", evidence, fix, source, mend)
 
 

@@ -15,11 +15,11 @@ NAME = "swap"
 def check(host: Host) -> Iterator[Finding]:
     memory = host.memory()
     if memory is None or "SwapTotal" not in memory:
-        yield Finding(NAME, "unknown", "/proc/meminfo says nothing of swap", source=known.SWAP.source)
+        yield Finding(NAME, "unknown", "no swap figures in /proc/meminfo", source=known.SWAP.source)
         return
     total, used = memory["SwapTotal"], memory["SwapTotal"] - memory.get("SwapFree", 0)
     if used > known.SWAP_USED_BYTES:
-        evidence = f"{gib(used)} of {gib(total)} GiB are in use: {known.SWAP.says}"
+        evidence = f"{gib(used)} of {gib(total)} GiB in use: {known.SWAP.says}"
         fix = f"invoke restart --host {host.wanted.name or 'HOST'}"
         yield Finding(NAME, "warning", evidence, fix, known.SWAP.source)
     else:

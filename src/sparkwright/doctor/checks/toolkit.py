@@ -25,12 +25,12 @@ def check(host: Host) -> Iterator[Finding]:
     gpu = host.gpu()
     if not version and not hook:
         verdict: Verdict = "bad" if gpu else "unknown"
-        evidence = f"neither nvidia-ctk nor its hook is here{'' if gpu else ', nor a GPU'}"
+        evidence = f"neither nvidia-ctk nor its hook is installed{'' if gpu else ', and no GPU found'}"
         yield Finding(NAME, verdict, evidence, "sudo apt install nvidia-container-toolkit", known.TOOLKIT.source)
         return
     shown = f"NVIDIA Container Toolkit {version or 'of an unknown version'}"
     if not hook and gpu:
-        yield Finding(NAME, "bad", f"{shown}; Docker has no runtime of it", CONFIGURE, known.TOOLKIT.source)
+        yield Finding(NAME, "bad", f"{shown}; not configured as a Docker runtime", CONFIGURE, known.TOOLKIT.source)
     else:
         yield Finding(NAME, "ok", shown, source=known.TOOLKIT.source)
     if gpu:
@@ -46,15 +46,15 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
     stale = {path: found for path, found in specs.items() if found and found != driver}
     if stale:
         path, found = next(iter(stale.items()))
-        evidence = f"{path} is of driver {found}, and {driver} is here: {known.CDI.says}"
+        evidence = f"{path} is for driver {found}, but {driver} is installed: {known.CDI.says}"
         if _mends(path, refresh):
             return Finding("CDI", "bad", evidence, fix, known.CDI.source, mend)
         return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known.CDI.source)
     if any(specs.values()):
-        return Finding("CDI", "ok", f"{', '.join(specs)} is of driver {driver}", source=known.CDI.source)
+        return Finding("CDI", "ok", f"{', '.join(specs)} is for driver {driver}", source=known.CDI.source)
     if specs:
-        return Finding("CDI", "unknown", f"{', '.join(specs)} names no library of a driver", fix, known.CDI.source)
-    return Finding("CDI", "ok", "no CDI specification: `--gpus` goes by the toolkit's hook", source=known.CDI.source)
+        return Finding("CDI", "unknown", f"{', '.join(specs)} lists no driver libraries", fix, known.CDI.source)
+    return Finding("CDI", "ok", "no CDI specification: `--gpus` uses the toolkit's hook", source=known.CDI.source)
 
 
 def _mends(path: str, refresh: bool) -> bool:

@@ -191,20 +191,20 @@ def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequen
     worst = next((one for one in rows if one.verdict == "found"), None)
     rate = found.tok_per_s
     if found.error or rate is None:
-        said = found.error or "the answers had fewer than two tokens"
-        return Standing("degraded", f"it gives a token, and a longer answer failed: {said}", "`invoke logs` shows why.")
+        said = found.error or "the responses had fewer than two tokens"
+        return Standing(
+            "degraded", f"it generates a token, but a longer response failed: {said}", "`invoke logs` shows why."
+        )
     if found.doubt:
-        return Standing("busy", f"not known whether it is slow: {found.doubt}", "Ask again when nothing else runs.")
+        return Standing("busy", f"throughput inconclusive: {found.doubt}", "Try again when nothing else is running.")
     if slow is None:
         but = f"; but {_because(worst)}" if worst else ""
-        said = (
-            f"it serves at {rate:.1f} tok/s, and nothing says what to expect: no baseline, no `expect.tok_per_s`{but}"
-        )
+        said = f"it serves at {rate:.1f} tok/s; nothing to compare with (no baseline, no `expect.tok_per_s`){but}"
         return Standing("degraded" if worst else "unknown", said)
     of = f"{_figure(rate)} of {_figure(expected.tok_per_s or 0)} tok/s"
     if slow:
         reason = next((one for one in rows if one.verdict == "found" and one.of_rate), None)
-        why = _because(reason) if reason else "nothing that was measured explains it"
+        why = _because(reason) if reason else "no measured cause"
         return Standing("slow", f"slow: {of}; {why}", reason.fix if reason else "")
     if worst:
         return Standing("degraded", f"not slow: {of}; but {_because(worst)}", worst.fix)
@@ -224,8 +224,8 @@ def _docker(seen: Sight) -> list[Cause]:
     """The Docker Engine itself, and what could not be seen without it."""
     if not seen.engine_error:
         return []
-    said = f"{seen.engine_error}; its container and its log could not be read"
-    return [Cause("the Docker Engine can't be asked", "found", said, seen.engine_fix, 175, of_rate=False)]
+    said = f"{seen.engine_error}; cannot read its container or log"
+    return [Cause("no answer from the Docker Engine", "found", said, seen.engine_fix, 175, of_rate=False)]
 
 
 def _policy(good: Mapping[str, Any], seen: Sight) -> str:

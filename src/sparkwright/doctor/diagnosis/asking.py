@@ -61,7 +61,7 @@ class Asking:
         if answer.status == 200 and endpoints.tokens_of(answer.json()) > 0:
             return replace(probe, token="made")
         if answer.status == 200:
-            return replace(probe, token="error", error="200, and no token in it")
+            return replace(probe, token="error", error="200 without a token")
         if answer.status in (401, 403):
             return replace(probe, token="refused")
         if answer.error == "timeout":

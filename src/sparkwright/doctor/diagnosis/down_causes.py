@@ -45,17 +45,17 @@ def last_words(seen: Sight) -> Reading:
 def _last_words(seen: Sight) -> Iterator[Cause]:
     died = last_words(seen)
     if died.value:
-        fix = "`invoke logs` shows what stands around it; `invoke lint` judges the recipe"
+        fix = "`invoke logs` shows the context; `invoke lint` checks the recipe"
         yield Cause(str(died.value).rstrip("."), "found", message(died.evidence), fix, 200)
 
 
 def _out_of_memory(seen: Sight) -> Iterator[Cause]:
     if seen.end.out_of_memory:
         yield Cause(
-            "the kernel killed it for lack of memory",
+            "it was OOM-killed",
             "found",
-            f"Docker says OOMKilled, exit code {seen.end.code}",
-            "lower gpu-memory-utilization, or stop what else runs",
+            f"Docker reports OOMKilled, exit code {seen.end.code}",
+            "lower gpu-memory-utilization, or stop other processes",
             190,
         )
 
@@ -68,16 +68,16 @@ def _docker_refused(seen: Sight) -> Iterator[Cause]:
 def _port(seen: Sight) -> Iterator[Cause]:
     if seen.listener and seen.listener != f"container {seen.box.name}":
         fix = "stop that, or set another `serve_port:` in the host's file"
-        yield Cause("something else has its port", "found", f"port {seen.port} is held by {seen.listener}", fix, 170)
+        yield Cause("its port is in use", "found", f"port {seen.port} is held by {seen.listener}", fix, 170)
 
 
 def _stopped(seen: Sight) -> Iterator[Cause]:
     """Docker starts again what ends by itself, by such a policy; what was stopped by hand it leaves."""
     if seen.box.status != "exited" or seen.end.out_of_memory or seen.broken:
         return
-    name = "it was stopped by hand (docker stop, docker kill)"
+    name = "it was stopped manually (docker stop, docker kill)"
     if seen.policy_keeps:
-        said = f"its restart policy is {seen.box.policy}, and Docker leaves only what was stopped"
+        said = f"its restart policy is {seen.box.policy}, so Docker restarts it unless it was stopped"
         yield Cause(name, "possible", said, "`invoke restart` starts it again", 60)
     elif seen.end.code in (KILLED, TERMINATED):
         said = f"exit code {seen.end.code}: it was sent a signal"
@@ -86,31 +86,31 @@ def _stopped(seen: Sight) -> Iterator[Cause]:
 
 def _broken(seen: Sight) -> Iterator[Cause]:
     if seen.broken:
-        said = f"a health check stopped it and took its restart policy: {seen.broken}"
-        yield Cause("a crash loop was stopped", "found", said, "`invoke incident` fetches what was kept of it", 150)
+        said = f"a health check stopped it and disabled its restart policy: {seen.broken}"
+        yield Cause("a crash loop was stopped", "found", said, "`invoke incident` fetches its diagnostics", 150)
 
 
 def _cut_off(seen: Sight) -> Iterator[Cause]:
     if seen.cut_off:
-        fix = "run it again: it takes up from what is there"
-        yield Cause("an earlier run was cut off", "found", seen.cut_off, fix, 140)
+        fix = "run it again; it resumes"
+        yield Cause("an earlier run was interrupted", "found", seen.cut_off, fix, 140)
 
 
 def _hangs(seen: Sight) -> Iterator[Cause]:
     probe = seen.probe
     if probe.token == "none" and not probe.running:
-        said = f"no token within {probe.waited_s:g} s, and no other request runs; /health answers 200"
+        said = f"no token within {probe.waited_s:g} s with no other requests running; /health answers 200"
         yield Cause(
-            "the engine hangs",
+            "the engine is hung",
             "found",
             said,
             "`invoke incident` first if you want to report it, then `invoke restart`",
             160,
         )
     elif probe.still_s is not None:
-        said = f"{probe.running:.0f} running, and its counter of tokens has not moved for {probe.still_s:.0f} s"
-        yield Cause("the engine hangs", "possible", said, "`invoke restart`", 60)
-        yield Cause("a prefill of a very long prompt", "possible", "128K tokens take a GB10 about 52 s", "wait", 50)
+        said = f"{probe.running:.0f} requests running, token counter unchanged for {probe.still_s:.0f} s"
+        yield Cause("the engine is hung", "possible", said, "`invoke restart`", 60)
+        yield Cause("a prefill of a very long prompt", "possible", "128K tokens take about 52 s on a GB10", "wait", 50)
 
 
 def _fails(seen: Sight) -> Iterator[Cause]:
@@ -122,9 +122,9 @@ def _slow_start(seen: Sight) -> Iterator[Cause]:
     ready = seen.log is not None and seen.log.ready
     if ready or seen.probe.health == 200 or not seen.age_s or not is_slow(seen, Limits()):
         return
-    stage = f", and stands at: {seen.log.stage}" if seen.log is not None and seen.log.stage else ""
+    stage = f", current stage: {seen.log.stage}" if seen.log is not None and seen.log.stage else ""
     last = f", the last start took {seen.ready_s:.0f} s" if seen.ready_s else ""
-    fix = "`invoke logs` shows the stage; a cold page cache, a slow disk or a compile without its cache do that"
+    fix = "`invoke logs` shows the stage; usual causes: cold page cache, slow disk, compilation without cache"
     yield Cause("a slow start", "found", f"it has been loading for {seen.age_s:.0f} s{last}{stage}", fix, 120)
 
 
@@ -133,7 +133,7 @@ def _restarts(seen: Sight) -> Iterator[Cause]:
     if seen.box.restarts and seen.box.status != "exited" and not last_words(seen).value:
         when = f", the last one {units.about(seen.now_s - seen.end.at_s)} ago" if seen.end.at_s is not None else ""
         said = f"{seen.box.restarts} restarts{when} with exit code {seen.end.code}; its last line: {seen.last_line}"
-        yield Cause("it ends by itself", "found", said, "`invoke logs` shows why", 110)
+        yield Cause("it exits by itself", "found", said, "`invoke logs` shows why", 110)
 
 
 ASKED: tuple[Callable[[Sight], Iterator[Cause]], ...] = (

@@ -12,17 +12,17 @@ from sparkwright.host.module import Context
 #: of health/judge.py: the question, and the cause that a bad answer is
 ASKED = {
     "temperature": "the GPU is too hot",
-    "memory": "the host has too little memory",
+    "memory": "the host is low on memory",
     "swap": "the host is out of swap",
     "disk": "the disk is full",
-    "restart policy": "its restart policy is another",
-    "drift": "it is not as it was verified",
+    "restart policy": "its restart policy differs",
+    "drift": "it differs from the verified state",
 }
 FIXES = {
-    "temperature": "look at its fans and its airflow; it slows down by itself when it gets hotter",
-    "memory": "stop what else runs (`invoke plan` names who holds memory)",
-    "swap": "stop what else runs (`invoke plan` names who holds memory)",
-    "disk": "`invoke models.prune` and `invoke images.prune` free what nothing uses",
+    "temperature": "check fans and airflow; the GPU throttles when it gets hotter",
+    "memory": "stop other processes (`invoke plan` lists what holds memory)",
+    "swap": "stop other processes (`invoke plan` lists what holds memory)",
+    "disk": "`invoke models.prune` and `invoke images.prune` remove unused files",
     "restart policy": "`invoke deploy` sets it",
     "drift": "`invoke plan --diff` shows what differs, `invoke deploy` fixes it",
 }

@@ -90,7 +90,7 @@ def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name
 def _engine_error(context: Context, error: SparkwrightError) -> str:
     said = error.message.rstrip(".")
     if "refuses" not in said and shutil.which("docker", path=context.machine.env.get("PATH")) is None:
-        return f"{said} (no docker program is installed either)"
+        return f"{said} (docker is not installed)"
     return said
 
 
@@ -146,4 +146,4 @@ def _with_drift(seen: Sight, context: Context, good: Mapping[str, Any]) -> Sight
     try:
         return replace(seen, drift=drift.found(context, good, dict(seen.inspected)))
     except Exception as error:
-        return replace(seen, drift_error=f"whether it is as it was verified: {type(error).__name__}")
+        return replace(seen, drift_error=f"cannot compare with the verified state: {type(error).__name__}")

@@ -161,13 +161,13 @@ def _others(found: Measured) -> str:
     if name in found.before and name in found.after and not found.approximate:
         served = found.after[name] - found.before[name]
         if uncounted(served, found.tokens, found.capped):
-            return f"others used it meanwhile: it generated {served:.0f} tokens, {found.tokens} of them were asked for here"
+            return f"other traffic: it generated {served:.0f} tokens, only {found.tokens} for this measurement"
     running = server_metrics.busy(found.after)
-    return f"others use it: {running:.0f} requests" if running and not found.capped else ""
+    return f"other traffic: {running:.0f} requests" if running and not found.capped else ""
 
 
 def _doubt(found: Measured, lag: Lag) -> str:
     decoding = statistics.median(sum(one.gaps_s) for one in found.runs) if found.runs else None
     if lag.spoils_rates(decoding):
-        return f"this client is too slow: it wakes {lag.p99_s * 1000:.0f} ms late (p99)"
+        return f"this client is too slow: it wakes up {lag.p99_s * 1000:.0f} ms late (p99)"
     return _others(found)

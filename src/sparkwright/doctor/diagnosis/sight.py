@@ -43,7 +43,7 @@ class Probe:
 class Sight:
     """now_s: seconds since the epoch. busy: the run that holds the host's lock, in words. cut_off: one that has no end.
 
-    known: a server was verified here once. engine_error: why the Docker Engine can't be asked, engine_fix: what to do.
+    known: a server was verified here once. engine_error: why no answer from the Docker Engine, engine_fix: what to do.
     log: of the present start, None where it could not be read. died: why the start before it ended, or this one if it did;
     last_line: the last of that log. loop: why its restarts are a loop. broken: why an earlier check stopped it.
     allowed_s: how long a start may take; ready_s: the last measured one. listener: who has the port that a container, which

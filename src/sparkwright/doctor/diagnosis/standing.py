@@ -61,8 +61,10 @@ def standing(seen: Sight, limits: Limits) -> Standing | None:
     found = next((one for ask in QUESTIONS if (one := ask(seen, limits)) is not None), None)
     if not seen.busy:
         return found
-    meanwhile = found.said if found is not None else "/health answers; nothing was measured beside it"
-    return Standing("in progress", f"in progress: {seen.busy}; {meanwhile}", "Diagnose again when it has ended.")
+    meanwhile = found.said if found is not None else "/health answers; not measured meanwhile"
+    return Standing(
+        "in progress", f"in progress: {seen.busy}; {meanwhile}", "Run `invoke diagnose` again when it has finished."
+    )
 
 
 def is_slow(seen: Sight, limits: Limits) -> bool:
@@ -80,14 +82,14 @@ def _engine(seen: Sight, limits: Limits) -> Standing | None:
     if not seen.engine_error or seen.probe.health == 200:
         return None
     if seen.probe.health is None:
-        return Standing("unknown", f"not known whether a server runs: {seen.engine_error}", seen.engine_fix)
+        return Standing("unknown", f"unknown whether a server is running: {seen.engine_error}", seen.engine_fix)
     return Standing("down", f"no server answers at {seen.probe.url}: {seen.engine_error}", seen.engine_fix)
 
 
 def _nothing(seen: Sight, limits: Limits) -> Standing | None:
     if seen.name:
         return None
-    return Standing("unknown", "no server is known here: nothing was deployed, and the host has no recipe", DEPLOY)
+    return Standing("unknown", "no server known: nothing deployed, and the host has no recipe", DEPLOY)
 
 
 def _container(seen: Sight, limits: Limits) -> Standing | None:
@@ -95,7 +97,7 @@ def _container(seen: Sight, limits: Limits) -> Standing | None:
     if seen.engine_error or box.status in ("running", "restarting"):
         return None
     if box.status == "absent":
-        never = "" if seen.known else "; no server was ever verified on this host"
+        never = "" if seen.known else "; no server has been verified on this host"
         return Standing("down", f"no server answers: there is no container {box.name}{never}", DEPLOY)
     if box.status == "paused":
         return Standing(
@@ -103,7 +105,7 @@ def _container(seen: Sight, limits: Limits) -> Standing | None:
         )
     if box.status == "created":
         why = f": {seen.end.error}" if seen.end.error else ""
-        return Standing("down", f"no server answers: {box.name} was created and never started{why}", RESTART)
+        return Standing("down", f"no server answers: {box.name} was created but never started{why}", RESTART)
     if seen.broken:  # a container that Docker would start again and left was stopped by hand, whatever it did before
         said = f"no server answers: {box.name} {_ended(seen)}; crash loop: {seen.broken}"
         return Standing("crash-looping", said, LOOK)
@@ -129,11 +131,11 @@ def _start(seen: Sight, limits: Limits) -> Standing | None:
     """Nothing answers at the port of a container that runs."""
     name, health, age_s = seen.box.name, seen.probe.health, seen.age_s
     if health is None:
-        return Standing("unknown", f"{name} runs and publishes no port: it can't be asked")
+        return Standing("unknown", f"{name} is running but publishes no port, so it cannot be checked")
     if health:
         return None
     if age_s is None:
-        return Standing("unknown", f"nothing answers at {seen.probe.url}, and it is not known since when {name} runs")
+        return Standing("unknown", f"nothing answers at {seen.probe.url}, and the start time of {name} is unknown")
     last = f"; the last start took {seen.ready_s:.0f} s" if seen.ready_s else ""
     again = f"; {name} {_ended(seen)} before it" if seen.box.restarts else ""
     stage = f" ({_stage(seen)})" if _stage(seen) else ""
@@ -153,22 +155,20 @@ def _start(seen: Sight, limits: Limits) -> Standing | None:
 def _health(seen: Sight, limits: Limits) -> Standing | None:
     if seen.probe.health == 200:
         return None
-    return Standing("down", f"no server answers: /health says {seen.probe.health}, so its engine is dead", RESTART)
+    return Standing("down", f"no server answers: /health returns {seen.probe.health}: the engine is dead", RESTART)
 
 
 def _token(seen: Sight, limits: Limits) -> Standing | None:
     probe = seen.probe
     if probe.token == "ended":
-        return Standing(
-            "down", f"no server answers: {seen.box.name} {_ended(seen)}, at the request for one token", LOOK
-        )
+        return Standing("down", f"no server answers: {seen.box.name} {_ended(seen)}, on the test request", LOOK)
     if probe.token == "none" and not probe.running:
-        said = f"/health answers 200, nothing else runs, and no token came within {probe.waited_s:g} s"
+        said = f"/health answers 200, no other requests, but no token within {probe.waited_s:g} s"
         return Standing("wedged", f"no token: the server is wedged: {said}", RESTART)
     if probe.token == "refused":
-        return Standing("unknown", "not measured: the server asks for an API key that is not known here", key_file.SET)
+        return Standing("unknown", "not measured: the server requires an API key that is not known here", key_file.SET)
     if probe.token == "error":
-        return Standing("down", f"no token: the server answers a request with an error: {probe.error}", LOOK)
+        return Standing("down", f"no token: the server returned an error: {probe.error}", LOOK)
     return None
 
 
@@ -177,32 +177,32 @@ def _others(seen: Sight, limits: Limits) -> Standing | None:
     probe = seen.probe
     if not probe.running:
         return None
-    runs = "1 request runs" if probe.running == 1 else f"{probe.running:.0f} requests run"
+    runs = "1 request running" if probe.running == 1 else f"{probe.running:.0f} requests running"
     if probe.still_s is None:
-        rate = f" at {probe.rate:.1f} tok/s together" if probe.rate else ""
+        rate = f" at {probe.rate:.1f} tok/s in total" if probe.rate else ""
         return Standing(
-            "busy", f"not measured: {runs}{rate}, and measuring would disturb others", "Ask again when it is idle."
+            "busy", f"not measured: {runs}{rate}; measuring would slow them down", "Try again when the server is idle."
         )
-    said = f"{runs}, and no token came for {probe.still_s:.0f} s"
+    said = f"{runs}, no token for {probe.still_s:.0f} s"
     if probe.still_s >= limits.frozen_s:
         return Standing("stalled", f"no token: the server is wedged: {said}", RESTART)
-    return Standing("unknown", f"not known whether it is wedged: {said}; a long prefill does that too", "Ask again.")
+    return Standing("unknown", f"unknown whether it is wedged: {said}; it may be a long prefill", "Try again.")
 
 
 QUESTIONS: tuple[Callable[[Sight, Limits], Standing | None], ...] = (
     *(_engine, _nothing, _container, _loop, _start, _health, _token, _others),
 )
 
-DEPLOY = "`invoke deploy` brings a server up."
-RESTART = "`invoke restart` starts it again."
+DEPLOY = "Run `invoke deploy` to start a server."
+RESTART = "Run `invoke restart`."
 LOOK = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
-WAIT = "Wait, and ask again."
+WAIT = "Wait, then try again."
 
 
 def _ended(seen: Sight, more: str = "") -> str:
     """exited (1) 20 s ago, its last line: "..."; more: said before the line."""
     end = seen.end
-    how = "was killed for lack of memory" if end.out_of_memory else "exited"
+    how = "was OOM-killed" if end.out_of_memory else "exited"
     code = f" ({end.code})" if end.code is not None else ""
     when = f" {units.about(seen.now_s - end.at_s)} ago" if end.at_s is not None else ""
     line = f', its last line: "{seen.last_line}"' if seen.last_line else ""

@@ -21,7 +21,7 @@ WORDS = (f"--{OPTION}", MOUNT)
 _KEY = re.compile(r"[A-Za-z0-9._~+/=][A-Za-z0-9._~+/=-]{15,511}")
 VALID = "16 to 512 letters, digits or . _ ~ + / = -, the first not a dash"
 #: what helps when a server asks for a key that is not known
-SET = "Set `server_key` in the recipe and deploy: its checks then know the key."
+SET = "Set `server_key` in the recipe and deploy; the checks then use that key."
 MAKE = "`openssl rand -hex 24` makes one."
 
 

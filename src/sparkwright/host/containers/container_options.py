@@ -263,7 +263,7 @@ def _server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
     if found == wanted and bool(found) == bool(spec.server_key):
         return []
     after = ("changed" if found else "set") if spec.server_key else None
-    return [Change("server_key", "set" if found else None, after, "clients need the new one")]
+    return [Change("server_key", "set" if found else None, after, "clients need the new key")]
 
 
 def flags_of(words: list[str]) -> dict[str, str]:

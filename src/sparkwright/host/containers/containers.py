@@ -54,7 +54,7 @@ def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:
         if found is None or not found["State"]["Running"]:
             return
         time.sleep(0.1)
-    raise Failed(f"container {name} does not stop.", fix=f"On the host: `docker kill {name}`.")
+    raise Failed(f"container {name} did not stop.", fix=f"On the host: `docker kill {name}`.")
 
 
 def running(client: docker.DockerClient, name: str) -> bool:
@@ -143,7 +143,7 @@ def _sandbox_of(words: list[str]) -> str:
 def to_free_a_port(holder: str) -> str:
     """What to do about a port that is taken. holder: who has it, as `who_listens` says it."""
     stop = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX) else "Stop that"
-    return f"{stop}, or publish the server elsewhere with `serve_port:` in the host's file."
+    return f"{stop}, or use another port with `serve_port:` in the host's file."
 
 
 def _accepts(port: int) -> bool:
@@ -161,14 +161,14 @@ def refused_start(error: Exception, machine: Machine, client: docker.DockerClien
     said = str(getattr(error, "explanation", "") or error).strip()
     if "could not select device driver" in said or "nvidia" in said.lower():
         return Failed(
-            "the engine has no GPU runtime.",
+            "Docker has no NVIDIA runtime.",
             fix="On the host: `sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`.",
         )
     if "port is already allocated" in said or "address already in use" in said:
         port = int(ports[0].split(":")[-2]) if ports else 0
         holder = who_listens(machine, client, port)
         return Failed(
-            f"port {port} is taken{f' by {holder}' if holder else ''}.",
+            f"port {port} is in use{f' by {holder}' if holder else ''}.",
             fix=to_free_a_port(holder),
         )
-    return Failed(f"the engine refuses to start the container: {said}")
+    return Failed(f"Docker could not start the container: {said}")

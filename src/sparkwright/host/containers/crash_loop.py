@@ -43,9 +43,9 @@ def verdict(container: Mapping[str, Any], seen: Sequence[Sample], *, now_s: floa
     recent = restarts - base.restarts if base is not None else 0
     if recent > most:
         minutes = within_s / 60
-        return f"it was started again {recent} times within {minutes:g} minutes"
+        return f"it restarted {recent} times within {minutes:g} minutes"
     if state["Status"] == "exited" and state["ExitCode"] == 0:
-        return "it ended with exit code 0 although it should run (or was stopped by hand)"
+        return "it exited with code 0 (or was stopped manually)"
     return ""
 
 

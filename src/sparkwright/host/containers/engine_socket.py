@@ -50,9 +50,9 @@ def _asked(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
         body = bounds.body_of(answer, until_s=time.monotonic() + timeout_s)
         return answer.status, bounds.json_of(body) if answer.status == 200 else None
     except TimeoutError:
-        raise Failed(f"the Docker Engine gave no answer within {timeout_s:g} s") from None
+        raise Failed(f"no answer from the Docker Engine within {timeout_s:g} s") from None
     except PermissionError:
-        raise Failed("the Docker socket refuses this user") from None
+        raise Failed("permission denied on the Docker socket") from None
     except (FileNotFoundError, ConnectionRefusedError):
         raise Failed("the Docker Engine is not running") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -63,7 +63,7 @@ def _asked(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
 
 def silent(error: Exception) -> str:
     """What is said of an engine whose client raised this: docker's own and requests' errors are no sentences."""
-    return f"the Docker Engine does not answer: {type(error).__name__}"
+    return f"no answer from the Docker Engine: {type(error).__name__}"
 
 
 def _connection(url: Any, timeout_s: float) -> http.client.HTTPConnection:

@@ -47,7 +47,7 @@ class StartLog:
                 yield b"\n"
                 yield end(self.client, self.name, END_LINES)
         except APIError as error:
-            raise Failed(f"the log of {self.name} can't be read: {error.explanation or error}.") from None
+            raise Failed(f"cannot read the log of {self.name}: {error.explanation or error}.") from None
 
     def _beginning(self, container: dict[str, Any]) -> Iterator[bytes]:
         began_s, size = time.monotonic(), 0

@@ -41,7 +41,7 @@ def ask(context: Context, ref: str, ids: Collection[str] = ()) -> EngineImage | 
     kept = context.state.read(name)
     if kept is not None and "options" in kept and flag_shapes.is_current(kept["options"]):
         return EngineImage(kept["version"], kept["options"])
-    context.note("asking the image for its version and its options, once")
+    context.note("reading the image's version and options (once)")
     version = said_by_image.version_of(image.get("Config") or {})
     version = version or said_by_image.version_in(_run(api, image["Id"], ["--version"]))
     shapes = flag_shapes.listed(_run(api, image["Id"], ["serve", "--help=all"]))

@@ -60,13 +60,13 @@ def undo(api: Any, before: Names, keep: str = "") -> list[str]:
         if was:
             repository, _, short = tag.rpartition(":")
             api.tag(was, repository, short, force=True)
-            done.append(f"{tag} named {image_id[7:19]} after the load; it names {was[7:19]} again")
+            done.append(f"{tag} pointed to {image_id[7:19]} after the load; restored to {was[7:19]}")
         else:
-            done.append(_removed(api, tag, f"{tag} was not asked for"))
+            done.append(_removed(api, tag, f"{tag} was not requested"))
     loaded = {one["Actor"]["ID"] for one in _events(api, before.at, ("load",))}
     came = [one for one in names(api).nameless if one not in before.nameless]
     mine = [one for one in came if one in loaded or one in now.tags.values()]
-    return [*done, *(_removed(api, one, f"image {one[7:19]} was not asked for") for one in mine)]
+    return [*done, *(_removed(api, one, f"image {one[7:19]} was not requested") for one in mine)]
 
 
 def _removed(api: Any, name: str, why: str) -> str:
@@ -77,8 +77,8 @@ def _removed(api: Any, name: str, why: str) -> str:
     except NotFound:
         pass
     except APIError as error:
-        return f"{why}; the engine keeps it: {error.explanation or error}"
-    return f"{why}; it is removed"
+        return f"{why}; Docker did not remove it: {error.explanation or error}"
+    return f"{why}; removed it"
 
 
 def _named_by_others(api: Any, since: str) -> set[str]:

@@ -55,14 +55,14 @@ class Registry:
         raw = self.http.get(f"manifests/{reference}", accept=accept, at_most=LARGEST_MANIFEST_BYTES)
         digest = documents.digest_of(raw)
         if reference.startswith("sha256:") and reference != digest:
-            raise Failed(f"the registry {self.name.registry} answers {digest} when it is asked for {reference}.")
+            raise Failed(f"the registry {self.name.registry} returned {digest} instead of {reference}.")
         return Document(digest, documents.parsed(raw, f"{self.name.asked}: {digest}"))
 
     def config(self, digest: str) -> dict[str, Any]:
         """The config of an image: platform, when it was made, environment and labels."""
         raw = self.http.get(f"blobs/{digest}", accept="*/*", at_most=LARGEST_CONFIG_BYTES)
         if documents.digest_of(raw) != digest:
-            raise Failed(f"the registry {self.name.registry} answers wrong bytes for {digest}.")
+            raise Failed(f"the registry {self.name.registry} returned wrong content for {digest}.")
         what = f"{self.name.asked}: the config {digest}"
         return documents.config(documents.parsed(raw, what), what)
 

@@ -49,7 +49,7 @@ def parsed(raw: bytes, what: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Failed(f"{what} is not JSON, or not a mapping.")
+        raise Failed(f"{what} is not a JSON object.")
     return found
 
 
@@ -74,7 +74,7 @@ def platforms(index: dict[str, Any], what: str) -> dict[str, str]:
     found: dict[str, str] = {}
     rows = checked(index, _INDEX, what)["manifests"]
     if index.get("mediaType") not in (None, *INDEXES) or len(rows) > MOST_PLATFORMS:
-        raise Failed(f"{what} is not an index of images, or has more than {MOST_PLATFORMS} entries.")
+        raise Failed(f"{what} is not an image index, or has more than {MOST_PLATFORMS} entries.")
     for row in rows:
         about = row.get("platform") or {}
         platform = f"{about.get('os')}/{about.get('architecture')}"
@@ -90,7 +90,7 @@ def sized(manifest: dict[str, Any], what: str) -> dict[str, Any]:
     image = manifest.get("mediaType") in (None, *MANIFESTS) and config.get("mediaType") in (None, *CONFIGS)
     sizes = [config["size"], *(layer["size"] for layer in layers)]
     if not image or len(layers) > MOST_LAYERS or min(sizes) < 0 or sum(sizes) > LARGEST_BYTES:
-        raise Failed(f"{what} is not the manifest of an image.")
+        raise Failed(f"{what} is not an image manifest.")
     return {"config": matched(DIGEST, config["digest"], f"the config's digest in {what}"), "size_bytes": sum(sizes)}
 
 

@@ -30,8 +30,8 @@ _NETWORK = (
 
 _NO_TAG = "Check the tag in the recipe."
 _GONE = (
-    "A pinned digest that is gone upstream: bring it from a host that has it (`invoke images.copy --from HOST --to HOST`), "
-    "or pin anew (`invoke lock --update`)."
+    "A pinned digest deleted upstream: copy it from a host that has it (`invoke images.copy --from HOST --to HOST`), "
+    "or pin the tag again (`invoke lock --update`)."
 )
 
 
@@ -62,19 +62,19 @@ def explain(ref: str, said: str) -> SparkwrightError:
     low = said.lower()
     if "no space left on device" in low:
         return Failed(
-            f"the disk of the Docker engine is full: {ref} can't be pulled.",
-            fix="On the host: `docker system df`, then remove what is not needed (`docker image prune`).",
+            f"no space left on Docker's disk: cannot pull {ref}.",
+            fix="On the host: `docker system df`, then remove unused images (`docker image prune`).",
         )
     if any(word in low for word in _NETWORK):
         return RegistryDown(
             f"the registry of {ref} does not answer: {said.strip()}",
-            fix="Check the host's network, its DNS and proxy; a host with the image already present needs no registry.",
+            fix="Check the host's network, its DNS and proxy; a host that already has the image needs no registry.",
         )
     if "unauthorized" in low or "denied" in low or "authentication required" in low:
         return Failed(
-            f"the registry denies {ref}, or has no such repository.",
+            f"the registry denies access to {ref}, or has no such repository.",
             fix="Check the name; for a private one, `docker login` as the same user on the host.",
         )
     if "not found" in low or "manifest unknown" in low or "does not exist" in low or "manifest_unknown" in low:
         return NotThere(f"the registry has no {ref}.", fix=_GONE if "@" in ref else _NO_TAG)
-    return Failed(f"{ref} can't be had from its registry: {said.strip()}")
+    return Failed(f"cannot pull {ref}: {said.strip()}")

@@ -63,7 +63,7 @@ class Http:
         except requests.RequestException as error:
             raise registry_errors.explain(self.name.asked, f"timeout ({type(error).__name__})") from None
         except ValueError as error:  # an address that urllib can't take apart
-            raise Failed(f"the registry {self.name.registry} answers with an address that is none: {error}.") from None
+            raise Failed(f"the registry {self.name.registry} returned an invalid URL: {error}.") from None
 
     def _opened(self) -> requests.Session:
         import requests
@@ -120,10 +120,12 @@ class Http:
             seen += len(chunk)
             if seen > at_most:
                 answer.close()
-                raise Failed(f"the registry {self.name.registry} answers with more than {at_most >> 10} KiB.")
+                raise Failed(f"the response of the registry {self.name.registry} exceeds {at_most >> 10} KiB.")
             if time.monotonic() > until_s:
                 answer.close()
-                raise registry_errors.explain(self.name.asked, f"timeout: no whole answer in {WHOLE_ANSWER_S} s")
+                raise registry_errors.explain(
+                    self.name.asked, f"timeout: no complete response within {WHOLE_ANSWER_S} s"
+                )
         return b"".join(pieces)
 
     def _refusal(self, answer: requests.Response) -> Exception:
@@ -153,7 +155,7 @@ class Http:
     def _asked_token(self, given: dict[str, str], login: tuple[str, str] | None) -> str:
         """A token from the realm that the registry names. The login goes there only where the realm is the registry's own."""
         realm = given["realm"]
-        self._refuse_plain(realm, "wants its tokens asked for at")
+        self._refuse_plain(realm, "has its token endpoint at")
         foreign = login is not None and not same_owner(
             urlsplit(self._base).hostname or "", urlsplit(realm).hostname or ""
         )
@@ -162,7 +164,7 @@ class Http:
         answer = self._one(realm, {}, params=asked, auth=_nobody if foreign or not login else login)
         if answer.status_code != 200:
             if foreign:
-                said = f"wants the login at {one_line(realm, at_most=80)}, which is not its own domain. It is not sent."
+                said = f"asks for the login at {one_line(realm, at_most=80)}, a different domain. It was not sent."
                 raise Failed(f"the registry {self.name.registry} {said}")
             raise self._refusal(answer)
         return token_of(self._body(answer, LARGEST_TOKEN_BYTES), f"the token of {self.name.registry}")
@@ -193,7 +195,7 @@ def token_of(raw: bytes, what: str) -> str:
     answer = checked(found, {"token": optional(str), "access_token": optional(str)}, what)
     token = str(answer.get("token") or answer.get("access_token") or "")
     if not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise Failed(f"{what} is empty, or no token.")
+        raise Failed(f"{what} is empty or invalid.")
     return token
 
 
@@ -211,14 +213,14 @@ def credentials(registry: str) -> tuple[str, str] | None:
     """What docker itself would log in with; None for nobody. Raises Failed when its credential helper refuses."""
     from docker.errors import DockerException
 
-    fix = "On the host: look at credsStore and credHelpers in ~/.docker/config.json."
+    fix = "On the host: check credsStore and credHelpers in ~/.docker/config.json."
     try:
         found = within(HELPER_S, lambda: _configured(HUB_LOGIN if registry == DOCKER_HUB else registry))
     except DockerException as error:
         said = one_line(str(error), at_most=200)
-        raise Failed(f"docker's credential helper for {registry} fails: {said}", fix=fix) from None
+        raise Failed(f"Docker's credential helper for {registry} failed: {said}", fix=fix) from None
     except TimeoutError:
-        said = f"docker's credential helper for {registry} does not answer within {HELPER_S:g} s: it may ask somebody."
+        said = f"Docker's credential helper for {registry} does not answer within {HELPER_S:g} s: it may be waiting for input."
         raise Failed(said, fix=fix) from None
     user, word = found.get("username") or found.get("Username"), found.get("password") or found.get("Password")
     return (str(user), str(word)) if user and word else None

@@ -63,7 +63,7 @@ def look(context: Context) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """The rows as lines of a table: GiB, who, and what frees it."""
     if not rows:
-        return ["no holder of more than 0.25 GiB is seen"]
+        return ["nothing holds more than 0.25 GiB"]
     width = max(len(row["holder"]) for row in rows)
     return [f"{'GiB':>6}  {'held by':<{width}}  what frees it"] + [
         f"{row['bytes'] / GIB:>6.1f}  {row['holder']:<{width}}  {row['frees']}" for row in rows
@@ -174,17 +174,17 @@ def _kernel(memory: Mapping[str, int], processes: list[Process], context: Contex
     shared = memory.get("Shmem", 0)
     cache = memory.get("Cached", 0) + memory.get("Buffers", 0) - shared
     rows = [
-        _row("page cache", "page cache", cache, "goes when asked for; `echo 3 | sudo tee /proc/sys/vm/drop_caches`"),
-        _row("shared memory", "shared memory (/dev/shm, tmpfs)", shared, "`ls -l /dev/shm`; remove what no one uses"),
+        _row("page cache", "page cache", cache, "dropped on demand; `echo 3 | sudo tee /proc/sys/vm/drop_caches`"),
+        _row("shared memory", "shared memory (/dev/shm, tmpfs)", shared, "`ls -l /dev/shm`; remove unused files"),
     ]
     if "AnonPages" in memory:
         gpu = sum(one.gpu_bytes for one in processes)
         rest = memory["MemTotal"] - sum(memory.get(name, 0) for name in COUNTED) - gpu
-        rows.append(_row("driver", "the driver, owned by no process", rest, _DRIVER))
+        rows.append(_row("driver", "driver memory without a process", rest, _DRIVER))
     return rows
 
 
-_DRIVER = "a dying CUDA context goes within seconds; what stays is leaked, until a reboot"
+_DRIVER = "freed within seconds when a CUDA context exits; otherwise leaked until reboot"
 
 
 def _row(kind: str, holder: str, size_bytes: int, frees: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from sparkwright.host.module import Context
 from sparkwright.protocol.result import Result
 from sparkwright.units import GIB, gib
 
-LOWER = "Free what holds it, or lower the recipe's share of memory."
+LOWER = "Free memory, or lower gpu-memory-utilization in the recipe."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,20 @@ class Need:
         return self.bytes <= self.total_bytes
 
     def __str__(self) -> str:
-        return f"{gib(self.engine_bytes)} GiB for the engine and {self.reserve_bytes / GIB:g} to stay free"
+        return f"{gib(self.engine_bytes)} GiB for the engine and {self.reserve_bytes / GIB:g} GiB reserve"
 
 
 def never(need: Need) -> Result:
     """The refusal of what would not fit into an empty host."""
     takes = f"the engine would take {gib(need.engine_bytes)} of {gib(need.total_bytes)} GiB"
-    msg = f"{takes}, and {need.reserve_bytes / GIB:g} GiB are to stay free."
+    msg = f"{takes}, but {need.reserve_bytes / GIB:g} GiB must stay free."
     return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=LOWER)
 
 
 def refusal(context: Context, need: Need, said: str, data: dict[str, Any]) -> Result:
     """The refusal with the table of who holds the memory. said: how much there is, as a clause."""
     rows = holders.look(context)
-    msg = f"{gib(need.bytes)} GiB are needed ({need}), and {said}."
+    msg = f"{gib(need.bytes)} GiB needed ({need}), but {said}."
     return Result(
         failed=True,
         exit=Exit.REFUSED,

@@ -22,7 +22,7 @@ ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
 MEMORY_BYTES = {"plain": 2 * 2**30, "hf_transfer": 2 * 2**30, "xet": 16 * 2**30}
 OWN_FILES_BYTES = 64 * 2**20  # the client's own: logs, notes
 
-_fix = "`invoke lock --update` asks for the files of the branch anew; another hub is named by HF_ENDPOINT."
+_fix = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
 _file: ContextVar[Mapping[str, Any]] = ContextVar("file")
 _url: ContextVar[str] = ContextVar("url")
 
@@ -71,7 +71,7 @@ def _metadata(*args: Any, **kwargs: Any) -> Any:
     if found.etag is not None and not ETAG.fullmatch(found.etag):
         raise Failed(f"the hub's ETag of {file['path']} is not valid: '{one_line(found.etag, at_most=80)}'.", fix=_fix)
     if found.size is not None and found.size != file["size_bytes"]:
-        said = f"the hub has {file['path']} in {found.size} bytes, and spark.lock in {file['size_bytes']}."
+        said = f"{file['path']} has {found.size} bytes on the hub, {file['size_bytes']} in spark.lock."
         raise Failed(said, fix=_fix)
     # with xet's address huggingface_hub would keep the token for the place that the file is redirected to
     return dataclasses.replace(found, xet_file_data=None) if constants.HF_HUB_DISABLE_XET else found
@@ -98,7 +98,9 @@ class _AtMost:
 
     def write(self, data: bytes) -> int:
         if self._inner.tell() + len(data) > self._locked["size_bytes"]:
-            raise Failed(f"more than the {self._locked['size_bytes']} bytes of {self._locked['path']} came.", fix=_fix)
+            raise Failed(
+                f"received more than the {self._locked['size_bytes']} bytes of {self._locked['path']}.", fix=_fix
+            )
         return int(self._inner.write(data))
 
     def __getattr__(self, name: str) -> Any:

@@ -78,7 +78,7 @@ class _AtMost:
             self._left -= len(data)
             if self._left < 0:
                 self._raw.close()
-                raise Failed(f"the answer is longer than {ANSWER_BYTES // 2**20} MiB.")
+                raise Failed(f"the response exceeds {ANSWER_BYTES // 2**20} MiB.")
             yield data
 
     def __getattr__(self, name: str) -> Any:

@@ -69,7 +69,7 @@ def _fetch(source: hub.Source, file: Mapping[str, Any], staging: Path, again: bo
         _say({"failed": path, "kind": kind, "message": error.message, "fix": error.fix})
         os._exit(0)
     except BaseException as error:
-        said = f"the transfer broke: {type(error).__name__}: {error}."
+        said = f"the transfer failed: {type(error).__name__}: {error}."
         _say({"failed": path, "kind": "refused", "message": said, "fix": ""})
         os._exit(0)
 

@@ -167,21 +167,22 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
     except GatedRepoError:
         raise Failed(
             f"{model_id} is gated.",
-            fix=f"Accept its licence at {url}/{model_id}, then give a token (hosts/groups.yml, `secrets`).",
+            fix=f"Accept its license at {url}/{model_id}, then set a token (hosts/groups.yml, `secrets`).",
         ) from None
     except RevisionNotFoundError:
         raise Failed(f"{model_id} has no revision {revision!r}.", fix="Check `model.revision` in the recipe.") from None
     except (RepositoryNotFoundError, HFValidationError):
-        fix = "Check `model.id` in the recipe; a private one needs a token in `secrets`."
+        fix = "Check `model.id` in the recipe; a private model needs a token in `secrets`."
         raise Failed(f"the hub {url} has no model {model_id}.", fix=fix) from None
     except LocalEntryNotFoundError as error:
         raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from error
     except EntryNotFoundError as error:
         raise Failed(
-            f"{model_id} has lost a file that the lock names: {_short(error)}.", fix="Remove its entry from spark.lock."
+            f"a file of {model_id} in spark.lock no longer exists: {_short(error)}.",
+            fix="Remove its entry from spark.lock.",
         ) from None
     except HfHubHTTPError as error:
-        raise HubDown(f"the hub {url} answers {_short(error)}.") from None
+        raise HubDown(f"the hub {url} returned {_short(error)}.") from None
     except (requests.ConnectionError, requests.Timeout):
         raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from None
     except (
@@ -190,19 +191,19 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
         requests.exceptions.InvalidURL,
         RecursionError,
     ):
-        raise Failed(f"the hub {url} redirects in circles, or to what is neither http nor https.", fix=OTHER) from None
+        raise Failed(f"the hub {url} redirects in a loop, or to a URL that is not http(s).", fix=OTHER) from None
     except requests.RequestException as error:
-        raise HubDown(f"the transfer from {url} broke off: {type(error).__name__}.") from None
+        raise HubDown(f"the transfer from {url} was interrupted: {type(error).__name__}.") from None
     except PermissionError as error:
         raise Failed(
-            f"no permission to write {error.filename}.", fix="On the host, give the folder to this user."
+            f"no permission to write {error.filename}.", fix="On the host, chown the directory to this user."
         ) from None
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DiskFull(_FULL, fix=_FREE) from None
         if error.errno == errno.EFBIG:
             raise Failed(_LONGER, fix=OTHER) from None
-        raise HubDown(f"the transfer from {url} broke off: {_short(error)}.") from None
+        raise HubDown(f"the transfer from {url} was interrupted: {_short(error)}.") from None
     except Exception as error:
         causes = f"{error} {error.__cause__}"
         if "os error 28" in causes or "No space left" in causes:
@@ -212,7 +213,7 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
         if type(error).__module__.startswith(
             ("hf_transfer", "builtins", "urllib3", "requests", "http", "huggingface_hub")
         ):
-            raise HubDown(f"the transfer from {url} broke off: {_short(error)}.") from None
+            raise HubDown(f"the transfer from {url} was interrupted: {_short(error)}.") from None
         raise
 
 
@@ -221,8 +222,8 @@ def _short(error: BaseException) -> str:
     return one_line(str(error).strip().rstrip("."), at_most=300)
 
 
-OTHER = "Ask another hub (HF_ENDPOINT), or find out who answers in its place."
+OTHER = "Use another hub (HF_ENDPOINT), or check for a proxy in between."
 _NETWORK = "Check the host's network."
-_LONGER = "more bytes came than spark.lock says a file has."
+_LONGER = "a file is larger than spark.lock says."
 _FULL = "the disk is full."
-_FREE = "Free some space; what was whole already is kept."
+_FREE = "Free some space; complete files are kept."

@@ -12,7 +12,7 @@ from sparkwright.host.models.hub import CONFIG, Source
 from sparkwright.trust import bounds, model_files
 from sparkwright.trust.names import COMMIT, matched
 
-_FIX = "Leave it out with `ignore` in the recipe's model, or ask another hub (HF_ENDPOINT)."
+_FIX = "Exclude it with `ignore` in the recipe's model, or use another hub (HF_ENDPOINT)."
 
 
 def entry(source: Source, chosen: Callable[[str], bool]) -> dict[str, Any]:

@@ -48,12 +48,12 @@ def choose(source: Source, files: Sequence[Sample], side_by_side: int, measure: 
     """
     total = sum(file.size_bytes for file in files)
     if total < SMALL_BYTES:
-        return Choice("plain", f"{units.size(total)} are too few to measure")
+        return Choice("plain", f"{units.size(total)} is too little to measure")
     measure = measure or (lambda connections: measured(source, files, connections))
     few = min(side_by_side, sum(file.size_bytes * 50 > total for file in files)) or 1
     slow, fast = measure(few), measure(MANY)
     if not slow or not fast:
-        return Choice("plain", "the measurement brought nothing")
+        return Choice("plain", "no data received")
     mode = "hf_transfer" if fast > WORTH * slow else "plain"
     ways = f"{few} connection{'s' if few > 1 else ''} {units.speed(slow)}"
     return Choice(mode, f"{ways}, {MANY} connections {units.speed(fast)}")

@@ -85,7 +85,7 @@ def hand_out(
     if not answer.strip().isdigit():
         child.kill()
         child.wait()
-        raise Failed("the model can't be handed out: its process ended at once, or did not start.")
+        raise Failed("cannot serve the model: the process exited immediately or did not start.")
     return int(answer)
 
 
@@ -211,7 +211,7 @@ class _Reader(BaseHTTPRequestHandler):
 def _without_links(path: str, flags: int) -> int:
     """Open a path that was free of links when its file was proved, if it still is. Raises OSError."""
     if os.path.realpath(path) != path:
-        raise PermissionError(f"{path} has become a link")
+        raise PermissionError(f"{path} was replaced by a symlink")
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
@@ -245,8 +245,8 @@ def reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[st
     headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
     url = next((url for url in urls if _asked(url + HERE, headers)), None)
     if url is None:
-        fix = "Let the hosts reach each other (a firewall?), or leave out `from`: then the hub is asked."
-        raise Failed(f"{name} can't be reached from here at {', '.join(urls)}.", fix=fix)
+        fix = "Check the network and firewall between the hosts, or remove `from` to use the hub."
+        raise Failed(f"cannot reach {name} from here at {', '.join(urls)}.", fix=fix)
     try:
         yield url
     finally:

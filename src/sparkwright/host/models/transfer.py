@@ -113,7 +113,7 @@ class Transfer:
                     line = {}
                 if line is None:
                     if not attempt.kind and child.wait() != 0:
-                        attempt.kind, attempt.message = "down", f"the transfer's process ended with {child.returncode}."
+                        attempt.kind, attempt.message = "down", f"the transfer process exited with {child.returncode}."
                     return attempt, mode
                 if "chose" in line:
                     mode = line["chose"]
@@ -124,7 +124,7 @@ class Transfer:
                     moved_s, seen = time.monotonic(), now
                 elif time.monotonic() - moved_s > self.stall_s:
                     attempt.stalled = True
-                    attempt.message = f"no byte came for {self.stall_s:g} s."
+                    attempt.message = f"no data received for {self.stall_s:g} s."
                     return attempt, mode
                 self._progress(mode)
         finally:
@@ -191,7 +191,7 @@ class Transfer:
     def _settle(self) -> None:
         """Wait for the proofs that are under way; what is whole is missing no more."""
         while any(not job.done() for job in self._hashing.values()):
-            self.context.progress(self._done(), self.total_bytes, unit="bytes", text=f"proving {self.source.id}")
+            self.context.progress(self._done(), self.total_bytes, unit="bytes", text=f"verifying {self.source.id}")
             time.sleep(POLL_S / 10)
         found, self._hashing = self._hashing, {}
         for path, job in found.items():
@@ -207,11 +207,13 @@ class Transfer:
         twice = sorted(path for path, times in self.wrong.items() if times > 1)
         if twice:
             self.staging.tidy(self.files, disk_is_full=False)
-            fix = "The hub hands out other bytes than it promises; try `transfer: plain`, or another HF_ENDPOINT."
-            raise Failed(f"wrong bytes twice: {first(twice, 3)}.", fix=fix)
+            fix = (
+                "The hub serves content that does not match its hashes; try `transfer: plain`, or another HF_ENDPOINT."
+            )
+            raise Failed(f"hash mismatch twice: {first(twice, 3)}.", fix=fix)
         once = sorted(path for path in self.wrong if path in self.missing)
         if once:
-            self.context.note(f"wrong after the download, fetching again: {first(once, 3)}")
+            self.context.note(f"hash mismatch after download, retrying: {first(once, 3)}")
 
     # -- between attempts ----------------------------------------------------------------------------------------
 
@@ -220,17 +222,17 @@ class Transfer:
         following = NEXT[mode] if attempt.stalled else mode
         if attempt.message:
             pause_s = 0.0 if attempt.stalled else self.patience.pause_s(tries)
-            how = f"Going on with {following}" if following != mode else "Trying again"
+            how = f"Continuing with {following}" if following != mode else "Retrying"
             self.context.note(f"{attempt.message} {how}{f' in {pause_s:g} s' if pause_s else ''}.")
             time.sleep(pause_s)
         return following
 
     def _gave_up(self, attempt: Attempt) -> Failed:
         there = len(self.files) - len(self.missing)
-        said = attempt.message or "the files did not come."
-        have = f"{there} of {len(self.files)} missing files came; {first(sorted(self.missing), 3)}"
-        fix = attempt.fix or "Run it again: what is whole is kept."
-        return hub.HubDown(f"{said} {have} did not.", fix=fix)
+        said = attempt.message or "no file was downloaded."
+        have = f"{there} of {len(self.files)} missing files downloaded; still missing: {first(sorted(self.missing), 3)}"
+        fix = attempt.fix or "Run it again: complete files are kept."
+        return hub.HubDown(f"{said} {have}.", fix=fix)
 
     # -- bytes ---------------------------------------------------------------------------------------------------
 

@@ -103,14 +103,14 @@ class Ollama:
                 return {}
             raise Busy(f"HTTP {error.code}") from None
         except TimeoutError:
-            raise Busy("no answer in time") from None
+            raise Busy("timed out") from None
         except bounds.TooMuch as error:
-            raise Busy(f"its answer {error}") from None
+            raise Busy(f"its response {error}") from None
         except ValueError:
-            raise Busy("its answer is no JSON") from None
+            raise Busy("its response is not JSON") from None
         except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
             if isinstance(getattr(error, "reason", None), TimeoutError):
-                raise Busy("no answer in time") from None
+                raise Busy("timed out") from None
             raise Absent(str(error)) from None
         return found if isinstance(found, dict) else {}
 

@@ -101,7 +101,7 @@ def _processes(machine: Machine) -> list[Place]:
             host = process.environ().get("OLLAMA_HOST", "")
         except psutil.Error:
             host = ""
-        who = f"{process.info['username']}'s, pid {process.info['pid']}"
+        who = f"user {process.info['username']}, pid {process.info['pid']}"
         found.append(Place(url_of(host), "process", who, process.info["pid"]))
     return found
 

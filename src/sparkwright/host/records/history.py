@@ -31,7 +31,7 @@ def append(context: Context, what: str, **more: Any) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        context.note(f"the history could not be written: {error.strerror}")
+        context.note(f"cannot write the history: {error.strerror}")
 
 
 def read(state: StateFolder) -> list[dict[str, Any]]:

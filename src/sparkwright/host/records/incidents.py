@@ -41,13 +41,13 @@ def save(context: Context, name: str, why: str) -> Path:
         try:
             text = read()
         except (SparkwrightError, OSError) as error:
-            text = f"not to be had: {error}\n"
+            text = f"not available:  {error}\n"
         except Exception as error:  # the engine may be what broke
-            text = f"not to be had: {type(error).__name__}: {error}\n"
+            text = f"not available:  {type(error).__name__}: {error}\n"
         try:
             write_atomically(folder / file, redactor.text(text).encode(errors="backslashreplace"))
         except OSError as error:
-            context.note(f"{file} of the incident could not be kept: {error.strerror}")
+            context.note(f"cannot save {file} of the incident: {error.strerror}")
             break
     for old in bundles(context.state)[KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
@@ -97,7 +97,7 @@ def _dmesg(context: Context) -> str:
         said = context.machine.run(argv, timeout_s=10)
         if said.ok and said.out.strip():
             return "\n".join(said.out.splitlines()[-DMESG_LINES:]) + "\n"
-    return "not to be had: the kernel's log is root's only here (`sudo dmesg`)\n"
+    return "not available:  the kernel log is readable by root only (`sudo dmesg`)\n"
 
 
 def _containers(context: Context) -> str:

@@ -116,12 +116,12 @@ def _refusal(url: str, error: Exception) -> Failed:
     said = str(error)
     if "Permission denied" in said or "PermissionError" in said:
         return Failed(
-            f"the Docker socket {url.removeprefix('unix://')} refuses {getpass.getuser()}.",
-            fix=f"On the host: `sudo usermod -aG docker {getpass.getuser()}`; it counts from the next login on.",
+            f"{getpass.getuser()} has no permission on the Docker socket {url.removeprefix('unix://')}.",
+            fix=f"On the host: `sudo usermod -aG docker {getpass.getuser()}`; takes effect at next login.",
         )
     if "FileNotFoundError" in said or "No such file" in said or "Connection refused" in said:
         return Failed(
-            f"no Docker Engine answers at {url}.",
+            f"no answer from the Docker Engine at {url}.",
             fix="On the host: `sudo systemctl start docker` (and `systemctl status docker` for why it is down).",
         )
     return Failed(f"the Docker Engine at {url} does not answer: {said}")

@@ -13,10 +13,10 @@ from sparkwright.protocol.events import decode
 #: what settles a run that was cut off, by its playbook
 SETTLES = {
     "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
-    "restart": "`invoke restart --host {host}` does it again",
+    "restart": "`invoke restart --host {host}` repeats it",
     "rollback": "`invoke rollback --host {host}` finishes it",
 }
-OTHERWISE = "`invoke unlock --host {host}` forgets it"
+OTHERWISE = "`invoke unlock --host {host}` clears it"
 
 
 def interrupted(state: StateFolder) -> str:
@@ -34,11 +34,11 @@ def interrupted(state: StateFolder) -> str:
 
 def story(state: StateFolder, owner: Owner) -> str:
     """One sentence: who, what, when, and in which task it ended."""
-    told = f"an earlier run was cut off: {owner}"
+    told = f"an earlier run was interrupted: {owner}"
     task = last_task(state, owner.run)
     held = state.read("previous") or {}
-    aside = f"; {held['name']} had been stopped for it" if held.get("run") == owner.run and held.get("name") else ""
-    return f"{told}, {f'in: {task}' if task else 'before its first task'}{aside}. This run takes up from what is there."
+    aside = f"; it had stopped {held['name']}" if held.get("run") == owner.run and held.get("name") else ""
+    return f"{told}, {f'in: {task}' if task else 'before its first task'}{aside}. This run resumes from there."
 
 
 def unfinished(state: StateFolder, owner: Owner) -> bool:

@@ -97,7 +97,7 @@ class Journal:
             rest, error = self._append(rest)
         self._torn = bool(error) and (self._torn or rest != line)
         if error:
-            print(f"an event is lost: {error}", flush=True)  # the swap goes on: it matters more than its story
+            print(f"event not recorded: {error}", flush=True)  # the swap goes on: it matters more than its story
         elif one["event"] in DURABLE:
             with contextlib.suppress(OSError):
                 os.fdatasync(self._file.fileno())
@@ -210,7 +210,7 @@ def _complete_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 def _obituary(folder: Path) -> Event:
     plan = plan_of(folder)
-    msg = f"the run {folder.name} was cut off: its process is gone without a last word (see {folder}/runner.log)"
+    msg = f"the run {folder.name} was interrupted: its process exited without a result (see {folder}/runner.log)"
     return event(
         "recap",
         host=plan.get("host", ""),

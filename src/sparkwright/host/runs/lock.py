@@ -41,7 +41,7 @@ class Owner:
     since: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.who} runs {self.what} since {units.moment(self.since)} (run {self.run or 'unknown'})"
+        return f"{self.what} by {self.who}, since {units.moment(self.since)} (run {self.run or 'unknown'})"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -105,8 +105,8 @@ def wait_free(state: StateFolder, *, host: str, wait_s: float, note: Callable[[s
         if not alive:
             return
         if time.monotonic() >= deadline_s:
-            fix = f"Follow it with `invoke attach --host {host}`, or wait for it with `--wait`."
-            raise Inconclusive(f"{host} is in use, and beside another run nothing is measured: {owner}.", fix=fix)
+            fix = f"Follow it with `invoke attach --host {host}`, or wait for the lock with `--wait`."
+            raise Inconclusive(f"{host} is in use, and measurements do not run beside another run: {owner}.", fix=fix)
         if not told:
             note(f"waiting: {owner}")
             told = True
@@ -140,7 +140,7 @@ def _take(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) 
         except BlockingIOError:
             if time.monotonic() >= begun_s + max(wait_s, LOOK_S):
                 owner = _read(file) or Owner()
-                fix = f"Follow it with `invoke attach --host {host}`, or wait for it with `--wait`."
+                fix = f"Follow it with `invoke attach --host {host}`, or wait for the lock with `--wait`."
                 raise Refused(f"{host} is locked: {owner}.", fix=fix) from None
         if time.monotonic() < begun_s + LOOK_S:
             time.sleep(LOOK_POLL_S)
@@ -169,4 +169,4 @@ def write_line(file: IO[str], text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     except OSError:
-        print("the lock's line could not be written", flush=True)
+        print("cannot write the lock file", flush=True)

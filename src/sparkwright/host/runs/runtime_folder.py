@@ -18,7 +18,7 @@ def why_not(folder: str) -> str:
     """Why this runtime can't be used here; empty when it can. Sizes only: it is asked at every start."""
     made_for, here = _text(f"{folder}/tag").strip(), f"{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}"
     if made_for != here:
-        return f"it was made for {made_for or 'nothing'}, this is {here}"
+        return f"it was built for {made_for or 'nothing'}, this host is {here}"
     try:
         for name, (size, _) in json.loads(_text(f"{folder}/manifest.json")).items():
             if os.stat(f"{folder}/{name}").st_size != size:  # noqa: PTH116 - 900 files: Path takes twice as long

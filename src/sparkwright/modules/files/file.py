@@ -21,8 +21,8 @@ class File(StateModule["File.Args", files.Standing]):
     @dataclass(frozen=True)
     class Args:
         path: str = arg("where; ~ is the user's home")
-        state: Literal["file", "directory", "absent"] = arg("what stands there", default="file")
-        content: str | None = arg("the whole content of a file; null: whatever is there", default=None)
+        state: Literal["file", "directory", "absent"] = arg("file, directory or absent", default="file")
+        content: str | None = arg("the content of a file; null: leave it unchanged", default=None)
         mode: str = arg('permissions, as "0644"', default="")
         owner: str = arg("user that owns it", default="")
         group: str = arg("group that owns it", default="")

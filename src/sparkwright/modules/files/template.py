@@ -20,7 +20,7 @@ class Template(StateModule["Template.Args", files.Standing]):
 
     @dataclass(frozen=True)
     class Args:
-        content: str = arg("what the template rendered to (a playbook says `src` instead)")
+        content: str = arg("the rendered template (in a playbook: `src`)")
         dest: str = arg("where; ~ is the user's home")
         mode: str = arg('permissions, as "0644"', default="")
         owner: str = arg("user that owns it", default="")

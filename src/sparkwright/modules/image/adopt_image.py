@@ -40,11 +40,11 @@ class AdoptImage(Module["AdoptImage.Args"]):
             context.note(sentence)
         image = image_names.look(api, args.incoming)
         if not image:
-            raise Failed("nothing arrived.", fix="Give the command again.")
+            raise Failed("no image arrived.", fix="Run the command again.")
         reason = _why_another(args, name, image)
         if reason:
             api.remove_image(args.incoming)
-            raise Failed(f"what arrived is not {args.ref}: {reason}. It is removed.")
+            raise Failed(f"the image that arrived is not {args.ref}: {reason}; removed it.")
         if name.digest:
             image_names.name_by_digest(api, image["Id"], name)
         else:
@@ -60,6 +60,6 @@ def _why_another(args: AdoptImage.Args, name: Name, image: dict[str, Any]) -> st
     if has != args.platform:
         return f"it is for {has}, not {args.platform}"
     if args.ids and not image_names.proves(image, name.digest, args.ids):
-        return f"its Id is {image['Id']}, and the lock has {', '.join(args.ids)}"
+        return f"its Id is {image['Id']}, the lock has {', '.join(args.ids)}"
     same = (image.get("RootFS") or {}).get("Layers") == args.layers
-    return "" if same else f"the layers of {image['Id']} are others"
+    return "" if same else f"the layers of {image['Id']} differ"

@@ -75,7 +75,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         platform: str = arg("as linux/arm64; the host's own if not given", default="")
         manifests: list[dict[str, Any]] | None = arg("the lock's, by platform", default=None)
         ids: list[str] = arg("the Ids it may have, when there are no manifests", default_factory=list)
-        mirror: str = arg("a registry that holds copies, as HOST[:PORT]; asked first", default="")
+        mirror: str = arg("a pull-through mirror, as HOST[:PORT]; tried first", default="")
 
     def read(self, args: Args, context: Context) -> Found:
         platform = args.platform or platform_of(context.machine)
@@ -93,12 +93,12 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         if found.image and found.named:
             return []
         if found.image:
-            why = "another image has the tag of this digest" if found.impostor else "docker load forgets it"
-            return [Change("digest", None, digest, f"the image is here, its digest is not: {why}")]
+            why = "another image has the tag of this digest" if found.impostor else "docker load does not keep it"
+            return [Change("digest", None, digest, f"the image is here without its digest: {why}")]
         if not found.impostor:
             return [Change("image", None, args.ref, "not on the host")]
-        lacks = "" if _ids(args) else ", and the lock holds no manifests to prove it by (`invoke lock` adds them)"
-        return [Change("image", found.impostor, args.ref, f"tagged with this digest, not proved to be it{lacks}")]
+        lacks = "" if _ids(args) else ": the lock has no manifests to verify it (run `invoke lock`)"
+        return [Change("image", found.impostor, args.ref, f"tagged with this digest, but not verified{lacks}")]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         image = found.image
@@ -115,14 +115,14 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         name = Name.parse(args.ref)
         if found.image:
             image_names.name_by_digest(api, found.image["Id"], name)
-            return {"msg": "was here; its digest is known again"}
+            return {"msg": "already present; digest restored"}
         msg = self._pull_from_somewhere(args, name, found.platform, context)
         image = image_names.find(api, args.ref, _ids(args), found.platform)
         if not image:
             has = image_names.look(api, name.asked)
-            pulled = f"{has['Id']} for {image_names.platform_of(has)}" if has else "nothing of that digest"
+            pulled = f"{has['Id']} for {image_names.platform_of(has)}" if has else "no image with that digest"
             raise Failed(
-                f"{args.ref} was pulled for {found.platform}, and the engine has {pulled}: not what the lock holds."
+                f"{args.ref} was pulled for {found.platform}, but the Docker Engine has {pulled}, which does not match the lock."
             )
         if found.impostor or (name.digest and image_names.look(api, name.asked).get("Id") != image["Id"]):
             image_names.name_by_digest(api, image["Id"], name)
@@ -136,7 +136,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
             try:
                 self._pull_again(name.at(args.mirror), platform, context)
             except SparkwrightError as error:
-                context.note(f"mirror {args.mirror}: {error.message} Asking {name.registry}.")
+                context.note(f"mirror {args.mirror}: {error.message} Trying {name.registry}.")
             else:
                 return f"pulled from {args.mirror}"
         self._pull_again(name, platform, context)
@@ -146,7 +146,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
         def say(state: RetryCallState) -> None:
-            context.note(f"{state.outcome.exception() if state.outcome else ''} Trying again.")
+            context.note(f"{state.outcome.exception() if state.outcome else ''} Retrying.")
 
         wait = wait_exponential(multiplier=0.5, max=LONGEST_PAUSE_S)
         Retrying(
@@ -179,7 +179,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
             elif status == "Extracting":
                 context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text="extracting")
             elif status.startswith("Retrying in 5 "):
-                context.note(f"layer {line.get('id', '')} broke off; the engine goes on with it")
+                context.note(f"download of layer {line.get('id', '')} interrupted; Docker resumes it")
 
 
 def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     class Args:
         name: str = arg("the container that will be stopped")
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1")
-        reserve_gib: float = arg("what must stay free beside it, GiB", default=4.0)
+        reserve_gib: float = arg("memory that must stay free, GiB", default=4.0)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: Ollama's models stay", default="unload")
 
     def run(self, args: Args, context: Context) -> Result:
@@ -38,9 +38,9 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         server = _of_server(args.name, context)
         data = {"available_bytes": available, "freed_bytes": None, "need_bytes": need.bytes}
         if available >= need.bytes:
-            return Result(msg=f"{gib(available)} GiB are available, {gib(need.bytes)} needed", data=data)
+            return Result(msg=f"{gib(available)} GiB available, {gib(need.bytes)} GiB needed", data=data)
         if server is None:
-            return Result(msg="what the running server holds is not known; seen once it has stopped", data=data)
+            return Result(msg="memory held by the running server is unknown; checked again after it stops", data=data)
         held = [one.model.size_bytes for one in ollama_models.look(context).held]
         taken = need.total_bytes - available - sum(size or 0 for size in held)
         server = min(server, max(0, taken))  # a dead one holds less than was recorded, and nothing of what Ollama has
@@ -50,11 +50,12 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         data["freed_bytes"] = freed
         will = f"{gib(available + freed)} GiB will be available"
         if available + freed >= need.bytes:
-            return Result(msg=f"{will}, {gib(need.bytes)} needed", data=data)
+            return Result(msg=f"{will}, {gib(need.bytes)} GiB needed", data=data)
         if None in sizes:
             data["freed_bytes"] = None
-            return Result(msg="what Ollama's models hold is not known; seen once they are unloaded", data=data)
-        parts = f" ({gib(available)} now, {gib(server)} of the server, {gib(models)} of Ollama)" if freed else ""
+            unknown = "memory held by Ollama's models is unknown; checked again after they are unloaded"
+            return Result(msg=unknown, data=data)
+        parts = f" ({gib(available)} now, {gib(server)} held by the server, {gib(models)} by Ollama)" if freed else ""
         return memory_fit.refusal(context, need, will + parts, data)
 
 

@@ -32,8 +32,8 @@ class Memory(Module["Memory.Args"]):
     @dataclass(frozen=True)
     class Args:
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1")
-        reserve_gib: float = arg("what must stay free beside it, GiB", default=4.0)
-        timeout_s: float = arg("how long memory may take to come back, seconds", default=60.0)
+        reserve_gib: float = arg("memory that must stay free, GiB", default=4.0)
+        timeout_s: float = arg("how long to wait for memory to be released, seconds", default=60.0)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: a model that Ollama loads stays", default="unload")
 
     def run(self, args: Args, context: Context) -> Result:
@@ -49,19 +49,19 @@ class Memory(Module["Memory.Args"]):
             if available >= need.bytes:
                 if not context.check:
                     footprint.before_start(context, available)
-                msg = f"{gib(available)} GiB available, the engine takes {gib(need.engine_bytes)}"
+                msg = f"{gib(available)} GiB available, the engine needs {gib(need.engine_bytes)} GiB"
                 return Result(msg=msg, data=data)
             if context.check or waited_s > args.timeout_s:
                 return memory_fit.refusal(context, need, f"{gib(available)} GiB are available", data)
             if args.ollama != "leave" and now_s - looked_s > LOOK_AGAIN_S:
                 looked_s = now_s
                 self._unload_again(args.timeout_s - waited_s, context)
-            context.progress(available, need.bytes, unit="bytes", text="waiting for memory to come back")
+            context.progress(available, need.bytes, unit="bytes", text="waiting for memory to be released")
             time.sleep(POLL_S)
 
     @staticmethod
     def _unload_again(left_s: float, context: Context) -> None:
         came = ollama_models.look(context, timeout_s=2).held
         if came:
-            context.note(f"Ollama has loaded {', '.join(one.model.name for one in came)} meanwhile: unloading it again")
+            context.note(f"Ollama has reloaded {', '.join(one.model.name for one in came)}; unloading again")
             ollama_models.unload(context, timeout_s=max(1.0, left_s))

@@ -29,14 +29,16 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        tolerance: float = arg("the share of what it held that may be missing, 0 to 1", default=0.05)
-        timeout_s: float = arg("how long memory may take to come back, seconds", default=30.0)
+        tolerance: float = arg("share of its memory that may stay unreleased, 0 to 1", default=0.05)
+        timeout_s: float = arg("how long to wait for memory to be released, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
         stopped = footprint.stopped_now(context)
         held = stopped.get("held_bytes")
         if context.check or not held:
-            return Result(msg="what it held was not recorded" if stopped else "nothing was stopped", data=_data(None))
+            return Result(
+                msg="the memory it held was not recorded" if stopped else "nothing was stopped", data=_data(None)
+            )
         wanted = int(stopped["available_bytes"] + held - max(held * args.tolerance, OTHERS_BYTES))
         started_s = time.monotonic()
         while True:
@@ -46,11 +48,11 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
                 return Result(msg=f"{gib(held)} GiB", data=_data(True, waited_s=waited_s))
             if waited_s > args.timeout_s:
                 break
-            context.progress(max(0, available - stopped["available_bytes"]), held, unit="bytes", text="coming back")
+            context.progress(max(0, available - stopped["available_bytes"]), held, unit="bytes", text="released")
             time.sleep(POLL_S)
         missing = stopped["available_bytes"] + held - available
         rows = holders.look(context)
-        msg = f"of {gib(held)} GiB that it held {gib(missing)} did not come back within {args.timeout_s:g} s"
+        msg = f"{gib(missing)} of the {gib(held)} GiB it held not released within {args.timeout_s:g} s"
         context.note(msg)
         for line in holders.table(rows):
             context.note(line)

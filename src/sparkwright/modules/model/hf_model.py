@@ -22,7 +22,7 @@ from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust.model_files import checked
 from sparkwright.trust.names import place
-from sparkwright.visible import one_line
+from sparkwright.visible import count, one_line
 
 MARGIN = 1.05
 CACHE_WORTH_SAYING_BYTES = 10**9
@@ -68,11 +68,13 @@ class HfModel(StateModule["HfModel.Args", Found]):
         files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each, from the lock")
         dir: str = arg("the folder; ~ is the user's home")
         transfer: Literal["auto", "hf_transfer", "plain", "xet"] = arg("how files are fetched", default="auto")
-        stall_seconds: float = arg("no byte for so long: kill the transfer and go on otherwise, seconds", default=60.0)
-        tries: int = arg("so many tries in a row that bring nothing end it; the pauses between grow", default=6)
+        stall_seconds: float = arg(
+            "abort a transfer that receives nothing for this long and retry, seconds", default=60.0
+        )
+        tries: int = arg("retries in a row without progress before giving up; the delay between them grows", default=6)
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
-        from_: str = arg("a host that has the model, to copy it from; empty: the hub", default="")
-        neighbour: list[str] = arg("where that host hands it out; filled in by the command", default_factory=list)
+        from_: str = arg("host to copy the model from; empty: the hub", default="")
+        neighbour: list[str] = arg("URLs on which that host serves it; set by the command", default_factory=list)
 
     def __init__(self, patience: Patience | None = None) -> None:
         self._patience = patience
@@ -93,13 +95,13 @@ class HfModel(StateModule["HfModel.Args", Found]):
         wanted = {file["path"]: file["size_bytes"] for file in args.files}
         here = found.manifest.folder
         return [
-            Change(path, _as_found(here / path, wanted[path]), f"{wanted[path]} bytes", "not as the lock has it")
+            Change(path, _as_found(here / path, wanted[path]), f"{wanted[path]} bytes", "missing or changed")
             for path in found.missing
-        ] + [Change(path, "there", None, "this revision has no such file") for path in found.dropped]
+        ] + [Change(path, "there", None, "not in this revision") for path in found.dropped]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         size = sizes(args.files)
-        whole = f"{len(args.files)} files, {units.size(size)}, all hashes right"
+        whole = f"{count(len(args.files), 'file')}, {units.size(size)}, all hashes match"
         return {
             "dir": str(found.manifest.folder),
             "commit": args.commit,
@@ -131,12 +133,12 @@ class HfModel(StateModule["HfModel.Args", Found]):
             found.manifest.save()
         grown = max(0, context.machine.meminfo().get("Cached", 0) - cached_before)
         if grown > CACHE_WORTH_SAYING_BYTES:
-            context.note(f"the page cache grew by {units.size(grown)}; it counts as used memory until it is let go.")
-        msg = f"{len(files)} files fetched, {units.size(size)}; all hashes right"
+            context.note(f"the page cache grew by {units.size(grown)}; it counts as used memory until it is dropped.")
+        msg = f"{count(len(files), 'file')} downloaded, {units.size(size)}, all hashes match"
         if args.from_ and files:
             msg += f"; from {args.from_}"
         if found.dropped:
-            msg += f"; {len(found.dropped)} of the revision before removed"
+            msg += f"; {len(found.dropped)} of the previous revision removed"
         return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": grown, "msg": msg}
 
 
@@ -160,7 +162,7 @@ def _keep_verified(args: HfModel.Args, paths: list[str], folder: Path, context: 
         kept_files.keep(folder, paths, before)
     except OSError as error:
         context.note(
-            f"the files of {before[:12]} can't be kept ({error.strerror}): a roll back has to fetch them again."
+            f"cannot keep the files of {before[:12]} ({error.strerror}): a rollback has to download them again."
         )
 
 
@@ -176,8 +178,8 @@ def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
         yield Source(context.machine.hub_url, args.id, args.commit, context.secrets.get(args.token_secret))
         return
     if not args.neighbour:
-        fix = "Use `invoke models.copy`, or a playbook of this command."
-        raise Failed(f"nobody on {args.from_} hands out {args.id}.", fix=fix)
+        fix = "Use `invoke models.copy`."
+        raise Failed(f"{args.from_} does not serve {args.id} for copying.", fix=fix)
     from sparkwright.host.models import peer
 
     with peer.reached(args.neighbour, args.from_, context.secrets.get(peer.TOKEN)) as url:
@@ -192,9 +194,9 @@ def _first_mode(args: HfModel.Args) -> str:
 def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
     lost = manifest.unnamed(args.files)
     if lost:
-        fix = "Look at `allow` and `ignore` in the recipe's model, then remove its entry from spark.lock."
+        fix = "Check `allow` and `ignore` of the recipe's model, then remove its entry from spark.lock."
         some = ", ".join(one_line(name, at_most=80) for name in lost[:5])
-        raise Failed(f"the index of {args.id} names files that are not there: {some}.", fix=fix)
+        raise Failed(f"the index of {args.id} names missing files: {some}.", fix=fix)
 
 
 def _told(context: Context, total: int) -> Callable[[int], None]:
@@ -222,16 +224,14 @@ def _make_room(folder: Path, need_bytes: int, context: Context) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except PermissionError:
-        fix = "Make it as root and give it to this user, or choose another `model.dir`."
-        raise Failed(f"no permission to make {folder}.", fix=fix) from None
+        fix = "Create it as root and chown it to this user, or choose another `model.dir`."
+        raise Failed(f"no permission to create {folder}.", fix=fix) from None
     except (FileExistsError, NotADirectoryError):
-        raise Failed(f"{folder} is no folder.", fix="Choose another `model.dir`.") from None
+        raise Failed(f"{folder} is not a directory.", fix="Choose another `model.dir`.") from None
     if not os.access(folder, os.W_OK | os.X_OK):
-        fix = "On the host: `sudo chown -R $USER` it, or choose another `model.dir`."
+        fix = "Run `sudo chown -R $USER` on it on the host, or choose another `model.dir`."
         raise Failed(f"no permission to write in {folder}.", fix=fix)
     free = context.machine.free_bytes(folder)
     if need_bytes * MARGIN > free:
-        said = (
-            f"the disk of {folder} is full: {units.size(need_bytes * MARGIN)} are needed, {units.size(free)} are free."
-        )
-        raise Failed(said, fix="Free some, or give the recipe another `model.dir`.")
+        said = f"not enough disk space for {folder}: {units.size(need_bytes * MARGIN)} needed, {units.size(free)} free."
+        raise Failed(said, fix="Free some space, or choose another `model.dir`.")

@@ -32,14 +32,14 @@ class PageCache(Module["PageCache.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
-            return Result(msg="page cache is let go")
+            return Result(msg="page cache is dropped")
         before = context.machine.meminfo().get("Cached", 0)
         if os.geteuid() == 0 and not context.machine.root and _drop():
             how, files = "dropped", 0
         else:
             how, files = "advised", advise_away(context.machine.expand(args.model_dir)) if args.model_dir else 0
         freed = max(0, before - context.machine.meminfo().get("Cached", 0))
-        return Result(msg=f"{gib(freed)} GiB {how} away", data={"how": how, "freed_bytes": freed, "files": files})
+        return Result(msg=f"{gib(freed)} GiB dropped", data={"how": how, "freed_bytes": freed, "files": files})
 
 
 def _drop() -> bool:

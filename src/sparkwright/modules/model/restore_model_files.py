@@ -10,6 +10,7 @@ from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change
+from sparkwright.visible import count
 
 
 class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
@@ -40,7 +41,7 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
     def act(self, args: Args, found: str, changes: list[Change], context: Context) -> dict[str, Any]:
         folder = kept_files.served_folder(context)
         changed = kept_files.put_back(folder) if folder else 0
-        return {"msg": f"{changed} files of the model are those of {found[:12]} again"}
+        return {"msg": f"{count(changed, 'model file')} restored to {found[:12]}"}
 
 
 def _replaced(context: Context) -> bool:

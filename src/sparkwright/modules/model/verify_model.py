@@ -10,7 +10,7 @@ from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.model_files import checked
-from sparkwright.visible import first
+from sparkwright.visible import count, first
 
 
 class VerifyModel(Module["VerifyModel.Args"]):
@@ -28,7 +28,7 @@ class VerifyModel(Module["VerifyModel.Args"]):
         commit: str = arg("the commit, 40 hex digits")
         files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each, from the lock")
         dir: str = arg("the folder; ~ is the user's home")
-        deep: bool = arg("hash again what is known", default=False)
+        deep: bool = arg("hash again even if already verified", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         checked(args.files, f"the list of files of {args.id}")
@@ -41,8 +41,8 @@ class VerifyModel(Module["VerifyModel.Args"]):
             manifest.save()
         size = sum(file["size_bytes"] for file in args.files)
         wrong += lost
-        how = "read again" if args.deep else "as they were proved"
-        whole = f"{len(args.files)} files, {units.size(size)}, {how}"
+        how = "read again" if args.deep else "as verified before"
+        whole = f"{count(len(args.files), 'file')}, {units.size(size)}, {how}"
         msg = f"missing or wrong: {first(wrong, 3)}" if wrong else whole
         data = {"dir": str(manifest.folder), "wrong": wrong, "files": len(args.files), "size_bytes": size}
         return Result(msg=msg, data=data)

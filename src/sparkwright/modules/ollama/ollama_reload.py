@@ -32,7 +32,7 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
     class Args:
         models: list[Any] = arg("what `ollama_unload` returned as models")
         stopped: list[Any] = arg("what `ollama_stop` returned as stopped", default_factory=list)
-        reserve_gib: float = arg("what must stay free beside them, GiB", default=4.0)
+        reserve_gib: float = arg("memory that must stay free, GiB", default=4.0)
         timeout_s: float = arg("how long one may take to load, seconds", default=300.0)
 
     def read(self, args: Args, context: Context) -> list[dict[str, Any]]:
@@ -49,18 +49,17 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
         for one in found:
             free = context.machine.meminfo()["MemAvailable"] - args.reserve_gib * GIB
             if not one["size_bytes"]:
-                context.note(
-                    f"{one['name']} stays out: Ollama did not say how large it is, and {gib(free)} GiB are free."
-                )
+                context.note(f"not reloading {one['name']}: its size is unknown, {gib(free)} GiB free.")
                 left_out.append(one["name"])
             elif one["size_bytes"] > free:
-                context.note(f"{one['name']} stays out: {gib(one['size_bytes'])} GiB, and {gib(free)} are free.")
+                needs = f"it needs {gib(one['size_bytes'])} GiB, {gib(free)} GiB free"
+                context.note(f"not reloading {one['name']}: {needs}.")
                 left_out.append(one["name"])
             elif _load(one, args.timeout_s, context):
                 loaded.append(one["name"])
             else:
                 left_out.append(one["name"])
-        msg = ", ".join(loaded) + (f"; left out: {', '.join(left_out)}" if left_out else "")
+        msg = ", ".join(loaded) + (f"; not reloaded: {', '.join(left_out)}" if left_out else "")
         return {"loaded": loaded, "left_out": left_out, "msg": msg}
 
 
@@ -78,7 +77,7 @@ def _start(place: dict[str, Any], context: Context) -> None:
     elif place["kind"] == "container":
         context.docker().api.start(place["name"])
     else:
-        context.note(f"Ollama ({place['name']}) was a user's own process: start it as it was started before.")
+        context.note(f"Ollama ({place['name']}) was started by a user, not as a service: start it the same way again.")
         return
     deadline_s = time.monotonic() + COMES_S
     while time.monotonic() < deadline_s:
@@ -95,7 +94,7 @@ def _load(one: dict[str, Any], timeout_s: float, context: Context) -> bool:
     try:
         if Ollama(one["url"], timeout_s=timeout_s).load(model):
             return True
-        context.note(f"{model.name} is not installed in Ollama any more.")
+        context.note(f"{model.name} is no longer installed in Ollama.")
     except (Absent, Busy, SparkwrightError) as error:
-        context.note(f"{model.name} does not load: {error}.")
+        context.note(f"{model.name} failed to load: {error}.")
     return False

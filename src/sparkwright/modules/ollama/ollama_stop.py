@@ -52,14 +52,14 @@ class OllamaStop(StateModule["OllamaStop.Args", list[Place]]):
         return {}
 
 
-_BY_HAND = "On the host: `sudo systemctl stop ollama`, or stop what starts it; then try again."
+_BY_HAND = "On the host: `sudo systemctl stop ollama`, or stop whatever restarts it; then try again."
 
 
 def _service(place: Place, context: Context) -> None:
     systemctl = ["systemctl", "stop", SERVICE]
     said = context.machine.run(systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl], timeout_s=60)
     if not said.ok:
-        raise Failed(f"{SERVICE} can't be stopped: {(said.err or said.out).strip()}.", fix=_BY_HAND)
+        raise Failed(f"cannot stop {SERVICE}: {(said.err or said.out).strip()}.", fix=_BY_HAND)
 
 
 def _container(place: Place, context: Context) -> None:
@@ -76,11 +76,11 @@ def _process(place: Place, context: Context) -> None:
     except psutil.NoSuchProcess:
         return
     except psutil.AccessDenied:
-        raise Failed(f"Ollama is another user's process ({place.name}).", fix=f"`sudo kill {place.pid}`.") from None
+        raise Failed(f"Ollama runs as another user ({place.name}).", fix=f"`sudo kill {place.pid}`.") from None
 
 
 def _unknown(place: Place, context: Context) -> None:
-    raise Failed(f"what runs the Ollama at {place.url} is not known, so it can't be stopped.", fix=_BY_HAND)
+    raise Failed(f"cannot stop the Ollama at {place.url}: unknown how it was started.", fix=_BY_HAND)
 
 
 _STOP = {"service": _service, "container": _container, "process": _process, "address": _unknown}

@@ -33,10 +33,12 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
     @dataclass(frozen=True)
     class Args:
         mode: Literal["unload", "stop", "leave"] = arg(
-            "unload; stop unloads too (`ollama_stop` then stops Ollama); leave touches nothing", default="unload"
+            "unload; stop unloads too (`ollama_stop` then stops Ollama); leave: do nothing", default="unload"
         )
-        timeout_s: float = arg("how long a busy model may take to end its request, seconds", default=60.0)
-        memory_s: float = arg("how long the memory may take to come back once the list is empty, seconds", default=5.0)
+        timeout_s: float = arg("how long a busy model may take to finish its request, seconds", default=60.0)
+        memory_s: float = arg(
+            "how long to wait for memory to be released once no model is loaded, seconds", default=5.0
+        )
 
     def read(self, args: Args, context: Context) -> Seen:
         if args.mode == "leave":
@@ -88,7 +90,7 @@ def _wait_for_memory(before: int, held: int, timeout_s: float, context: Context)
     deadline_s = time.monotonic() + timeout_s
     while (back := context.machine.meminfo()["MemAvailable"] - before) < BACK * held:
         if time.monotonic() > deadline_s:
-            context.note(f"Ollama held {gib(held)} GiB; {gib(max(0, back))} of it came back so far.")
+            context.note(f"Ollama held {gib(held)} GiB; {gib(max(0, back))} GiB released so far.")
             return
         time.sleep(ollama_models.POLL_S)
 
@@ -98,13 +100,13 @@ def kept(held: tuple[Held, ...]) -> Failed:
     names = ", ".join(one.model.name for one in held)
     return Failed(
         f"Ollama keeps {names} in memory: a request is using it.",
-        fix="End that request, or `sudo systemctl stop ollama` on the host, then try again.",
+        fix="Wait for that request to finish or run `sudo systemctl stop ollama` on the host, then try again.",
     )
 
 
 def stuck(seen: Seen) -> Failed:
     """An Ollama that answers nothing."""
     return Failed(
-        f"Ollama ({seen.hanging[0]}) does not answer: it is loading a model, or hangs.",
+        f"Ollama ({seen.hanging[0]}) does not answer: it is loading a model or hung.",
         fix="On the host: `sudo systemctl stop ollama`, or set `ollama: leave` for this host.",
     )

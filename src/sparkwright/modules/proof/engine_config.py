@@ -48,7 +48,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
                 found = {}
             found = settings.of_line(line) or found
         if not found:
-            raise Inconclusive(f"the log of {args.name} holds no config dump: what it runs with is unknown.")
+            raise Inconclusive(f"no config dump in the log of {args.name}: its settings are unknown.")
         state = reader.finish()
         data: dict[str, Any] = {"arm": args.arm, "settings": found, "state": readings(state)}
         if args.series:
@@ -71,5 +71,5 @@ def _sentence(state: logs.EngineState) -> str:
     chunked, prefix = words[state.value("chunked_prefill")], words[state.value("prefix_caching")]
     version = state.value("version")
     return (
-        f"{f'vLLM {version}' if version else 'vLLM'}: chunked prefill {chunked}, prefix caching {prefix} (its own log)"
+        f"{f'vLLM {version}' if version else 'vLLM'}: chunked prefill {chunked}, prefix caching {prefix} (engine log)"
     )

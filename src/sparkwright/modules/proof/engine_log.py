@@ -30,12 +30,12 @@ class EngineLog(Module["EngineLog.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         client, reader = context.docker(), logs.Reader()
         if containers.inspect(client, args.name) is None:
-            raise Inconclusive(f"there is no container {args.name}, so nothing is known.")
+            raise Inconclusive(f"there is no container {args.name}.")
         log = log_reading.StartLog(client, args.name)
         for chunk in log:
             reader.push(chunk)
         state = reader.finish()
         text = log_text.plain("\n".join(log_reading.last_lines(client, args.name, args.tail))) if args.tail else ""
-        msg = state.died.value or (state.stage if state.known else "its log holds no start of the engine")
+        msg = state.died.value or (state.stage if state.known else "no engine start in the log")
         data = {"state": state.to_json(), "known": state.known, "text": text, "cut": log.cut}
         return Result(msg=f"{msg}; {log.cut}" if log.cut else msg, data=data)

@@ -108,7 +108,7 @@ def _differences(args: InspectServer.Args, server: Running, good: Mapping[str, A
     found = Found(spec, server.container, server.made_from, verified_id, good.get("model") or {})
     changes = drift(args.model, found)
     if not digest_of(spec.image) and tagged(server.image) != spec.image:
-        changes.insert(0, Change("image", server.image, spec.image, "spark.lock pins no digest of it yet"))
+        changes.insert(0, Change("image", server.image, spec.image, "spark.lock has no digest for it"))
     if server.name != spec.name:
         changes.insert(0, Change("name", server.name, spec.name))
     return changes
@@ -142,12 +142,14 @@ def _rows(args: InspectServer.Args, changes: list[Change], server: Running, *, p
         for one in changes
     ]
     if rows:
-        rows[-1]["fix"] = f"`invoke deploy --host {args.host or 'HOST'}` makes it so; `invoke plan` shows it first"
+        rows[-1]["fix"] = (
+            f"apply with `invoke deploy --host {args.host or 'HOST'}`; `invoke plan` shows the changes first"
+        )
         return rows
     if not pinned:
-        said = f"runs {server.image}; spark.lock pins no digest to compare with"
+        said = f"runs {server.image}; spark.lock has no digest to compare it with"
         return [{"check": "image", "verdict": "not found", "evidence": said}]
-    said = f"container {server.name}: image and arguments are those of {wanted}"
+    said = f"container {server.name}: image and arguments match {wanted}"
     return [{"check": "recipe", "verdict": "proved", "evidence": said}]
 
 
@@ -158,8 +160,8 @@ def _said(value: Any) -> str:
 def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) -> str:
     named = f"{server.name}: {pinned(tagged(server.image), digest_of(server.image)[:19])}"
     if not changes:
-        return f"{named}, as the recipe says"
-    return f"{named}; not as recipe {args.recipe} says: {', '.join(one.field for one in changes)}"
+        return f"{named}, matches the recipe"
+    return f"{named}; differs from recipe {args.recipe}: {', '.join(one.field for one in changes)}"
 
 
 def _models(url: str, key: str) -> dict[str, int | None]:
@@ -177,18 +179,18 @@ def _absent(args: InspectServer.Args, context: Context) -> Result:
     ]
     port = int(rows[0]["HostPort"]) if rows else 0
     holder = containers.who_listens(context.machine, context.docker(), port) if port else ""
-    other = f" Port {port} is held by {holder}." if holder else ""
+    other = f" Port {port} is in use by {holder}." if holder else ""
     fix = f"`invoke deploy --host {args.host or 'HOST'}` starts it."
     return Result(failed=True, msg=f"no server: there is no container {args.spec['name']}.{other}", fix=fix)
 
 
 def _exited(name: str, inspected: dict[str, Any], context: Context) -> Result:
     state, restarts = inspected["State"], int(inspected.get("RestartCount") or 0)
-    how = f"exit code {state.get('ExitCode')}" + (", killed for memory" if state.get("OOMKilled") else "")
+    how = f"exit code {state.get('ExitCode')}" + (", OOM-killed" if state.get("OOMKilled") else "")
     if state["Status"] == "paused":
         said = f"{name} is paused"
     elif state["Status"] == "restarting":
-        said = f"{name} keeps exiting ({how}), restart {restarts} is under way"
+        said = f"{name} keeps exiting ({how}), restart {restarts} in progress"
     else:
         said = f"{name} is {state['Status']} ({how}, {ended_ago(inspected)})"
     return _none(said, name, context)
@@ -207,6 +209,4 @@ def _none(said: str, name: str, context: Context) -> Result:
     died = logs.read("\n".join(lines)).died.value
     why = f": {died}" if died else ""
     data = {"evidence": lines[-EVIDENCE_LINES:]}
-    return Result(
-        failed=True, msg=f"no server: {said}{why.rstrip('.')}.", fix="`invoke diagnose` looks further.", data=data
-    )
+    return Result(failed=True, msg=f"no server: {said}{why.rstrip('.')}.", fix="Run `invoke diagnose`.", data=data)

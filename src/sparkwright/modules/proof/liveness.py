@@ -61,7 +61,7 @@ class Liveness(Module["Liveness.Args"]):
             if not starting:
                 return _busy(args) if verdict == "wedged" and _generates(args, context) else _silent(answer.msg)
             if context.check:
-                return _unknown(f"{args.name} is {starting}; a deploy waits for it.")
+                return _unknown(f"{args.name} is {starting}; `deploy` waits for it.")
             context.progress(0, text=starting)
             time.sleep(POLL_S)
 
@@ -73,7 +73,7 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
     state = found["State"]
     if state["Status"] != "running":
         return f"{name} is {state['Status']} (exit code {state['ExitCode']})."
-    return f"{name} ended and was started again." if start not in ("", state["StartedAt"]) else ""
+    return f"{name} exited and was restarted." if start not in ("", state["StartedAt"]) else ""
 
 
 def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
@@ -119,7 +119,7 @@ def _silent(why: str) -> Result:
 
 
 def _busy(args: Liveness.Args) -> Result:
-    return _unknown(f"no token came within {args.timeout_s:g} s, while the server generates for others.")
+    return _unknown(f"no token within {args.timeout_s:g} s while the server generates for other clients.")
 
 
 def _unknown(why: str) -> Result:

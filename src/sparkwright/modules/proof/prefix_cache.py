@@ -66,7 +66,9 @@ class PrefixCache(Module["PrefixCache.Args"]):
         room = _room(args, key)
         data: dict[str, Any] = {"block_tokens": block, "prefix_tokens": words}
         if room is not None and words * TOKENS_A_WORD + MARGIN_TOKENS > room:
-            said = f"two blocks of {block} tokens do not fit into the {room} of its context: most prompts can't hit"
+            said = (
+                f"two blocks of {block} tokens do not fit into its context of {room}: most prompts cannot hit the cache"
+            )
             return _result(prefix_caching.Judged("unknown", said), args, data)
         try:
             sightings = prefix.sight(
@@ -76,14 +78,16 @@ class PrefixCache(Module["PrefixCache.Args"]):
                 lambda: server_metrics.read(args.base_url, key)[0],
                 api_key=key,
                 timeout_s=args.timeout_s,
-                progress=lambda done, total: context.progress(done, total, text="showing it a prefix"),
+                progress=lambda done, total: context.progress(done, total, text="sending the prefix"),
             )
         except stream.StreamError as error:
-            return Result(failed=True, msg=f"the check broke off: {error}.", data={**data, "verdict": "broken"})
+            return Result(failed=True, msg=f"the check was interrupted: {error}.", data={**data, "verdict": "broken"})
         data["sightings"] = [asdict(one) for one in sightings]
         foreign = _foreign(sightings)
         if foreign:
-            return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix="Try again when it is idle.", data=data)
+            return Result(
+                failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix="Try again when the server is idle.", data=data
+            )
         config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
         hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
         version = versions.parse((http_probe.ask(args.base_url, endpoints.VERSION).json() or {}).get("version"))
@@ -105,7 +109,7 @@ def _foreign(sightings: list[prefix_caching.Sighting]) -> str:
     asked = sum(one.queries or 0 for one in sightings)
     ours = sum(one.prompt_tokens for one in sightings)
     if ours and asked > ours * (1 + MORE):
-        return f"other traffic: the server looked up {asked:.0f} tokens, {ours} of them for this check."
+        return f"other traffic: {asked:.0f} tokens looked up in the prefix cache, only {ours} by this check."
     return ""
 
 

@@ -16,6 +16,7 @@ from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Result, arg
+from sparkwright.visible import count
 
 MARGIN = 1.05
 
@@ -47,7 +48,7 @@ class Preflight(Module["Preflight.Args"]):
         model: dict[str, Any] | None = arg("the lock's entry of the model", default=None)
         model_dir: str = arg("the model's folder", default="")
         home: str = arg("the home folder the plan counts on", default="")
-        look_only: bool = arg("report, never refuse", default=False)
+        look_only: bool = arg("report only, never fail", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         found = [finding for check in _CHECKS for finding in check(args, context)]
@@ -56,7 +57,7 @@ class Preflight(Module["Preflight.Args"]):
         if args.look_only:
             return Result(msg="; ".join(f"{one.name}: {one.evidence}" for one in found), data={"checks": checks})
         if not bad:
-            return Result(msg=f"{len(found)} checks", data={"checks": checks})
+            return Result(msg=f"{count(len(found), 'check')} passed", data={"checks": checks})
         more = [f"{one.name}: {one.evidence} {one.fix}".rstrip() for one in bad[1:]]
         data = {"checks": checks, "evidence": more}
         return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].evidence, fix=bad[0].fix, data=data)
@@ -75,7 +76,7 @@ def _engine(args: Preflight.Args, context: Context) -> Iterator[Finding]:
 def _home(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     here = str(context.machine.home)
     if args.home and args.home != here and not context.machine.sandbox:
-        evidence = f"the home folder here is {here}, the plan counts on {args.home}."
+        evidence = f"the home directory here is {here}, the plan expects {args.home}."
         yield Finding("home", "bad", evidence, f"Add `home: {here}` to the host's file.")
 
 
@@ -97,8 +98,8 @@ def _disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     free = context.machine.free_bytes(_standing(folder))
     need = int(missing * MARGIN)
     if need > free:
-        evidence = f"the model needs {units.size(need)} more in {folder}, and {units.size(free)} are free."
-        yield Finding("disk", "bad", evidence, "Free some, or give the recipe another `model.dir`.")
+        evidence = f"the model needs {units.size(need)} more in {folder}, {units.size(free)} free."
+        yield Finding("disk", "bad", evidence, "Free some space, or choose another `model.dir`.")
     else:
         yield Finding("disk", "ok", f"{units.size(free)} free, {units.size(need)} to download")
     place = _standing(folder)
@@ -123,8 +124,8 @@ def _image_disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         return
     need = int(2 * size * MARGIN)
     if need > free:
-        evidence = f"the image needs {units.size(need)} or more in {root}, and {units.size(free)} are free."
-        yield Finding("image disk", "bad", evidence, "`invoke images.prune` shows what nothing needs.")
+        evidence = f"the image needs {units.size(need)} or more in {root}, {units.size(free)} free."
+        yield Finding("image disk", "bad", evidence, "`invoke images.prune` lists unused images.")
     else:
         yield Finding("image disk", "ok", f"{units.size(free)} free, {units.size(size)} to pull")
 
@@ -141,9 +142,9 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     except SparkwrightError:
         return
     if holder:
-        yield Finding("port", "bad", f"port {port} is taken by {holder}.", containers.to_free_a_port(holder))
+        yield Finding("port", "bad", f"port {port} is in use by {holder}.", containers.to_free_a_port(holder))
     else:
-        yield Finding("port", "ok", f"port {port} is {'our own' if ours else 'free'}")
+        yield Finding("port", "ok", f"port {port} is {'held by this server' if ours else 'free'}")
 
 
 def _gpu(args: Preflight.Args, context: Context) -> Iterator[Finding]:
@@ -151,7 +152,7 @@ def _gpu(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     if gpu:
         yield Finding("gpu", "ok", f"{gpu['name']}, driver {gpu['driver']}")
     elif args.container and args.container["gpus"]:
-        yield Finding("gpu", "unknown", "nvidia-smi shows no GPU")
+        yield Finding("gpu", "unknown", "nvidia-smi found no GPU")
 
 
 def _publishes(container: dict[str, Any], port: int) -> bool:

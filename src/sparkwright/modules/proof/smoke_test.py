@@ -21,7 +21,7 @@ from sparkwright.protocol.result import Result, arg
 
 IDLE_S = 2.0
 BAD = ("misconfigured", "regression", "invalid")
-IDLE = "Try again when it is idle."
+IDLE = "Try again when the server is idle."
 
 
 @dataclass
@@ -66,13 +66,11 @@ class SmokeTest(Module["SmokeTest.Args"]):
         tokens: int = arg("tokens a run", default=128)
         container: str = arg("whose log may tell why it is slow; empty: not read", default="")
         model_dir: str = arg("the model's folder, for the ceiling; empty: none is known", default="")
-        new_baseline: bool = arg("measure a new baseline instead of judging by the old one", default=False)
+        new_baseline: bool = arg("measure a new baseline instead of comparing with the stored one", default=False)
         api_key_secret: str = server_key.secret_arg()
-        wait_s: float = arg(
-            "how long another measurement on this host may take to end, seconds", default=measuring.WAIT_S
-        )
+        wait_s: float = arg("how long to wait for another measurement on this host, seconds", default=measuring.WAIT_S)
         unclear: Literal["fail", "report"] = arg(
-            "report: an inconclusive measurement stops nothing; the run goes on, says so and ends with 4",
+            "report: continue after an inconclusive measurement; the run reports it and exits with 4",
             default="fail",
         )
 
@@ -99,11 +97,11 @@ class SmokeTest(Module["SmokeTest.Args"]):
         try:
             found, seen = _measure(args, context, key, bounds, baseline, before)
         except stream.StreamError as error:
-            return Result(failed=True, msg=f"the measurement broke off: {error}.", data={"verdict": "broken"})
+            return Result(failed=True, msg=f"the measurement was interrupted: {error}.", data={"verdict": "broken"})
         if found.verdict == "new baseline" and not args.baseline_key:
             found.verdict, found.reason = (
                 "not compared",
-                "compared with nothing: what serves is no recipe's and was never verified",
+                "no baseline: the running server belongs to no recipe and was never verified",
             )
         data = _data(found, seen, bounds, baseline)
         if found.verdict == "new baseline":
@@ -134,8 +132,8 @@ def _idle(args: SmokeTest.Args, key: str) -> dict[str, float]:
         if not running:
             return counters
         if time.monotonic() > deadline_s:
-            said = f"other traffic: {running:.0f} requests are running or waiting"
-            raise Inconclusive(f"{said}, and a measurement beside them proves nothing.", fix=IDLE)
+            said = f"other traffic: {running:.0f} requests running or waiting"
+            raise Inconclusive(f"{said}; measuring now would be inconclusive.", fix=IDLE)
         time.sleep(0.1)
 
 
@@ -188,13 +186,13 @@ def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str,
     differs = _mismatch(seen.before, seen.after, found)
     if differs:
         return "inconclusive", f"other traffic: {differs}", IDLE
-    lagging = f"this client is too slow: it wakes {seen.lag.p99_s * 1000:.0f} ms late (p99)"
+    lagging = f"this client is too slow: it wakes up {seen.lag.p99_s * 1000:.0f} ms late (p99)"
     fails = found.verdict in BAD
     if seen.lag.spoils_rates(found.decoding_s):
-        return "inconclusive", lagging, "Look what else keeps the host's processors busy (`top`)."
+        return "inconclusive", lagging, "Check what else uses the host's CPUs (`top`)."
     if seen.gpu.degraded(baseline.clock_mhz if baseline else None) and (fails or found.verdict == "new baseline"):
         said = f"host degraded: {seen.gpu.sentence}; {found.tok_per_s:.1f} tok/s says nothing about the server"
-        return "host degraded", said, "Cut the host's AC power for 60 s (USB-PD); a restart does not heal it."
+        return "host degraded", said, "Cut the host's AC power for 60 s (USB-PD); a restart does not fix it."
     return None
 
 
@@ -229,7 +227,7 @@ def _failed(
     rows = [f"runs: {runs} tok/s"] if runs else []
     rows += [f"{one.verdict}: {one.name}: {one.evidence}" + (f" -> {one.fix}" if one.fix else "") for one in ladder]
     more = {"evidence": rows, "causes": [one.to_json() for one in ladder]}
-    fix = "" if found.verdict == "invalid" else "`invoke diagnose` looks further."
+    fix = "" if found.verdict == "invalid" else "Run `invoke diagnose`."
     return Result(failed=True, msg=f"{found.verdict}: {found.reason}.", fix=fix, data={**data, **more})
 
 

@@ -50,9 +50,9 @@ class Verdict(Module["Verdict.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        checks: dict[str, Any] = arg("registered results by the name of what they prove")
+        checks: dict[str, Any] = arg("registered results by the name of the check")
         only_if: dict[str, Any] = arg(
-            "a registered result that makes all of them prove nothing, if it failed", default_factory=dict
+            "a registered result; if it failed, all checks are inconclusive", default_factory=dict
         )
 
     def run(self, args: Args, context: Context) -> Result:
@@ -79,7 +79,7 @@ def _differing(rows: list[Row], said: str, data: dict[str, Any]) -> Result:
         return Result(msg=said, data=data)
     names = ", ".join(row.check for row in others)
     fix = next((_sentence(row.fix) for row in others if row.fix), "")
-    msg = f"what runs works, and is not what the recipe asks for: {names} ({said})."
+    msg = f"the server works but does not match the recipe: {names} ({said})."
     return Result(msg=msg, fix=fix, exit=Exit.CHANGES, data=data)
 
 
@@ -91,7 +91,7 @@ def rows_of(name: str, result: dict[str, Any]) -> list[Row]:
     """The lines of one registered result. Pure."""
     checks = result.get("checks") or []
     if result.get("skipped"):
-        return [Row(name, "unknown", "not looked at: an earlier check failed")]
+        return [Row(name, "unknown", "not checked: an earlier check failed")]
     rows = [
         Row(one["check"], WORDS.get(one["verdict"], "unknown"), one["evidence"], fix=one.get("fix", ""))
         for one in checks

@@ -44,7 +44,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         if args.model and args.model not in names:
             said = ", ".join(names) or "none"
             fix = "Check `served-model-name` in the recipe."
-            return _failed("wrong name", f"the server does not serve {args.model!r}, but {said}.", fix=fix)
+            return _failed("wrong name", f"the server does not serve {args.model!r}; it serves {said}.", fix=fix)
         version = (http_probe.ask(args.base_url, endpoints.VERSION, api_key=key).json() or {}).get("version")
         started_s = time.monotonic()
         body = endpoints.generated(args.model or (names[0] if names else ""), args.tokens)
@@ -54,7 +54,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             return self._no_token(args, answer)
         content, thought = endpoints.spoken(answer.json())
         if not content and not thought:
-            return _failed("no content", "the answer was 200 and holds no text.")
+            return _failed("no content", "the response was 200 without text.")
         data = {
             "verdict": "ready",
             "version": version,
@@ -64,21 +64,21 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             "thinks": not content,
         }
         words = "1 token" if args.tokens == 1 else f"{args.tokens} tokens"
-        aside = "" if content else ", all of them thinking, though asked not to: content is null until it ends"
+        aside = "" if content else ", all of them reasoning although it is disabled: content stays null until it ends"
         return Result(msg=f"generates: {words} in {token_s:.2f} s{aside}", data=data)
 
     @staticmethod
     def _no_token(args: Args, answer: http_probe.Answer) -> Result:
         if answer.status == 401:
-            return _failed("unauthorized", "the server asks for an API key that is not known here.", fix=key_file.SET)
+            return _failed("unauthorized", "the server requires an API key that is not known here.", fix=key_file.SET)
         after = _settled(args.base_url)
         if answer.error == "timeout":
-            said = f"/health answers {after.status or after.error}, but no token came within {args.timeout_s:g} s."
+            said = f"/health answers {after.status or after.error}, but no token arrived within {args.timeout_s:g} s."
             return _failed("wedged", said, fix="Only a restart helps: `invoke restart`.")
         if after.status != 200:
-            said = f"it died on its first request ({answer.status or answer.error}, then /health {after.status or after.error})."
-            return _failed("dying", said, fix="Its log says why: `docker logs`.")
-        refused = _failed("error", f"the request for a token was answered {answer.status}: {answer.message()}")
+            said = f"it crashed on the first request ({answer.status or answer.error}, /health {after.status or after.error})."
+            return _failed("dying", said, fix="See `docker logs`.")
+        refused = _failed("error", f"the test request failed with {answer.status}: {answer.message()}")
         refused.data["status"] = answer.status
         return refused
 
@@ -95,7 +95,7 @@ def _settled(base_url: str) -> http_probe.Answer:
 
 def _loading(base_url: str, health: http_probe.Answer) -> Result:
     if health.status == 0:
-        return _failed("loading", f"nobody answers at {base_url} ({health.error}).")
+        return _failed("loading", f"no answer from {base_url} ({health.error}).")
     return _failed("dying", f"/health answers {health.status}: {health.message()}")
 
 

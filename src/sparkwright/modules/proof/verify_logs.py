@@ -47,11 +47,11 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        note: str = arg("why chunked prefill is on although the recipe would have it off", default="")
+        note: str = arg("why chunked prefill is on although the recipe disables it", default="")
         chunked_prefill: Literal["any", "enabled", "disabled"] = arg("what must be effective", default="any")
-        expect_log: list[str] = arg("regular expressions; a line must hold each", default_factory=list)
-        forbid_log: list[str] = arg("regular expressions; no line may hold one", default_factory=list)
-        log_unknown: Literal["fail", "pass"] = arg("what becomes of a check that is not found", default="fail")
+        expect_log: list[str] = arg("regular expressions; each must match a line", default_factory=list)
+        forbid_log: list[str] = arg("regular expressions; none may match a line", default_factory=list)
+        log_unknown: Literal["fail", "pass"] = arg("how to treat a check that is not found", default="fail")
 
     def run(self, args: Args, context: Context) -> Result:
         reader, watch = logs.Reader(), Watch([*args.expect_log, *args.forbid_log])
@@ -124,17 +124,19 @@ def _chunked_prefill(expected: str, state: logs.EngineState) -> Check:
 
 
 def _expected(pattern: str, line: str | None) -> Check:
-    name = f"a line holds {pattern!r}"
+    name = f"a line matches {pattern!r}"
     return Check(name, "not found", "no such line") if line is None else Check(name, "proved", line)
 
 
 def _forbidden(pattern: str, line: str | None, state: logs.EngineState, cut: str) -> Check:
-    name = f"no line holds {pattern!r}"
+    name = f"no line matches {pattern!r}"
     if line is not None:
         return Check(name, "disproved", line)
     if cut:
         return Check(name, "not found", cut)
-    return Check(name, "proved", "no such line") if state.known else Check(name, "not found", "no start in the log")
+    return (
+        Check(name, "proved", "no such line") if state.known else Check(name, "not found", "no engine start in the log")
+    )
 
 
 def _joined(*said: str) -> str:
@@ -153,4 +155,4 @@ def _sentence(state: logs.EngineState, note: str) -> str:
         if note and state.value("chunked_prefill")
         else said("chunked_prefill", "chunked prefill")
     )
-    return f"{chunked}, {said('prefix_caching', 'prefix caching')}, {capacity} (its own log)"
+    return f"{chunked}, {said('prefix_caching', 'prefix caching')}, {capacity} (engine log)"

@@ -40,7 +40,7 @@ class Bench(Module["Bench.Args"]):
         arm: str = arg("what serves, as the experiment calls it", default="")
         repetition: int = arg("of the same load on the same arm, from 1", default=1)
         timeout_s: float = arg("the longest silence of a stream, seconds", default=600.0)
-        idle_s: float = arg("how long to wait for other requests to end, seconds", default=10.0)
+        idle_s: float = arg("how long to wait for other requests to finish, seconds", default=10.0)
         api_key_secret: str = server_key.secret_arg()
 
     def run(self, args: Args, context: Context) -> Result:

@@ -20,4 +20,4 @@ class BenchFailed(Module["BenchFailed.Args"]):
         why: str = arg("what happened, a sentence")
 
     def run(self, args: Args, context: Context) -> Result:
-        return Result(msg=f"arm {args.arm} is left out: {args.why}", data={"arm": args.arm, "why": args.why})
+        return Result(msg=f"arm {args.arm} skipped: {args.why}", data={"arm": args.arm, "why": args.why})

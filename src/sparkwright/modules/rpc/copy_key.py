@@ -46,15 +46,15 @@ class CopyKey(StateModule["CopyKey.Args", bytes]):
 
     def read(self, args: Args, context: Context) -> bytes:
         if not KEY.fullmatch(args.public_key):
-            raise Refused(f"this is no public key: '{one_line(args.public_key, at_most=80)}'.")
+            raise Refused(f"not a public key: '{one_line(args.public_key, at_most=80)}'.")
         if args.command != one_line(args.command):
-            raise Refused(f"a command of a key has to be one line: '{one_line(args.command, at_most=80)}'.")
+            raise Refused(f"the command of a key must be one line: '{one_line(args.command, at_most=80)}'.")
         try:
             return _file(context).read_bytes()
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise Failed(f"{_file(context)} can't be read: {error.strerror}.") from None
+            raise Failed(f"cannot read {_file(context)}: {error.strerror}.") from None
 
     def differences(self, args: Args, found: bytes) -> list[Change]:
         there = any(_is_of(line, args.public_key) for line in found.split(b"\n"))
@@ -69,7 +69,7 @@ class CopyKey(StateModule["CopyKey.Args", bytes]):
             with _alone(context):
                 _replace(path.resolve(), _text(args, self.read(args, context)))  # another transfer may have changed it
         except OSError as error:
-            raise Failed(f"{path} can't be written: {error.strerror}.") from None
+            raise Failed(f"cannot write {path}: {error.strerror}.") from None
         return {}
 
 

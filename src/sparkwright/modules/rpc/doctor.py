@@ -26,7 +26,7 @@ class Doctor(Module["Doctor.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        host: str = arg("the host's name, for the commands that mend", default="")
+        host: str = arg("the host's name, for the fix commands", default="")
         recipe: str = arg("what it is to serve; empty: nothing", default="")
         container: str = arg("the server's container", default="")
         port: int = arg("the server's port; 0: none", default=0)

@@ -23,15 +23,15 @@ class Fix(Module["Fix.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("as a finding of `doctor` names it")
-        user: str = arg("who logs in on this host")
+        name: str = arg("its name in a finding of `doctor`")
+        user: str = arg("the ssh user on this host")
 
     def run(self, args: Args, context: Context) -> Result:
         mend = MENDS.get(args.name)
         if mend is None:
-            raise Refused(f"there is no mend {args.name!r}.", fix=f"There are: {', '.join(MENDS)}.")
+            raise Refused(f"unknown fix {args.name!r}.", fix=f"Known fixes: {', '.join(MENDS)}.")
         if context.machine.sandbox:
-            raise Refused("a sandbox is not mended: its programs are this machine's own.")
+            raise Refused("fixes are not applied to a sandbox: its programs belong to this machine.")
         argv = mend.command(args.user)
         data = {"command": join(argv)}
         if context.check:
@@ -40,6 +40,6 @@ class Fix(Module["Fix.Args"]):
         if not said.ok:
             last = (said.err.strip() or said.out.strip() or f"exit {said.code}").splitlines()[-1]
             raise Failed(
-                f"{args.name}: `{join(argv)}` says: {last[-300:]}", fix=f"On the host: `{mend.by_hand(args.user)}`."
+                f"{args.name}: `{join(argv)}` failed: {last[-300:]}", fix=f"On the host: `{mend.by_hand(args.user)}`."
             )
         return Result(changed=True, msg=mend.says, data=data)

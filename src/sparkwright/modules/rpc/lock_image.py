@@ -34,7 +34,7 @@ class LockImage(Module["LockImage.Args"]):
     @dataclass(frozen=True)
     class Args:
         ref: str = arg("repository:tag")
-        mirror: str = arg("a registry that holds copies, as HOST[:PORT]; asked when the tag's own is down", default="")
+        mirror: str = arg("a mirror, as HOST[:PORT]; used when the tag's registry is down", default="")
         pinned: str = arg("the digest that the lock holds: is it still in the registry?", default="")
 
     def run(self, args: Args, context: Context) -> Result:
@@ -46,7 +46,7 @@ class LockImage(Module["LockImage.Args"]):
             local = self._of_host(api, args.ref)
             if local is None:
                 raise
-            context.note(f"{error.message} Took what the host has: {local['digest']}")
+            context.note(f"{error.message} Using the host's copy: {local['digest']}")
             return Result(msg=local["digest"], data=local)
         docker_image.refuse_other_platforms(entry["platforms"], args.ref, platform)
         gone = _gone(api, args) if args.pinned and args.pinned != entry["digest"] else None
@@ -60,7 +60,7 @@ class LockImage(Module["LockImage.Args"]):
         except RegistryDown as error:
             if not args.mirror:
                 raise
-            context.note(f"{error.message} Asking the mirror {args.mirror}, whose tag may be older.")
+            context.note(f"{error.message} Using the mirror {args.mirror}; its tag may be older.")
             return _deep(api, name.at(args.mirror), platform, context)
 
     @staticmethod

@@ -40,7 +40,7 @@ class LockModel(Module["LockModel.Args"]):
         allow: list[str] = arg("only files that match one of these patterns", default_factory=list)
         ignore: list[str] = arg("no files that match one of these patterns", default_factory=list)
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
-        or_here: bool = arg("take the host's whole copy when the hub does not answer", default=False)
+        or_here: bool = arg("use the host's complete copy if the hub does not answer", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         try:
@@ -49,7 +49,7 @@ class LockModel(Module["LockModel.Args"]):
             copy = _whole_copy(args, context) if args.or_here else None
             if copy is None:
                 raise
-            context.note(f"{error.message} Took the whole copy on this host: {copy.folder}, commit {copy.commit}.")
+            context.note(f"{error.message} Using the complete copy on this host: {copy.folder}, commit {copy.commit}.")
             data = {"commit": copy.commit, "config": _config_here(copy.folder), "files": copy.entries()}
         total = sum(one["size_bytes"] for one in data["files"])
         msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.size(total)}"

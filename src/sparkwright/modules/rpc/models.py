@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sparkwright.host.models import model_folders
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result
+from sparkwright.visible import count
 
 
 class Models(Module["Models.Args"]):
@@ -22,4 +23,4 @@ class Models(Module["Models.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         found = [one.to_json() for one in model_folders.found(context)]
-        return Result(msg=f"{len(found)} models", data={"models": found})
+        return Result(msg=f"{count(len(found), 'model')}", data={"models": found})

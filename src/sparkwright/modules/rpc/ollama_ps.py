@@ -33,7 +33,7 @@ class OllamaPs(Module["OllamaPs.Args"]):
             for one in seen.held
         ]
         said = [f"{one.model.name}, {one.model.size_text} ({one.place})" for one in seen.held]
-        said += [f"{place} does not answer: it loads a model, or hangs" for place in seen.hanging]
-        idle = f"no model in memory ({', '.join(map(str, seen.present))})" if seen.present else "no Ollama runs here"
+        said += [f"{place} does not answer: it is loading a model or hung" for place in seen.hanging]
+        idle = f"no model loaded ({', '.join(map(str, seen.present))})" if seen.present else "Ollama is not running"
         data = {"models": rows, "present": list(map(str, seen.present)), "hanging": list(map(str, seen.hanging))}
         return Result(msg="; ".join(said) or idle, data=data)

@@ -12,6 +12,7 @@ from sparkwright.host.images import image_names
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust.image_name import Name
+from sparkwright.visible import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,9 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
     class Args:
         repositories: list[str] = arg("only images of these repositories; [] for all", default_factory=list)
         pinned: dict[str, list[str]] = arg(
-            "repository:tag@digest that must stay, with the Ids that the lock allows for it", default_factory=dict
+            "repository:tag@digest to keep, with the Ids that the lock allows for it", default_factory=dict
         )
-        only: list[str] | None = arg("the Ids that were agreed on; all that may go if not given", default=None)
+        only: list[str] | None = arg("the confirmed Ids; default: all that may be removed", default=None)
 
     def read(self, args: Args, context: Context) -> Found:
         api: Any = context.docker().api
@@ -70,13 +71,13 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
         return Found(tuple(sorted(found, key=lambda one: -one.frees_bytes)))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        return [Change(_title(one), one.id, None, "nothing uses it") for one in self._going(args, found)]
+        return [Change(_title(one), one.id, None, "unused") for one in self._going(args, found)]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         going = self._going(args, found)
         freed = sum(one.frees_bytes for one in going)
         rows = [one.to_json() for one in found.images]
-        return {"images": rows, "freed_bytes": freed, "msg": f"{len(going)} images, {units.size(freed)}"}
+        return {"images": rows, "freed_bytes": freed, "msg": f"{count(len(going), 'image')}, {units.size(freed)}"}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         from docker.errors import APIError, NotFound
@@ -89,7 +90,7 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
                 except NotFound:
                     continue  # its last tag took the digest with it
                 except APIError as error:
-                    raise Failed(f"the engine keeps {name}: {error.explanation or error}") from None
+                    raise Failed(f"Docker did not remove {name}: {error.explanation or error}") from None
         return {}
 
     @staticmethod

@@ -13,6 +13,7 @@ from sparkwright.host.models import model_folders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
+from sparkwright.visible import count
 
 
 class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
@@ -34,7 +35,7 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
             user for one in model_folders.found(context) if one.dir == str(manifest.folder) for user in one.used_by
         ]
         if users:
-            error = Failed(f"{manifest.folder} is used by {', '.join(users)}.", fix="Remove the container first.")
+            error = Failed(f"{manifest.folder} is in use by {', '.join(users)}.", fix="Remove the container first.")
             error.exit = Exit.REFUSED
             raise error
         return manifest
@@ -42,7 +43,8 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
     def differences(self, args: Args, found: Manifest) -> list[Change]:
         there = [path for path in model_folders.own_files(found) if path.exists()]
         size = model_folders.on_disk(found)
-        return [Change(str(found.folder), f"{len(there)} files, {units.size(size)}", None)] if there or size else []
+        holds = f"{count(len(there), 'file')}, {units.size(size)}"
+        return [Change(str(found.folder), holds, None)] if there or size else []
 
     def describe(self, args: Args, found: Manifest) -> dict[str, Any]:
         return {"dir": str(found.folder), "freed_bytes": 0, "left": 0}
@@ -58,7 +60,7 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
         _remove_when_empty(found.folder)
         found.forget()
         left = sum(1 for one in found.folder.rglob("*") if one.is_file()) if found.folder.exists() else 0
-        others = f"; {left} files of others stay" if left else ""
+        others = f"; {count(left, 'other file')} kept" if left else ""
         return {"freed_bytes": freed, "left": left, "msg": f"{units.size(freed)} freed{others}"}
 
 

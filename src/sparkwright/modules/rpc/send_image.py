@@ -57,7 +57,7 @@ class SendImage(Module["SendImage.Args"]):
         key = context.secrets.get(args.key_secret)
         if key is None:
             raise Failed(f"the secret {args.key_secret} was not given.")
-        refused = ["it names no address"] if not args.addresses else []
+        refused = ["no address given"] if not args.addresses else []
         for address in args.addresses:
             host, _, port = address.rpartition(":")
             why = _closed(host, int(port))
@@ -70,7 +70,7 @@ class SendImage(Module["SendImage.Args"]):
                     data = {"address": address, "sent_bytes": sent, "seconds": seconds}
                     return Result(msg=f"sent to {address}", changed=True, data=data)
             refused.append(f"{address}: {why}")
-        raise Unreachable(f"the other host can't be reached from here ({'; '.join(refused)}).")
+        raise Unreachable(f"cannot reach the other host from here ({'; '.join(refused)}).")
 
 
 def _closed(host: str, port: int) -> str:
@@ -149,7 +149,7 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
     if sending.returncode == SSH_FAILED:
         return sent, said
     if sending.returncode:
-        raise Failed(f"the copy ended after {sent} bytes: {said}", fix="Give the command again.")
+        raise Failed(f"the copy stopped after {sent} bytes: {said}", fix="Run the command again.")
     return sent, ""
 
 
@@ -166,7 +166,7 @@ class _Listener:
     @contextmanager
     def patience(self) -> Iterator[None]:
         """For as long as something is being sent."""
-        timer = threading.Timer(SILENCE_S, self._give_up, (f"it took nothing for {SILENCE_S:g} s",))
+        timer = threading.Timer(SILENCE_S, self._give_up, (f"no progress for {SILENCE_S:g} s",))
         timer.daemon = True
         timer.start()
         try:
@@ -179,11 +179,11 @@ class _Listener:
         try:
             self._sending.wait(ENDED_S)
         except subprocess.TimeoutExpired:
-            self._give_up(f"it did not end within {ENDED_S:g} s of the last byte")
+            self._give_up(f"not finished {ENDED_S:g} s after the last byte")
             self._sending.wait()
         self._hearing.join(PIPE_S)
         lines = self._said.decode(errors="replace").strip().splitlines()
-        return self._gave_up or (one_line(lines[-1], at_most=LAST_CHARACTERS) if lines else "it said nothing")
+        return self._gave_up or (one_line(lines[-1], at_most=LAST_CHARACTERS) if lines else "no output")
 
     def _hear(self) -> None:
         assert self._sending.stdout is not None
@@ -206,7 +206,7 @@ def _saved(args: SendImage.Args, context: Context) -> Generator[bytes]:
         api.tag(args.image, repository, tag, force=True)
         yield from api.get_image(args.incoming, chunk_size=CHUNK_BYTES)
     except APIError as error:
-        raise Failed(f"the engine can't give {args.image}: {error.explanation or error}") from None
+        raise Failed(f"Docker cannot export {args.image}: {error.explanation or error}") from None
     finally:
         api.timeout = before
         api.remove_image(args.incoming, noprune=True)

@@ -33,7 +33,7 @@ class Serving(Module["Serving.Args"]):
         try:
             found = containers.inspect(context.docker(), name)
             if found is None or not found["State"]["Running"]:
-                return _said(False, False, f"{name} does not run" if found else f"there is no container {name}")
+                return _said(False, False, f"{name} is not running" if found else f"there is no container {name}")
             url = containers.url_of(found)
             if not url:
                 return _said(False, False, f"{name} publishes no port")

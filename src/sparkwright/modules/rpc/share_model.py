@@ -38,19 +38,19 @@ class ShareModel(Module["ShareModel.Args"]):
         checked(args.files, f"the list of files of {args.id}")
         token = context.secrets.get(peer.TOKEN)
         if token is None:
-            raise Failed(f"no token to hand {args.id} out with.", fix="Use `invoke models.copy`.")
+            raise Failed(f"no token to serve {args.id} with.", fix="Use `invoke models.copy`.")
         size = sum(file["size_bytes"] for file in args.files)
         manifest, missing = self._whole(args, context)
         if missing:
             fix = "Deploy that host first, or copy from another."
-            raise Failed(f"{args.id} is not whole in {manifest.folder}: {first(missing, 3)}.", fix=fix)
+            raise Failed(f"{args.id} is incomplete in {manifest.folder}: {first(missing, 3)}.", fix=fix)
         manifest.save()
         if context.check:
-            return Result(msg=f"{args.id} is whole in {manifest.folder}")
+            return Result(msg=f"{args.id} is complete in {manifest.folder}")
         here = (args.id, args.commit)
         port = peer.hand_out(context.machine, manifest.folder, here, args.files, token, args.readers, args.bind)
         urls = [f"http://{one}:{port}" for one in ([args.bind] if args.bind else peer.addresses())]
-        msg = f"{args.id} is handed out from {manifest.folder}"
+        msg = f"serving {args.id} from {manifest.folder}"
         return Result(msg=msg, data={"urls": urls, "dir": str(manifest.folder), "size_bytes": size})
 
     @staticmethod

@@ -17,6 +17,7 @@ from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
+from sparkwright.visible import count
 
 #: files of a model that no engine reads
 FOR_PEOPLE = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattributes|LICEN[CS]E[^/]*|NOTICE[^/]*)$", re.I)
@@ -52,7 +53,7 @@ class Container(StateModule["Container.Args", Found]):
     Returns: differs, running, exists, verified (proved once, and the policy granted), drift (fields), id.
 
     Fails when a container of this name differs and was not set aside, when the image is not there, when the port is taken (it
-    says by what), when the engine has no GPU runtime. What a refused start leaves behind is removed.
+    says by what), when Docker has no NVIDIA runtime. What a refused start leaves behind is removed.
     """
 
     @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Container(StateModule["Container.Args", Found]):
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.container:
-            return [Change("container", None, found.spec.name, "there is none")]
+            return [Change("container", None, found.spec.name, "no such container")]
         changes = drift(args.model, found)
         if not changes and not found.running:
             return [Change("state", found.container["State"]["Status"], "running", "it is stopped")]
@@ -102,7 +103,7 @@ class Container(StateModule["Container.Args", Found]):
         if found.container and changes[0].field != "state":
             fields = ", ".join(change.field for change in changes)
             raise Failed(
-                f"container {spec.name} differs ({fields}).", fix="Set it aside first (module `stop_and_keep`)."
+                f"container {spec.name} differs ({fields}).", fix="Stop and keep it first (module `stop_and_keep`)."
             )
         created = ""
         try:
@@ -125,7 +126,7 @@ def _create(spec: ContainerSpec, context: Context) -> str:
     api: Any = context.docker().api
     image = image_names.find(api, spec.image, spec.image_ids, platform_of(context.machine))
     if not image:
-        raise Failed(f"{spec.image} is not on the host, or not proved to be it.", fix="`invoke deploy` pulls it.")
+        raise Failed(f"{spec.image} is not on the host, or not verified.", fix="`invoke deploy` pulls it.")
     config = container_options.create_arguments(spec)
     config["Image"] = image_names.name_of(api, spec.image, image["Id"])
     if spec.server_key:
@@ -135,8 +136,8 @@ def _create(spec: ContainerSpec, context: Context) -> str:
     if took != image["Id"]:
         api.remove_container(created, force=True)
         raise Failed(
-            f"{config['Image']} came to mean {took} while {spec.name} was created from it.",
-            fix="Give the command again.",
+            f"the tag {config['Image']} moved to {took} while {spec.name} was being created.",
+            fix="Run the command again.",
         )
     return created
 
@@ -161,8 +162,8 @@ def drift(model: Mapping[str, Any], found: Found) -> list[Change]:
     before, after = _read_by_the_engine(found.model), _read_by_the_engine(model)
     if before == after:
         return changes
-    count = sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
-    why = f"{count} files that the engine reads differ; it holds the older ones in memory"
+    changed = sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
+    why = f"{count(changed, 'file')} changed on disk; the engine still has the old ones loaded"
     return [*changes, Change("model revision", has[:12], wanted[:12], why)]
 
 
@@ -174,7 +175,7 @@ def _read_by_the_engine(model: Mapping[str, Any]) -> dict[str, str]:
 
 def _sentence(found: Found, drift: list[dict[str, Any]]) -> str:
     if not found.container:
-        return "there is none yet"
+        return "no server running yet"
     if drift:
         return f"differs in {', '.join(one['field'] for one in drift)}"
-    return "as the recipe says" if found.running else f"as the recipe says, but {found.container['State']['Status']}"
+    return "matches the recipe" if found.running else f"matches the recipe, but {found.container['State']['Status']}"

@@ -26,13 +26,13 @@ class CrashLoop(Module["CrashLoop.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        most: int = arg("restarts that are no loop yet", default=MOST)
+        most: int = arg("restarts allowed before it counts as a loop", default=MOST)
         within_s: float = arg("the time they are counted over, seconds", default=WITHIN_S)
 
     def run(self, args: Args, context: Context) -> Result:
         container = containers.inspect(context.docker(), args.name)
         if container is None:
-            return Result(msg="there is no server", data={"broken": False})
+            return Result(msg="no server", data={"broken": False})
         why = look(container, context, most=args.most, within_s=args.within_s)
         restarts = int(container.get("RestartCount", 0))
         if not why:
@@ -48,7 +48,7 @@ class BrokenLoop(Failed):
 
     def __init__(self, name: str, why: str, data: dict[str, Any]) -> None:
         super().__init__(
-            f"{name} is not started again: {why}.",
-            fix="`invoke incident` fetches what was kept of it; `invoke deploy` or `invoke rollback` brings a server back.",
+            f"{name} is not restarted: {why}.",
+            fix="`invoke incident` fetches its diagnostics; `invoke deploy` or `invoke rollback` starts a server again.",
         )
         self.data = data

@@ -32,7 +32,7 @@ class DockerReady(Module["DockerReady.Args"]):
                 return Result(msg=msg, data={"waited_s": round(waited_s, 2)})
             if waited_s > args.timeout_s or context.check:
                 raise Failed(
-                    f"the Docker Engine does not answer for {waited_s:.0f} s.",
+                    f"no answer from the Docker Engine for {waited_s:.0f} s.",
                     fix="On the host: `sudo systemctl start docker` (and `systemctl status docker` for why it is down).",
                 )
             context.progress(0, text=f"waiting for the Docker Engine, {waited_s:.0f} s")

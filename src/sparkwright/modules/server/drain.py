@@ -11,6 +11,7 @@ from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
+from sparkwright.visible import count
 
 POLL_S = 0.2
 
@@ -29,12 +30,12 @@ class Drain(Module["Drain.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        drain_s: float = arg("how long requests may take to end, seconds; 0 waits for none", default=30.0)
+        drain_s: float = arg("how long to wait for requests to finish, seconds; 0: do not wait", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
         container = containers.inspect(context.docker(), args.name)
         if container is None or not container["State"]["Running"]:
-            return Result(msg="no server runs", data={"running": 0, "waited_s": 0.0})
+            return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
         url = containers.url_of(container)
         if context.check:
             running = requests_of(url)
@@ -45,7 +46,7 @@ class Drain(Module["Drain.Args"]):
             waited_s = time.monotonic() - started_s
             if not running or waited_s >= args.drain_s:
                 break
-            context.progress(0, running, text=f"requests to end, {waited_s:.0f} of {args.drain_s:g} s")
+            context.progress(0, running, text=f"draining, {waited_s:.0f} of {args.drain_s:g} s")
             time.sleep(min(POLL_S, max(0.0, args.drain_s - waited_s)))
         return Result(msg=_ended(running, waited_s), data={"running": running, "waited_s": round(waited_s, 1)})
 
@@ -63,22 +64,16 @@ def requests_of(url: str) -> int | None:
 
 def _ended(running: int | None, waited_s: float) -> str:
     if running is None:
-        return "the server does not say how many requests it runs; those are cut"
+        return "number of running requests unknown; they are aborted"
     if running == 0:
-        return "no request runs" + (f", after {waited_s:.1f} s" if waited_s >= 0.5 else "")
-    return f"{_requests(running)} cut after {waited_s:.0f} s"
+        return "no requests running" + (f", after {waited_s:.1f} s" if waited_s >= 0.5 else "")
+    return f"{count(running, 'request')} aborted after {waited_s:.0f} s"
 
 
 def _cost(running: int | None, context: Context) -> str:
     ready_s = ((context.state.read("verified") or {}).get("measured") or {}).get("ready_s")
     long = (
-        f"about {units.about(ready_s)} (as its last start)"
-        if ready_s
-        else "how long is not known (no start was measured)"
+        f"for about {units.about(ready_s)} (last start)" if ready_s else "for an unknown time (no start measured yet)"
     )
-    now = f"{_requests(running)} running now" if running is not None else "how many requests run now is not known"
-    return f"this restarts the server: {long}, {now}"
-
-
-def _requests(count: int) -> str:
-    return f"{count} request{'' if count == 1 else 's'}"
+    now = f"{count(running, 'request')} running now" if running is not None else "number of running requests unknown"
+    return f"server down {long}; {now}"

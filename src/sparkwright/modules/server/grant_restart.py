@@ -39,13 +39,13 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         spec: dict[str, Any] = arg("the container, as `container` in scope holds it")
         model: dict[str, Any] = arg("id and commit of the model it serves", default_factory=dict)
         serve: dict[str, Any] = arg(
-            "what making it again needs beside: served_name, utilization, ready_s, tok_per_s, stop_timeout_s",
+            "what else is needed to recreate it: served_name, utilization, ready_s, tok_per_s, stop_timeout_s",
             default_factory=dict,
         )
         measured: dict[str, Any] = arg("figures of the verification, with units in their names", default_factory=dict)
-        changed: list[Any] = arg("what differed from the server before, for the history", default_factory=list)
+        changed: list[Any] = arg("what differed from the previous server, for the history", default_factory=list)
         what: str = arg("what the history calls it", default="verified")
-        why: str = arg("why it was started anew, for the history, where no change was asked for", default="")
+        why: str = arg("why it was restarted, for the history, if the recipe did not change", default="")
 
     def read(self, args: Args, context: Context) -> Found:
         client, name = context.docker(), args.spec["name"]
@@ -59,7 +59,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         changes = []
         policy = found.current["HostConfig"]["RestartPolicy"]["Name"] if found.current else None
         if policy != args.spec["restart"]:
-            changes.append(Change("restart", policy, args.spec["restart"], "earned: it is verified"))
+            changes.append(Change("restart", policy, args.spec["restart"], "verified"))
         if found.current.get("Id") != found.verified.get("container_id"):
             before = (found.verified.get("container_id") or "")[:12] or None
             changes.append(Change("last good state", before, found.current.get("Id", "")[:12]))
@@ -75,9 +75,7 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
 
         client, name = context.docker(), args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
-            raise Failed(
-                f"container {name} does not run any more.", fix=f"On the host: `docker logs --tail 50 {name}`."
-            )
+            raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")
         good = self._good(args, found, context)
         good_states.remember(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
         containers.set_policy(client, name, args.spec["restart"])

@@ -29,7 +29,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
 
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         policy = found["HostConfig"]["RestartPolicy"]["Name"] if found else None
-        return [Change("restart", policy, args.restart, "it is proved again")] if policy != args.restart else []
+        return [Change("restart", policy, args.restart, "verified again")] if policy != args.restart else []
 
     def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
         return {"container_id": found.get("Id", "")}
@@ -46,7 +46,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
 
         if not found or not found["State"]["Running"]:
             raise Failed(
-                f"container {args.name} does not run.", fix=f"On the host: `docker logs --tail 50 {args.name}`."
+                f"container {args.name} is not running.", fix=f"On the host: `docker logs --tail 50 {args.name}`."
             )
         containers.set_policy(context.docker(), args.name, args.restart)
         return {}

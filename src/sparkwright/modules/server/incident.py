@@ -27,8 +27,8 @@ class Incident(Module["Incident.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
-            return Result(msg="what there is to know would be kept")
+            return Result(msg="would collect diagnostics")
         folder = incidents.save(context, args.name, args.why)
         return Result(
-            msg=f"`invoke incident` fetches {folder.name}", data={"incident": folder.name, "folder": str(folder)}
+            msg=f"fetch with `invoke incident`: {folder.name}", data={"incident": folder.name, "folder": str(folder)}
         )

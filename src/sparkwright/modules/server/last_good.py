@@ -37,22 +37,22 @@ class LastGood(Module["LastGood.Args"]):
         previous = containers.inspect(client, args.name + containers.PREVIOUS) or {}
         good = good_states.last(context.state)
         if current and not previous and self._taken(current, good, context):
-            msg = f"{args.name} itself: a run that was cut off had stopped it"
+            msg = f"{args.name} itself, stopped by an interrupted run"
             return Result(msg=msg, data=_data(good, containers.url_of(current), kept=True))
         if good and current.get("Id") == good.get("container_id"):
             good = next(iter(good_states.before(context.state)), {})
             if not good:
                 raise Refused(
-                    f"there is no verified state before the one of {args.name} that serves.",
-                    fix="`invoke history` shows what was here; `invoke deploy` makes any recipe serve.",
+                    f"no verified state older than the running {args.name}.",
+                    fix="`invoke history` shows earlier states; `invoke deploy` deploys a recipe.",
                 )
         elif previous and (not good or previous["Id"] == good.get("container_id")):
             msg = f"the kept container {args.name}{containers.PREVIOUS}"
             return Result(msg=msg, data=_data(_assumed(args) | good, containers.url_of(previous), kept=True))
         if not good:
-            raise Refused(f"no state of {args.name} was ever verified here, and no older container is kept.")
+            raise Refused(f"{args.name} was never verified here, and no previous container is kept.")
         if not good.get("serve"):
-            raise Refused("the last verified state was written down by an older sparkwright: it can't be made again.")
+            raise Refused("the last verified state was recorded by an older sparkwright and cannot be recreated.")
         when = units.moment(good.get("since", 0), units.MINUTE)
         return Result(msg=f"verified {when}: {good['spec'].get('image', '')}", data=_data(good, "", kept=False))
 

@@ -11,6 +11,7 @@ from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change, arg
+from sparkwright.visible import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        why: str = arg("why it is put back", default="asked for")
+        why: str = arg("why it is restored", default="requested")
 
     def read(self, args: Args, context: Context) -> Found:
         client, good = context.docker(), good_states.last(context.state)
@@ -87,18 +88,18 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             return []
         if found.current and found.current["State"]["Status"] in ("running", "restarting"):
             return [
-                Change("state", found.current["State"]["Status"], "stopped", "it failed, and there is no older one")
+                Change("state", found.current["State"]["Status"], "stopped", "it failed, and there is no previous one")
             ]
         return []
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         old = found.previous or (found.current if found.halfway else {})
         said = (
-            "The old server was not touched."
+            "The previous server was not touched."
             if found.untouched
-            else "The old server is put back."
+            else "The previous server is restored."
             if old
-            else "There was no older server to put back."
+            else "There was no previous server to restore."
         )
         if not old:
             return {"put_back": False, "restart": "no", "base_url": "", "why": args.why, "msg": said}
@@ -111,15 +112,13 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
         if not found.old:
             containers.set_policy(client, args.name, "no")
             containers.stop(client, args.name, 10)
-            return {"msg": f"There was no older server to put back; {args.name} is stopped."}
+            return {"msg": f"There was no previous server to restore; {args.name} is stopped."}
         if found.previous and found.current:
             footprint.before_stop(context, found.current)
             containers.remove(client, args.name, 10)
         folder = kept_files.served_folder(context)
         if found.kept_model and folder:
-            context.note(
-                f"{kept_files.put_back(folder)} files of the model are those of {found.kept_model[:12]} again."
-            )
+            context.note(f"{count(kept_files.put_back(folder), 'model file')} restored to {found.kept_model[:12]}.")
         if found.previous:
             client.api.rename(kept, args.name)
         return {}

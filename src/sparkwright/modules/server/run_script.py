@@ -29,7 +29,7 @@ class RunScript(StateModule["RunScript.Args", files.Standing]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        content: str = arg("what the template rendered to (a playbook says `src` instead)", default="")
+        content: str = arg("the rendered template (in a playbook: `src`)", default="")
 
     def read(self, args: Args, context: Context) -> files.Standing:
         return files.Standing.at(context.machine.home / FOLDER / f"{args.name}.sh")

@@ -37,9 +37,7 @@ class SameServer(Module["SameServer.Args"]):
         what = _what_happened(args, context)
         if not what:
             return Result()
-        raise Inconclusive(
-            f"{args.name} was {what} while it was looked at: nothing is proved.", fix="Give the command again."
-        )
+        raise Inconclusive(f"{args.name} was {what} during the checks: inconclusive.", fix="Run the command again.")
 
 
 def _what_happened(args: SameServer.Args, context: Context) -> str:

@@ -19,7 +19,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        restart: str = arg("the restart policy it gets: one it has earned, or no", default="no")
+        restart: str = arg("its restart policy: the verified one, or no", default="no")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return containers.inspect(context.docker(), args.name) or {}

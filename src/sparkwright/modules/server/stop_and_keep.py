@@ -34,7 +34,7 @@ class StopAndKeep(StateModule["StopAndKeep.Args", Found]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds it may take to end its requests before it is killed", default=60)
+        stop_timeout_s: int = arg("seconds until it is killed", default=60)
 
     def read(self, args: Args, context: Context) -> Found:
         client = context.docker()

@@ -24,7 +24,7 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds it may take to end its requests before it is killed", default=60)
+        stop_timeout_s: int = arg("seconds until it is killed", default=60)
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return containers.inspect(context.docker(), args.name) or {}

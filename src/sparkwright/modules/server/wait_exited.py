@@ -27,8 +27,8 @@ class WaitExited(Module["WaitExited.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("the container's name, before it was set aside")
-        timeout_s: float = arg("how long its processes may take to end, seconds", default=30.0)
+        name: str = arg("the container's name, before it was renamed")
+        timeout_s: float = arg("how long its processes may take to exit, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
         stopped = footprint.stopped_now(context)
@@ -42,10 +42,10 @@ class WaitExited(Module["WaitExited.Args"]):
                 return Result(msg="", data={"waited_s": round(waited_s, 2)})
             if waited_s > args.timeout_s:
                 raise Failed(
-                    f"{args.name} is stopped, and of it there is still {', '.join(left)} after {waited_s:.0f} s.",
-                    fix="A process that hangs in the driver ends with a reboot only: `dmesg | tail` on the host.",
+                    f"{args.name} is stopped, but after {waited_s:.0f} s there is still {', '.join(left)}.",
+                    fix="Only a reboot ends a process stuck in the driver; see `dmesg | tail` on the host.",
                 )
-            context.progress(0, len(left), text=f"waiting for {left[0]} to end")
+            context.progress(0, len(left), text=f"waiting for {left[0]} to exit")
             time.sleep(POLL_S)
 
 

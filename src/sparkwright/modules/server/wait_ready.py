@@ -75,20 +75,20 @@ class WaitReady(Module["WaitReady.Args"]):
 
     def _died(self, args: Args, now: dict[str, Any] | None, context: Context) -> Result:
         if now is None:
-            return Result(failed=True, msg=f"container {args.name} is gone while it started.")
+            return Result(failed=True, msg=f"container {args.name} disappeared while starting.")
         state = self._state(args.name, context)
         code = now["State"]["ExitCode"]
-        how = f"exit code {code}" if not now["State"].get("OOMKilled") else "killed for memory"
-        why = state.died.value or "its log gives no reason that is known."
+        how = f"exit code {code}" if not now["State"].get("OOMKilled") else "OOM-killed"
+        why = state.died.value or "no known reason in its log."
         lines = [line.rstrip() for line in log_reading.last_lines(context.docker(), args.name, 200) if line.strip()]
         data = {"exit_code": code, "died": state.died.value, "evidence": lines[-EVIDENCE_LINES:]}
-        return Result(failed=True, msg=f"the engine died ({how}): {why}", data=data)
+        return Result(failed=True, msg=f"the engine exited ({how}): {why}", data=data)
 
     def _late(self, args: Args, context: Context) -> Result:
         state = self._state(args.name, context)
         lines = log_reading.last_lines(context.docker(), args.name, EVIDENCE_LINES)
         msg = f"not ready after {args.timeout_s:g} s; the last stage in its log: {state.stage or 'none'}."
-        return Result(failed=True, msg=msg, fix="If it is only slow, raise `expect.ready_s`.", data={"evidence": lines})
+        return Result(failed=True, msg=msg, fix="If it is just slow, raise `expect.ready_s`.", data={"evidence": lines})
 
 
 def _age_s(container: dict[str, Any]) -> float:

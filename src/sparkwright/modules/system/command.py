@@ -17,17 +17,17 @@ class Command(Module["Command.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        cmd: str = arg("the command line, split as a shell would, but no shell runs it", default="")
+        cmd: str = arg("the command line, split like a shell would, run without a shell", default="")
         argv: list[str] = arg("the command as words, instead of cmd", default_factory=list)
-        creates: str = arg("nothing to do when this path exists", default="")
-        removes: str = arg("nothing to do when this path does not exist", default="")
+        creates: str = arg("skip when this path exists", default="")
+        removes: str = arg("skip when this path does not exist", default="")
         stdin: str = arg("what it reads", default="")
         timeout_s: float = arg("how long it may take, seconds", default=300.0)
 
     def run(self, args: Args, context: Context) -> Result:
         words = args.argv or shlex.split(args.cmd)
         if not words:
-            return Result(failed=True, msg="there is no command: give `cmd` or `argv`.")
+            return Result(failed=True, msg="no command given: set `cmd` or `argv`.")
         if args.creates and context.machine.expand(args.creates).exists():
             return Result(msg=f"{args.creates} exists")
         if args.removes and not context.machine.expand(args.removes).exists():
@@ -39,5 +39,5 @@ class Command(Module["Command.Args"]):
         if said.ok:
             return Result(changed=True, data=data)
         last = (said.err or said.out).strip().splitlines()
-        msg = f"{words[0]} ended with {said.code}: {last[-1] if last else 'it said nothing'}"
+        msg = f"{words[0]} exited with {said.code}: {last[-1] if last else 'no output'}"
         return Result(failed=True, msg=msg, data={**data, "evidence": last[-5:]})

@@ -123,7 +123,7 @@ def _ollama(machine: Machine) -> dict[str, Any]:
 
 
 def _sentence(found: dict[str, Any]) -> str:
-    gpu = found["gpu"]["name"] if found["gpu"] else "no GPU seen"
+    gpu = found["gpu"]["name"] if found["gpu"] else "no GPU found"
     memory = f"{found['memory_bytes'] / 2**30:.1f} GiB, {found['memory_available_bytes'] / 2**30:.1f} available"
     models = found["ollama"]["models"]
     ollama = f", Ollama holds {', '.join(models)}" if models else ""

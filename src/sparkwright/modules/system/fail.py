@@ -17,8 +17,8 @@ class Fail(Module["Fail.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        msg: str = arg("the sentence the run ends with")
-        refused: bool = arg("a refusal, as long as the run changed nothing", default=False)
+        msg: str = arg("the message the run ends with")
+        refused: bool = arg("exit with 5 (refused) if the run changed nothing", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         del context

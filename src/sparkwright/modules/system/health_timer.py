@@ -28,7 +28,7 @@ NOT_SET_UP = ("217", "218", "226", "228")
 class Found:
     """standing: texts by path, and the crontab. wanted: the same, each with the texts that are right. active: the timer runs.
 
-    lingers: the user's systemd runs while he is logged out. marked: the runtime is kept. elsewhere: other clocks. left: files
+    lingers: the user's systemd runs after logout. marked: the runtime is kept. elsewhere: other clocks. left: files
     that checks wrote. linger_is_ours: it was switched on by an install.
     """
 
@@ -48,7 +48,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
 
     The units are the user's own (with linger), or root's with `system` (and `become: true`); they run the runtime that was
     shipped, which is kept as long. The first check is run at once: a clock whose check can't run is a failure. Where
-    the user's systemd may not make namespaces, the service goes without those, and that is said. `absent` leaves
+    the systemd user instance may not make namespaces, the service goes without those, and that is said. `absent` leaves
     nothing behind: units, settings, records, and the linger that it had switched on.
 
     Returns: scope (user, system or cron), confined (with namespaces of its own), elsewhere (scopes of other clocks that are
@@ -60,9 +60,9 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         state: Literal["present", "absent"] = arg("whether there is one", default="present")
         host: str = arg("the host's name, for messages", default="")
         every_s: float = arg("how often, seconds", default=seconds(intervals.EVERY))
-        system: bool = arg("units of root's systemd instead of the user's", default=False)
-        heal: Literal["none", "restart"] = arg("what is done about a server that a restart helps", default="none")
-        heal_every_s: float = arg("at most one restart in this time, seconds", default=seconds(intervals.HEAL_EVERY))
+        system: bool = arg("system units instead of user units", default=False)
+        heal: Literal["none", "restart"] = arg("what to do when a restart would help", default="none")
+        heal_every_s: float = arg("minimum time between restarts, seconds", default=seconds(intervals.HEAL_EVERY))
         smoke_every_s: float = arg(
             "how often the decode rate is measured, seconds; 0: never", default=seconds(intervals.SMOKE_EVERY)
         )
@@ -75,8 +75,8 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
 
     def read(self, args: Args, context: Context) -> Found:
         if context.machine.sandbox:
-            fix = "`invoke health --host sandbox` checks it now; a cron on the laptop can ask for that."
-            raise Refused("the sandbox has no clock of its own.", fix=fix)
+            fix = "`invoke health --host sandbox` checks it now; schedule that with cron on the laptop."
+            raise Refused("the sandbox has no scheduler.", fix=fix)
         place = places.find(context, system=args.system)
         wanted = _wanted(args, place, context) if args.state == "present" else {}
         paths = [place.settings_file, *place.files]
@@ -103,13 +103,13 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             names = [name for name in found.standing if name != CRONTAB] + [str(path) for path in found.left]
             return [Change(Path(name).name, "there", None) for name in [*names, *([CRONTAB] if line else [])]]
         changes = [
-            Change(Path(name).name, "another" if found.standing.get(name) else None, "as asked for")
+            Change(Path(name).name, "another" if found.standing.get(name) else None, "as requested")
             for name, texts in found.wanted.items()
             if not _right(name, found, texts)
         ]
         changes += [] if found.active else [Change("timer", "inactive", "active")]
-        changes += [] if found.lingers else [Change("linger", "no", "yes", "it checks while nobody is logged in")]
-        return changes + ([] if found.marked else [Change("runtime", None, places.MARK, "the clock starts it")])
+        changes += [] if found.lingers else [Change("linger", "no", "yes", "checks run without a login session")]
+        return changes + ([] if found.marked else [Change("runtime", None, places.MARK, "used by the timer")])
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         confined = any(units.CONFINED[0] in text for text in found.standing.values())
@@ -119,13 +119,13 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         if args.state == "absent":
             return _remove(found, context)
         if found.elsewhere:
-            raise Refused(
-                f"there is a clock of the {found.elsewhere[0]}'s already.", fix="`invoke health.uninstall` first."
-            )
+            raise Refused(f"a {found.elsewhere[0]} timer is already installed.", fix="`invoke health.uninstall` first.")
         if found.place.scope == "cron" and args.system:
-            raise Refused("there is no systemd here.", fix="Without --system it becomes a line of the user's crontab.")
+            raise Refused("systemd is not running here.", fix="Without --system a crontab entry is used.")
         if args.textfile and not Path(args.textfile).expanduser().is_dir():
-            raise Refused(f"there is no folder {args.textfile} here.", fix="Make it, owned by the user that checks.")
+            raise Refused(
+                f"no such directory: {args.textfile}.", fix="Create it, owned by the user that runs the checks."
+            )
         return _install(args, found, context)
 
 
@@ -183,24 +183,24 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
     if runtime is not None:
         places.unmark(runtime, but=runtime.name)
     latest = record.latest(context.state.path)
-    said = f", the first check says {latest.state}" if latest else ""
+    said = f", first check: {latest.state}" if latest else ""
     aside = (
         ""
         if confined or place.scope == "cron"
-        else " (without namespaces of its own: this kernel keeps them from users)"
+        else " (without private namespaces: this kernel does not allow them to users)"
     )
     data = {"scope": place.scope, "confined": confined, "health": latest.to_json() if latest else None}
     return {**data, "msg": f"every {args.every_s:g} s by {_WHOSE[place.scope]}{aside}{said}"}
 
 
-_WHOSE = {"user": "the user's systemd", "system": "root's systemd", "cron": "cron"}
+_WHOSE = {"user": "the systemd user instance", "system": "systemd", "cron": "cron"}
 
 
 def _once(context: Context) -> bool:
     """The first check, where no systemd starts it. Returns False: it is not confined."""
     said = context.machine.run(places.program(), timeout_s=FIRST_RUN_S)
     if not said.ok:
-        raise Failed(f"the check does not run: {(said.err or said.out).strip()[-300:]}")
+        raise Failed(f"the check failed to run: {(said.err or said.out).strip()[-300:]}")
     return False
 
 
@@ -220,7 +220,7 @@ def _start(found: Found, context: Context) -> bool:
         if shown not in NOT_SET_UP:
             break
         confined = False
-    raise Failed(f"the check does not run: {_last_words(place, context)}", fix=_journal(place))
+    raise Failed(f"the check failed to run: {_last_words(place, context)}", fix=_journal(place))
 
 
 def _ask(place: Place, context: Context, *words: str) -> None:
@@ -236,21 +236,21 @@ def _journal(place: Place) -> str:
 def _last_words(place: Place, context: Context) -> str:
     who = ["--user"] if place.scope == "user" else []
     said = context.machine.run(["journalctl", *who, "-u", units.SERVICE, "-n", "3", "-o", "cat", "--no-pager"])
-    return " ".join(said.out.split())[-300:] or "no last words"
+    return " ".join(said.out.split())[-300:] or "no output"
 
 
 def _linger(place: Place, context: Context) -> None:
-    """Let the user's systemd run while he is logged out; it starts at once."""
+    """Let the systemd user instance run while he is logged out; it starts at once."""
     tries = [["loginctl", "enable-linger", place.user], ["sudo", "-n", "loginctl", "enable-linger", place.user]]
     if not any(context.machine.run(words).ok for words in tries):
         raise Failed(
-            f"{place.user} may not switch on linger for himself.",
+            f"{place.user} is not allowed to enable linger.",
             fix=f"On the host: `sudo loginctl enable-linger {place.user}`; or `--system`.",
         )
     deadline_s = time.monotonic() + LINGER_S
     while not place.systemctl(context, "show-environment").ok:
         if time.monotonic() > deadline_s:
-            raise Failed("the user's systemd does not come up.", fix="`--system` uses root's.")
+            raise Failed("the systemd user instance does not start.", fix="Use `--system`.")
         time.sleep(0.1)
 
 
@@ -261,14 +261,14 @@ def _linger_file(place: Place) -> Path:
 def _crontab(context: Context) -> str:
     table = context.machine.run(["crontab", "-l"]).out
     if "\ufffd" in table:
-        raise Refused("the crontab is not a UTF-8 text.", fix="On the host: `crontab -e`.")
+        raise Refused("the crontab is not a UTF-8 text file.", fix="On the host: `crontab -e`.")
     return table
 
 
 def _write_crontab(table: str, context: Context) -> None:
     said = context.machine.run(["crontab", "-"], stdin=table) if table else context.machine.run(["crontab", "-r"])
     if not said.ok:
-        raise Failed(f"the crontab can't be written: {said.err.strip() or 'there is no cron'}", fix="Install cron.")
+        raise Failed(f"cannot write the crontab: {said.err.strip() or 'cron is not installed'}", fix="Install cron.")
 
 
 def _remove(found: Found, context: Context) -> dict[str, Any]:
@@ -287,13 +287,13 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
         tries = [["loginctl", "disable-linger", place.user], ["sudo", "-n", "loginctl", "disable-linger", place.user]]
         any(context.machine.run(words).ok for words in tries)
     if found.elsewhere:
-        return {"msg": f"a clock of the {found.elsewhere[0]}'s is left"}
+        return {"msg": f"removed; a {found.elsewhere[0]} timer is still installed"}
     for path in (place.settings_file, *found.left):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise SparkwrightError(f"{path} can't be removed: {error.strerror}.") from None
+            raise SparkwrightError(f"cannot remove {path}: {error.strerror}.") from None
     runtime = places.runtime()
     if runtime is not None:
         places.unmark(runtime)
-    return {"msg": "nothing is left of it"}
+    return {"msg": "removed"}

@@ -27,7 +27,7 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
     class Args:
         name: list[str] | str = arg("one package or several")
         state: Literal["present", "absent"] = arg("present or absent", default="present")
-        allow_driver_packages: bool = arg("really touch driver, kernel or CUDA packages", default=False)
+        allow_driver_packages: bool = arg("allow driver, kernel and CUDA packages", default=False)
 
     def read(self, args: Args, context: Context) -> dict[str, bool]:
         names = _names(args)
@@ -35,7 +35,8 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
             if not args.allow_driver_packages and any(fnmatch.fnmatch(name, pattern) for pattern in PROTECTED):
                 fix = "Update it through the DGX Dashboard, or set `allow_driver_packages: true`."
                 raise Refused(
-                    f"{name} belongs to driver, kernel or CUDA, which apt can split from the firmware.", fix=fix
+                    f"{name} is a driver, kernel or CUDA package; apt can leave it mismatched with the firmware.",
+                    fix=fix,
                 )
         said = context.machine.run(["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *names])
         installed = {row.split()[0] for row in said.out.splitlines() if row.endswith(" installed")}

@@ -44,13 +44,13 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
     class Args:
         name: str = arg("as ollama.service")
         content: str | None = arg("the unit file; null: the one that is there", default=None)
-        state: Literal["started", "stopped", "restarted", "as it is"] = arg("what it should do now", default="as it is")
-        enabled: bool | None = arg("whether it comes up at boot; null: as it is", default=None)
+        state: Literal["started", "stopped", "restarted", "as it is"] = arg("its wanted state", default="as it is")
+        enabled: bool | None = arg("start at boot; null: unchanged", default=None)
         scope: Literal["system", "user"] = arg("whose systemd", default="system")
 
     def read(self, args: Args, context: Context) -> Found:
         if not UNIT.fullmatch(args.name):
-            raise Refused(f"'{one_line(args.name, at_most=80)}' is no name of a unit.", fix="As in: ollama.service.")
+            raise Refused(f"'{one_line(args.name, at_most=80)}' is not a unit name.", fix="As in: ollama.service.")
         words = [*_systemctl(args), "show", args.name, "--property", ",".join(PROPERTIES)]
         said = context.machine.run(words)
         if not said.ok:
@@ -96,8 +96,8 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
             if found.get("ActiveState") == "failed" or found.get("Result", "success") != "success":
                 who = ["--user"] if args.scope == "user" else []
                 said = context.machine.run(["journalctl", *who, "-u", args.name, "-n", "3", "-o", "cat", "--no-pager"])
-                last = " ".join(said.out.split())[-300:] or "no last words"
-                raise Failed(f"{args.name} does not stay up: {last}", fix=_journal(args))
+                last = " ".join(said.out.split())[-300:] or "no output"
+                raise Failed(f"{args.name} does not stay running: {last}", fix=_journal(args))
             time.sleep(0.1)
 
     @staticmethod

@@ -42,7 +42,7 @@ class UserGroup(StateModule["UserGroup.Args", Found]):
             return []
         words = {True: "member", False: None}
         return [
-            Change(f"{args.user} in {args.group}", words[found.member], words[wanted], "counts from the next login on")
+            Change(f"{args.user} in {args.group}", words[found.member], words[wanted], "takes effect at next login")
         ]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
@@ -50,10 +50,12 @@ class UserGroup(StateModule["UserGroup.Args", Found]):
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         if not found.exists:
-            raise Failed(f"there is no group {args.group}.", fix="Install what brings it (docker: package docker.io).")
+            raise Failed(
+                f"there is no group {args.group}.", fix="Install the package that creates it (docker: docker.io)."
+            )
         add = ["usermod", "-aG", args.group, args.user]
         said = context.machine.run(add if args.state == "present" else ["gpasswd", "-d", args.user, args.group])
         if not said.ok:
             fix = "Add `become: true` to the task." if "ermission denied" in said.err else ""
             raise Failed(f"{args.user} and {args.group}: {said.err.strip()}", fix=fix)
-        return {"msg": "log in again for it to count"}
+        return {"msg": "log in again for it to take effect"}

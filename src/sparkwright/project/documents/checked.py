@@ -32,7 +32,7 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
     """The document's data (or a part of it, at a place) as a model. Raises Refused for the first mistake."""
     value = document.data if data is None and not at else data
     if not isinstance(value, dict):
-        raise Refused(f"a mapping is expected here, not {kind_of(value)}.", where=document.where(*at))
+        raise Refused(f"must be a mapping, got {kind_of(value)}.", where=document.where(*at))
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -74,7 +74,7 @@ def rule(why_not: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(valid)
 
 
-def nearest(word: str, known: Iterable[str], *, many: str = "There are") -> str:
+def nearest(word: str, known: Iterable[str], *, many: str = "Available") -> str:
     """The end of a sentence about an unknown name: the nearest right one, or all of them."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
@@ -90,28 +90,73 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
         return _no_source(place[:-1])
     if error["type"] == "extra_forbidden":
         return (
-            f"unknown key `{key}`. {nearest(str(key), _keys_at(model, error['loc'][:-1]), many='Known here')}".strip()
+            f"unknown key `{key}`. {nearest(str(key), _keys_at(model, error['loc'][:-1]), many='Known keys')}".strip()
         )
     if error["type"] == "missing":
         return f"`{key}` is missing."
-    said = " or ".join(dict.fromkeys(_said(one) for one in (kinds if error in kinds else [error])))
     dotted = one_line(".".join(map(str, place)), at_most=200)
     if error["type"] == "value_error":
-        return f"`{dotted}`: {said}"
+        return f"`{dotted}`: {_said(error)}"
     if _is_source(model, error["loc"]):
         return _no_source(place)
     shown = kind_of(error["input"]) if any(_may_hold_a_secret(str(part)) for part in place) else _named(error["input"])
-    return f"`{dotted}`: {said}, not {shown}{_in_quotes(error)}."
+    rules = list(dict.fromkeys(filter(None, (_rule(one) for one in (kinds if error in kinds else [error])))))
+    must = f"` must be {' or '.join(rules)}" if rules else f"`: {_said(error)}"
+    return f"`{dotted}{must}, got {shown}{_in_quotes(error)}."
+
+
+#: what a value must be, by the type of pydantic's error; in braces what the error tells of the rule
+MUST_BE = {
+    "string_type": "a string",
+    "string_too_short": "at least {min_length} characters long",
+    "string_too_long": "at most {max_length} characters long",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "none_required": "null",
+    "literal_error": "{expected}",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+}
+#: the same, of a text that must match a pattern
+PATTERNS = {
+    r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$": "2 or more letters, digits, _ . - (no spaces)",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable",
+    r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]+)?$": "HOST[:PORT][/PATH]",
+    r"^[0-9a-f]{40}$": "a commit, 40 hex digits",
+    r"^[0-9a-f]{64}$": "a sha256, 64 hex digits",
+    r"^sha256:[0-9a-f]{64}$": "a digest, sha256: and 64 hex digits",
+}
+
+
+def _rule(error: Any) -> str:
+    """What a value must be; empty for a mistake that pydantic tells better."""
+    given = error.get("ctx", {})
+    if error["type"] == "string_pattern_mismatch":
+        return PATTERNS.get(given["pattern"], f"text that matches {given['pattern']}")
+    return MUST_BE.get(error["type"], "").format(**given)
 
 
 def _said(error: Any) -> str:
-    return str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 def _in_quotes(error: Any) -> str:
     """What to do where YAML reads a bare word as something else: `no` is false, 2 is a number."""
     text = error["type"] in ("string_type", "literal_error") and isinstance(error["input"], bool | int | float)
-    return "; put it in quotes" if text else ""
+    return "; quote it" if text else ""
 
 
 def _is_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:
@@ -167,4 +212,4 @@ def _named(value: Any) -> str:
 def kind_of(value: Any) -> str:
     """What a value is, for a message that must not repeat it."""
     kinds = {type(None): "nothing", dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
-    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "a value of another kind")
+    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "another type")

@@ -61,13 +61,13 @@ class Composer:
         for event in yaml.parse(text, Loader=_LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEPTH:
-                self._refuse(event, f"lists and mappings stand in each other more than {DEPTH} times.")
+                self._refuse(event, f"lists and mappings are nested more than {DEPTH} levels deep.")
             if len(self._events) > MOST_VALUES:
-                self._refuse(event, f"there are more than {MOST_VALUES:,} values.")
+                self._refuse(event, f"more than {MOST_VALUES:,} values.")
             self._events.append(event)
         begins = [at for at, event in enumerate(self._events) if isinstance(event, yaml.DocumentStartEvent)]
         if len(begins) > 1:
-            self._refuse(self._events[begins[1]], "a second document begins here; a file holds one.")
+            self._refuse(self._events[begins[1]], "a second YAML document starts here; a file may have only one.")
         return self._value(begins[0] + 1, ())[0] if begins else None
 
     def _value(self, at: int, place: Place) -> tuple[Any, int]:
@@ -76,7 +76,7 @@ class Composer:
         self.lines.setdefault(place, _line(event))
         self._values += 1
         if self._values > MOST_VALUES or len(place) > DEPTH:
-            self._refuse(event, "its aliases stand for too many values: write out what is needed.")
+            self._refuse(event, "its aliases expand to too many values; write them out.")
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, place), at + 1
         if event.anchor is not None:
@@ -92,9 +92,9 @@ class Composer:
         """What was anchored, read once more at this place, so that it has lines too."""
         begin = self._anchors.get(event.anchor)
         if begin is None:
-            self._refuse(event, f"there is no anchor &{one_line(event.anchor, at_most=SHOWN_CHARS)} before this alias.")
+            self._refuse(event, f"no anchor &{one_line(event.anchor, at_most=SHOWN_CHARS)} before this alias.")
         if begin in self._open:
-            self._refuse(event, f"the alias *{one_line(event.anchor, at_most=SHOWN_CHARS)} stands in itself.")
+            self._refuse(event, f"the alias *{one_line(event.anchor, at_most=SHOWN_CHARS)} refers to itself.")
         return self._value(begin, place)[0]
 
     def _list(self, at: int, place: Place) -> tuple[list[Any], int]:
@@ -136,12 +136,12 @@ class Composer:
         try:
             return {"int": self._int, "float": self._float}.get(kind, _word)(event, tag)
         except (ValueError, KeyError):
-            self._refuse(event, f"'{one_line(text, at_most=SHOWN_CHARS)}' is no {kind}.")
+            self._refuse(event, f"'{one_line(text, at_most=SHOWN_CHARS)}' is not a valid {kind}.")
 
     def _int(self, event: Any, tag: str) -> int:
         found = _CONSTRUCTOR.construct_yaml_int(yaml.ScalarNode(tag, event.value)) if len(event.value) < 100 else None
         if found is None or abs(found) >= 2**63:
-            self._refuse(event, "the number is out of range (64 bits); put it in quotes if it is a text.")
+            self._refuse(event, "the number is out of range (64 bits); quote it if it is a string.")
         return int(found)
 
     def _float(self, event: Any, tag: str) -> float:
@@ -150,7 +150,7 @@ class Composer:
         except ValueError:
             found = _CONSTRUCTOR.construct_yaml_float(yaml.ScalarNode(tag, event.value))
         if not math.isfinite(found):
-            self._refuse(event, "the number is not finite; put it in quotes if it is a text.")
+            self._refuse(event, "the number is not finite; quote it if it is a string.")
         return found
 
     def _tagged(self, event: Any, known: tuple[str | None, ...]) -> None:
@@ -160,7 +160,7 @@ class Composer:
     def _no_tag(self, event: Any) -> NoReturn:
         shown = str(event.tag).replace("tag:yaml.org,2002:", "!!")
         known = f"the tag {one_line(shown, at_most=SHOWN_CHARS)}" if shown.startswith("!!") else "a tag"
-        self._refuse(event, f"{known} is not known here. Quote a value that begins with `!`.")  # it may be a password
+        self._refuse(event, f"{known} is not supported. Quote a value that starts with `!`.")  # it may be a password
 
     def _refuse(self, event: Any, sentence: str) -> NoReturn:
         raise Refused(sentence, where=f"{self.where}:{_line(event)}")

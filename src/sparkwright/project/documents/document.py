@@ -59,9 +59,9 @@ def text_of(path: Path, *, most_bytes: int = MOST_BYTES) -> str:
     try:
         raw = bounds.bytes_of(path, most_bytes)
     except FileNotFoundError:
-        raise Refused("there is no such file.", where=shown(path)) from None
+        raise Refused("no such file.", where=shown(path)) from None
     except OSError as error:
-        raise Refused(f"can't be read: {error.strerror}.", where=shown(path)) from None
+        raise Refused(f"cannot be read: {error.strerror}.", where=shown(path)) from None
     except bounds.TooMuch as error:
         raise Refused(f"the file {error}.", where=shown(path)) from None
     try:
@@ -81,7 +81,7 @@ def parse(text: str, path: Path) -> Document:
         line = f":{mark.line + 1}" if mark else ""
         said = " ".join(part for part in (error.context, error.problem) if part)
         if mark and "\t" in _indent(text, mark.line):
-            said = "a tab can't indent, use spaces"
+            said = "tabs are not allowed for indentation, use spaces"
         raise Refused(f"not YAML: {one_line(said, at_most=SENTENCE_CHARS)}.", where=f"{shown(path)}{line}") from None
     except yaml.reader.ReaderError as error:
         number = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1

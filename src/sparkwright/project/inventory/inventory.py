@@ -56,7 +56,7 @@ class Inventory:
         read = {path.stem: _read(path) for path in glance.files(folder)}
         naming.refuse(read, groups)
         if not read:
-            raise Refused(f"no host in {document.shown(folder)}.", fix="Write hosts/spark1.yml (docs/files/host.md).")
+            raise Refused(f"no hosts in {document.shown(folder)}.", fix="Create hosts/spark1.yml (docs/files/host.md).")
         hosts = {name: _host(project, name, own, groups) for name, own in read.items()}
         for host in hosts.values():
             naming.refuse_source(host, hosts)
@@ -95,7 +95,7 @@ def _groups(project: Path, path: Path) -> Groups:
     for name, data in groups.items():
         if isinstance(data, list):
             said = f"the group `{one_line(name)}` must be a mapping, got a list."
-            raise Refused(said, where=read.where(name), fix="Write its members as `hosts: [spark1]` below it.")
+            raise Refused(said, where=read.where(name), fix="List its members as `hosts: [spark1]` below it.")
     checked = {name: check(GroupFile, read, data, at=(name,)) for name, data in groups.items()}
     for name, group in checked.items():
         rules.refuse(group, read, (name,))

@@ -17,20 +17,18 @@ class SecretSource(Strict):
     env: str | None = Field(
         None, description="an environment variable of the laptop", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"
     )
-    file: str | None = Field(None, description="a file on the laptop; its content without the last newline")
-    command: list[str] | None = Field(None, description="a command on the laptop, as words; what it prints")
+    file: str | None = Field(None, description="a file on the laptop; its content without the trailing newline")
+    command: list[str] | None = Field(None, description="a command on the laptop, as a list; its output")
 
     @model_validator(mode="after")
     def _one(self) -> SecretSource:
         if sum(part is not None for part in (self.env, self.file, self.command)) != 1:
-            raise ValueError("give one of `env`, `file` and `command`.")
+            raise ValueError("set exactly one of `env`, `file` and `command`.")
         return self
 
 
 def _why_not_a_home(path: str) -> str:
-    return (
-        "" if path.startswith("/") and ":" not in path else "is not the path of a folder: begin with /, without a colon"
-    )
+    return "" if path.startswith("/") and ":" not in path else "is not a directory path: start with /, no colons"
 
 
 Home = Annotated[str, rule(_why_not_a_home)]
@@ -39,34 +37,36 @@ Home = Annotated[str, rule(_why_not_a_home)]
 class Shared(Strict):
     """What a group gives to its hosts and a host may set itself. A host's own value wins."""
 
-    user: str | None = Field(None, description="the user to log in as; else as your ssh configuration says")
-    port: int | None = Field(None, description="sshd's port; else as your ssh configuration says", ge=1, le=65535)
-    home: Home | None = Field(None, description="the user's home on the host, when it is not /home/USER (or /root)")
-    recipe: str | None = Field(None, description="what the host serves: a file of recipes/, without .yml")
+    user: str | None = Field(None, description="the ssh user (default: your ssh configuration)")
+    port: int | None = Field(None, description="sshd's port (default: your ssh configuration)", ge=1, le=65535)
+    home: Home | None = Field(None, description="the user's home directory on the host, if not /home/USER (or /root)")
+    recipe: str | None = Field(None, description="the recipe to serve: a file of recipes/, without .yml")
     serve_port: int | None = Field(
         None, description="publish the server on this port instead of the recipe's", ge=1, le=65535
     )
     registry_mirror: str | None = Field(
         None,
-        description="a registry that holds copies of images, as mirror.lan:5000; pulls by digest try it first",
+        description="a registry mirror, e.g. mirror.lan:5000; tried first for pulls by digest",
         pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]+)?$",
     )
     model_from: str | None = Field(
-        None, description="the host to copy the model from, instead of the hub; for that host itself it means the hub"
+        None, description="the host to copy the model from instead of the hub; on that host itself: the hub"
     )
     env: dict[str, str] = Field(
         default_factory=dict,
-        description="environment of the host's side: HF_ENDPOINT; HTTPS_PROXY (with a password under `secrets`)",
+        description="environment variables on the host: HF_ENDPOINT; HTTPS_PROXY (with a password under `secrets`)",
     )
-    secrets: dict[str, SecretSource] = Field(default_factory=dict, description="by name, as HF_TOKEN: {env: HF_TOKEN}")
+    secrets: dict[str, SecretSource] = Field(
+        default_factory=dict, description="by name, e.g. HF_TOKEN: {env: HF_TOKEN}"
+    )
     vars: dict[str, Any] = Field(default_factory=dict, description="variables for playbooks and templates")
 
 
 class HostFile(Shared):
     """hosts/NAME.yml: one host; the file's name is the host's name."""
 
-    address: str | None = Field(None, description="name, IP or ssh alias; else the host's name")
-    connection: Literal["ssh", "local", "sandbox"] = Field("ssh", description="how it is reached")
+    address: str | None = Field(None, description="name, IP or ssh alias (default: the host's name)")
+    connection: Literal["ssh", "local", "sandbox"] = Field("ssh", description="connection type")
     groups: list[str] = Field(default_factory=list, description="the groups it belongs to")
 
 
@@ -74,11 +74,11 @@ class GroupFile(Shared):
     """One group of hosts/groups.yml."""
 
     hosts: list[str] = Field(
-        default_factory=list, description="members, beside the hosts that name the group themselves"
+        default_factory=list, description="members, besides the hosts that name the group themselves"
     )
     min_serving: int | None = Field(
         None,
         ge=0,
-        description="a run that takes servers down keeps at least so many of this group serving; "
-        "if not given, one when the run is for several hosts of the group",
+        description="minimum number of hosts of this group that keep serving during a run; "
+        "default: 1 when the run includes several hosts of the group",
     )

@@ -18,7 +18,7 @@ from sparkwright.visible import one_line
 
 #: signs that mean something in a pattern
 SIGNS = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
-SIGNS_SHOWN = "`, : ! & * ? [ ]` mean something in a pattern"
+SIGNS_SHOWN = "`, : ! & * ? [ ]` have a meaning in patterns"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def refuse(hosts: Mapping[str, Own], groups: Groups) -> None:
 def refuse_source(host: Host, hosts: Mapping[str, Host]) -> None:
     """Raises Refused for a host that copies its model from one that isn't there."""
     if host.model_from and host.model_from not in hosts:
-        said = f"`model_from`: no host is called '{one_line(host.model_from)}'."
+        said = f"`model_from`: no host named '{one_line(host.model_from)}'."
         raise Refused(said, where=host.set_at["model_from"], fix=nearest(host.model_from, hosts))
 
 
@@ -58,14 +58,14 @@ def _host_names(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
         where = own.source.where()
         if name == EVERYONE:
             yield Refused(
-                f"a host can't be called `{EVERYONE}`: that means every host.", where=where, fix="Rename the file."
+                f"a host cannot be named `{EVERYONE}`: that means all hosts.", where=where, fix="Rename the file."
             )
         if name in named:
-            said = f"the host has the name of a group ({named[name]})."
-            yield Refused(said, where=where, fix="Rename one of them: `--host` could mean either.")
+            said = f"the host has the same name as a group ({named[name]})."
+            yield Refused(said, where=where, fix="Rename one of them: `--host` is ambiguous.")
         if SIGNS.search(name):
-            fix = "Rename the file; what ssh connects to is its `address:`."
-            yield Refused(f"no pattern can name this host: {SIGNS_SHOWN}.", where=where, fix=fix)
+            fix = "Rename the file; ssh connects to `address:`."
+            yield Refused(f"no pattern can match this host: {SIGNS_SHOWN}.", where=where, fix=fix)
 
 
 def _groups_of(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
@@ -76,12 +76,12 @@ def _groups_of(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
             if group not in groups.checked and group != EVERYONE and times[group] == 1:
                 others = sorted({*groups.checked, *(name for name, count in times.items() if count > 1)} - {EVERYONE})
                 near = nearest(group, others) if others else ""
-                fix = f"{near} A new one has an entry in hosts/{GROUPS_FILE}: `{one_line(group)}: {{}}`.".strip()
-                said = f"no other file knows the group `{one_line(group)}`."
+                fix = f"{near} To create it, add `{one_line(group)}: {{}}` to hosts/{GROUPS_FILE}.".strip()
+                said = f"no group `{one_line(group)}` is defined elsewhere."
                 yield Refused(said, where=own.source.where("groups", n), fix=fix)
             if SIGNS.search(group):
                 yield Refused(
-                    f"no pattern can name the group `{one_line(group)}`: {SIGNS_SHOWN}.",
+                    f"no pattern can match the group `{one_line(group)}`: {SIGNS_SHOWN}.",
                     where=own.source.where("groups", n),
                 )
 
@@ -90,12 +90,12 @@ def _members(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
     for group, file in groups.checked.items():
         if SIGNS.search(group):
             yield Refused(
-                f"no pattern can name the group `{one_line(group)}`: {SIGNS_SHOWN}.", where=groups.source.where(group)
+                f"no pattern can match the group `{one_line(group)}`: {SIGNS_SHOWN}.", where=groups.source.where(group)
             )
         if group == EVERYONE and file.hosts:
-            said = f"`{EVERYONE}` is every host: it takes no `hosts`."
-            yield Refused(said, where=groups.source.where(group, "hosts"), fix="Leave it out, or name another group.")
+            said = f"`{EVERYONE}` means all hosts: it takes no `hosts`."
+            yield Refused(said, where=groups.source.where(group, "hosts"), fix="Remove it, or name another group.")
         for n, name in enumerate(file.hosts):
             if name not in hosts:
-                said = f"`{one_line(group)}.hosts`: no host is called '{one_line(name)}'."
+                said = f"`{one_line(group)}.hosts`: no host named '{one_line(name)}'."
                 yield Refused(said, where=groups.source.where(group, "hosts", n), fix=nearest(name, hosts))

@@ -54,7 +54,7 @@ def match(pattern: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]
         if part[0] == "!":
             chosen -= _named(part[1:], hosts, groups)
     if not chosen:
-        raise Refused(f"no host is left of the pattern {pattern!r}.", fix=f"There are: {', '.join(hosts)}.")
+        raise Refused(f"the pattern {pattern!r} matches no hosts.", fix=f"Available: {', '.join(hosts)}.")
     return [name for name in hosts if name in chosen]
 
 
@@ -70,4 +70,4 @@ def _named(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence[str]])
             return found
     from sparkwright.project.documents.checked import nearest
 
-    raise Refused(f"no host or group is called {word!r}.", fix=nearest(word, [*hosts, *groups]))
+    raise Refused(f"no host or group named {word!r}.", fix=nearest(word, [*hosts, *groups]))

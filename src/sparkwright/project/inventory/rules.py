@@ -10,14 +10,14 @@ from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.inventory.models import Shared
 from sparkwright.trust.secret_names import PROXIES, holds_a_password, plain_secrets
 
-OUT_OF_URL = "Leave user and password out of the URL."
+OUT_OF_URL = "Remove user and password from the URL."
 
 
 def refuse(file: Shared, source: Document, at: Place = ()) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
     if key_file.VARIABLE in file.secrets:
-        fix = "Name its source in the recipe: `server_key: {env: SPARK_KEY}`. Its checks then know it by themselves."
-        said = f"`secrets.{key_file.VARIABLE}`: the key of a server is the recipe's."
+        fix = "Name its source in the recipe: `server_key: {env: SPARK_KEY}`. The checks then use it."
+        said = f"`secrets.{key_file.VARIABLE}`: a server key belongs in the recipe."
         raise Refused(said, where=source.where(*at, "secrets", key_file.VARIABLE), fix=fix)
     found = {"env": file.env, "vars": file.vars}
     for place in plain_secrets(found):
@@ -29,9 +29,9 @@ def refusal(place: Place, source: Document, at: Place = (), *, fix: str = "") ->
     name = next(one for one in reversed(place) if isinstance(one, str))
     fix = fix or (
         f"Name its source under `secrets:` of the host, as {name}: {{env: {name}}}; "
-        "it then reaches the host over standard input only."
+        "it is then sent to the host over standard input only."
     )
-    said = f"`{'.'.join(map(str, place))}` looks like a secret, and stands here for everybody to read."
+    said = f"`{'.'.join(map(str, place))}` looks like a secret, readable by everyone."
     return Refused(said, where=source.where(*at, *place), fix=fix)
 
 

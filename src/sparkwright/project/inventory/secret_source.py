@@ -33,9 +33,9 @@ def refuse_short(name: str, secret: Secret | None, where: str) -> None:
     """Raises Refused for a secret too short to be told from ordinary words: it could not be kept out of what is written."""
     if secret and len(secret.reveal()) < SHORTEST:
         raise Refused(
-            f"the secret {name} has fewer than {SHORTEST} characters.",
+            f"the secret {name} is shorter than {SHORTEST} characters.",
             where=where,
-            fix="It would be found in ordinary words, and hiding it would garble them: use a longer one.",
+            fix="Masking it would garble ordinary words; use a longer one.",
         )
 
 
@@ -55,13 +55,13 @@ def _file(name: str, path: Path) -> Secret | None:
         with path.open("rb") as file:  # it may be a pipe, or have no end
             raw = file.read(LARGEST_BYTES + 1)
         if len(raw) > LARGEST_BYTES:
-            raise Failed(f"the file of the secret {name} has more than {LARGEST_BYTES >> 10} KiB.", where=str(path))
+            raise Failed(f"the file of the secret {name} is larger than {LARGEST_BYTES >> 10} KiB.", where=str(path))
         return Secret(raw.decode().replace("\r\n", "\n").rstrip("\n"))
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "not a UTF-8 text file"
-        raise Failed(f"the file of the secret {name} can't be read: {said}.", where=str(path)) from None
+        raise Failed(f"cannot read the file of the secret {name}: {said}.", where=str(path)) from None
 
 
 def _command(name: str, words: list[str]) -> Secret:
@@ -71,7 +71,7 @@ def _command(name: str, words: list[str]) -> Secret:
         done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=False)
     except (OSError, subprocess.TimeoutExpired, IndexError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else type(error).__name__
-        raise Failed(f"the command for the secret {name} can't be run: {said}.") from None
+        raise Failed(f"cannot run the command for the secret {name}: {said}.") from None
     if done.returncode:
-        raise Failed(f"the command for the secret {name} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+        raise Failed(f"the command for the secret {name} exited with {done.returncode}: {done.stderr.strip()[-200:]}")
     return Secret(done.stdout.rstrip("\n"))

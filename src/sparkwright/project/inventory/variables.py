@@ -37,7 +37,7 @@ def refuse(given: Mapping[str, Any], source: Document, at: Place, project: Path)
         near = "" if name in DEFAULTS else _near(name)
         if near and not any(_reads(text, name) for text in _texts(project)):
             fix = f"Did you mean `{near}`?"
-            raise Refused(f"`vars.{name}`: no playbook and no template reads it.", where=where, fix=fix)
+            raise Refused(f"`vars.{name}` is not used by any playbook or template.", where=where, fix=fix)
 
 
 def _near(name: str) -> str:

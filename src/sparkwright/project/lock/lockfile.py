@@ -36,7 +36,7 @@ def model_key(model_id: str, revision: str) -> str:
 def _why_not_a_key(key: str) -> str:
     model_id, at, revision = key.partition("@")
     if not at:
-        return "has no revision, as in OWNER/NAME@main"
+        return "has no revision, e.g. OWNER/NAME@main"
     return model_files.why_not_an_id(model_id) or model_files.why_not_a_revision(revision)
 
 
@@ -116,7 +116,8 @@ class LockFile(Strict):
     @classmethod
     def _known(cls, value: int) -> int:
         if value != SCHEMA:
-            raise ValueError(f"{value} is of another sparkwright; this one reads {SCHEMA}.")
+            age = "newer than this sparkwright" if value > SCHEMA else "unknown to this sparkwright"
+            raise ValueError(f"lock format {value} is {age} (format {SCHEMA}).")
         return value
 
 

@@ -323,7 +323,7 @@ class _Compiler:
         if unknown:
             name = sorted(unknown)[0]
             line = expressions.line_of_name(value, name) if isinstance(value, str) else 0
-            fix = nearest(name, known, many="Known here")
+            fix = nearest(name, known, many="Known keys")
             raise Refused(f"unknown variable `{name}`.", where=at(line), fix=fix)
 
     # -- handlers ------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class _Compiler:
     def check_notify(self) -> None:
         for name, where in self.notified.items():
             if name not in self.handler_names:
-                raise Refused(f"no handler is called {name!r}.", where=where, fix=nearest(name, self.handler_names))
+                raise Refused(f"no handler named {name!r}.", where=where, fix=nearest(name, self.handler_names))
 
 
 def _registers(items: list[dict[str, Any]]) -> set[str]:

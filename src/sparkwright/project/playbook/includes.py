@@ -45,7 +45,7 @@ class _Splicer:
             return value
         if self.depth > DEEPEST:
             raise Refused(
-                f"blocks and includes stand in each other more than {DEEPEST} times.", where=self.read.where(*place)
+                f"blocks and includes are nested more than {DEEPEST} levels deep.", where=self.read.where(*place)
             )
         self.depth += 1
         found = [self._item(one, (*place, n)) for n, one in enumerate(value)]
@@ -66,7 +66,7 @@ class _Splicer:
         if not document.is_file(path):
             known = [str(one.relative_to(self.read.path.parent)) for one in self.read.path.parent.rglob("*.yml")]
             raise Refused(
-                f"no file '{one_line(given.include, at_most=80)}' beside it.",
+                f"no file '{one_line(given.include, at_most=80)}' in the same directory.",
                 where=at,
                 fix=nearest(given.include, known),
             )
@@ -74,10 +74,10 @@ class _Splicer:
             raise Refused(f"{given.include} includes itself.", where=at)
         self.included.append(path)
         if len(self.included) > MOST_INCLUDES:
-            raise Refused(f"more than {MOST_INCLUDES} files are included, each time counted.", where=at)
+            raise Refused(f"more than {MOST_INCLUDES} includes.", where=at)
         part = document.load(path)
         if not isinstance(part.data, list):
-            raise Refused("what is included is a list of tasks.", where=part.where())
+            raise Refused("an included file must be a list of tasks.", where=part.where())
         inner = _Splicer(part, (*self.opened, path.resolve()), self.depth, self.included)
         tasks = inner.inside(part.data, ())
         self.grafts[(*place, "block")] = replace(part, data=tasks, grafts=inner.grafts)

@@ -18,8 +18,8 @@ Condition = bool | str | list[bool | str]
 class Common(Strict):
     """What a task and a block both know."""
 
-    name: str = Field("", description="a sentence; it is what the screen shows")
-    when: Condition | None = Field(None, description="expressions that must all hold")
+    name: str = Field("", description="the task's name, shown on the screen")
+    when: Condition | None = Field(None, description="expressions that must all be true")
     tags: list[str] | str = Field(default_factory=list, description="for --tags; `always` and `never` as in Ansible")
     become: bool | None = Field(None, description="run as root, through sudo")
     vars: dict[str, Any] = Field(default_factory=dict, description="variables")
@@ -30,32 +30,32 @@ class TaskFile(Common):
 
     model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
 
-    register_as: str | None = Field(None, alias="register", description="the name later tasks see the result under")
-    until: Condition | None = Field(None, description="try again until this holds")
-    retries: int = Field(0, ge=0, le=MOST, description="how many more times to try (3 with `until`)")
-    delay: float = Field(5, ge=0, le=MOST, description="seconds between tries")
+    register_as: str | None = Field(None, alias="register", description="variable that holds the result")
+    until: Condition | None = Field(None, description="retry until this is true")
+    retries: int = Field(0, ge=0, le=MOST, description="number of retries (3 with `until`)")
+    delay: float = Field(5, ge=0, le=MOST, description="seconds between retries")
     notify: list[str] | str = Field(
-        default_factory=list, description="handlers to run at the end if this changed something"
+        default_factory=list, description="handlers to run at the end if the task changed something"
     )
-    changed_when: Condition | None = Field(None, description="whether it counts as changed")
-    failed_when: Condition | None = Field(None, description="whether it counts as failed")
+    changed_when: Condition | None = Field(None, description="when the task counts as changed")
+    failed_when: Condition | None = Field(None, description="when the task counts as failed")
     ignore_errors: bool = Field(False, description="go on after a failure")
-    no_log: bool = Field(False, description="show neither message, nor data, nor diff")
-    check_mode: bool | None = Field(None, description="true: only look, always; false: act even with --check")
+    no_log: bool = Field(False, description="hide message, data and diff")
+    check_mode: bool | None = Field(None, description="true: always in check mode; false: act even with --check")
 
 
 class BlockFile(Common):
     """Tasks that succeed or fail together."""
 
     block: list[dict[str, Any]] = Field(description="the tasks")
-    rescue: list[dict[str, Any]] = Field(default_factory=list, description="when one of them failed")
-    always: list[dict[str, Any]] = Field(default_factory=list, description="whatever happened")
+    rescue: list[dict[str, Any]] = Field(default_factory=list, description="tasks to run if one of them failed")
+    always: list[dict[str, Any]] = Field(default_factory=list, description="tasks to run in any case")
 
 
 class IncludeFile(Common):
     """Tasks of another file, as one block in its place."""
 
-    include: str = Field(description="the file with a list of tasks, beside this one: parts/swap.yml")
+    include: str = Field(description="a file with a list of tasks, relative to this one: parts/swap.yml")
 
 
 class PlayFile(Strict):
@@ -63,18 +63,18 @@ class PlayFile(Strict):
 
     name: str = Field("", description="what this play does")
     hosts: str = Field(description="a host pattern; --host narrows it")
-    serial: list[int | str] | int | str = Field(
-        default_factory=list, description='how many at a time: 1, "25%", [1, "50%"]'
+    serial: list[int | str] | int | str = Field(default_factory=list, description='batch size: 1, "25%", [1, "50%"]')
+    max_fail_percentage: float | None = Field(
+        None, ge=0, le=100, description="stop when more than this share of a batch failed"
     )
-    max_fail_percentage: float | None = Field(None, ge=0, le=100, description="stop when more of a batch failed")
     vars: dict[str, Any] = Field(default_factory=dict, description="variables")
     tags: list[str] | str = Field(default_factory=list, description="tags of all its tasks")
     become: bool = Field(False, description="run its tasks as root, through sudo")
-    read_only: bool = Field(False, description="it changes nothing: it needs no lock and runs beside a deploy")
+    read_only: bool = Field(False, description="it changes nothing: it takes no lock and may run during a deploy")
     measures: bool = Field(
         False,
-        description="it asks the server for tokens: while another run works on the host or measures there it waits (`--wait`), "
-        "or ends with 4",
+        description="it measures the server: while another run is in progress on the host it waits (`--wait`) "
+        "or exits with 4",
     )
     force_handlers: bool = Field(False, description="run notified handlers even after a failure")
     tasks: list[dict[str, Any]] = Field(default_factory=list, description="tasks and blocks")

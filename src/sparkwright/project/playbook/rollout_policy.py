@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}%?")
 class Pace:
     """canary: how many go first, alone; 0: nobody. serial: sizes of the batches after them, numbers or "25%"; empty: all at once.
 
-    max_fail_percentage: stop when more of a batch failed; None: the first failure stops, as long as there is more than one batch.
+    max_fail_percentage: stop when more than this share of a batch failed; None: the first failure stops, as long as there is more than one batch.
     """
 
     canary: int = 0
@@ -68,14 +68,14 @@ class Pace:
             limit = 0 if rolls else 100
         if 100 * len(failed) <= limit * len(everyone):
             return ""
-        return f"{', '.join(failed)} can't be done, so no host was touched"
+        return f"checks failed on {', '.join(failed)}; no host was touched"
 
 
 def why_no_size(one: object) -> str:
     """Why something is no batch size; empty when it is one."""
     text = "" if isinstance(one, bool) else str(one)
     if not _NUMBER.fullmatch(text):
-        return f"{one!r} is no batch size; give a number or a percentage, as 1 or 25%."
+        return f"invalid batch size {one!r}; use a number or a percentage, e.g. 1 or 25%."
     if not text.endswith("%"):
         return "" if int(text) >= 1 else f"a batch size must be at least 1, got {text}."
     return "" if 1 <= int(text[:-1]) <= 100 else f"a batch size must be 1% to 100% of the hosts, got {text}."

@@ -11,7 +11,7 @@ from sparkwright.project.inventory import rules
 from sparkwright.project.playbook.includes import LISTS
 from sparkwright.trust.secret_names import is_secret, plain_secrets
 
-IN_A_FILE = "Put it into a file on the host that only its user reads (mode 0600), and name that."
+IN_A_FILE = "Put it into a file on the host with mode 0600, and name that file."
 
 
 def refuse(read: Document) -> None:

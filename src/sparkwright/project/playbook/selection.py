@@ -60,7 +60,7 @@ def _filter(steps: tuple[Step, ...], keep: Callable[[Task], bool]) -> tuple[Step
 def _from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[Step, ...]:
     """The steps from the task of this name on; a block that holds it begins there."""
     if name not in names:
-        raise Refused(f"no task is called {name!r}.", fix=nearest(name, names, many="Tasks"))
+        raise Refused(f"no task named {name!r}.", fix=nearest(name, names, many="Tasks"))
     for n, step in enumerate(steps):
         if isinstance(step, Task) and step.name == name:
             return steps[n:]

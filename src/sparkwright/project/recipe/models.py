@@ -27,14 +27,14 @@ class Model(Strict):
     """The model: where it comes from and where it stands."""
 
     id: Annotated[str, rule(model_files.why_not_an_id)] = Field(
-        description="its name on the hub, as Qwen/Qwen3.5-35B-A3B-FP8"
+        description="its name on the hub, e.g. Qwen/Qwen3.5-35B-A3B-FP8"
     )
     revision: Annotated[str, rule(model_files.why_not_a_revision)] = Field(
         "main", description="branch, tag or commit; spark.lock pins the commit"
     )
-    dir: words.Source = Field(description="its folder on the host; ~ is the user's home")
-    mount: words.Target = Field(description="the same folder as the container sees it")
-    transfer: Literal["auto", "hf_transfer", "plain", "xet"] = Field("auto", description="how it is downloaded")
+    dir: words.Source = Field(description="its directory on the host; ~ is the user's home")
+    mount: words.Target = Field(description="its mount point in the container")
+    transfer: Literal["auto", "hf_transfer", "plain", "xet"] = Field("auto", description="download method")
     allow: list[str] = Field(default_factory=list, description="only files that match one of these patterns")
     ignore: list[str] = Field(default_factory=list, description="no files that match one of these patterns")
 
@@ -44,48 +44,50 @@ class Container(Strict):
 
     name: str = Field(description="the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
     restart: Literal["no", "always", "unless-stopped", "on-failure"] = Field(
-        "unless-stopped", description="the restart policy it earns once it is verified"
+        "unless-stopped", description="the restart policy set once it is verified"
     )
     gpus: words.Gpus = Field("all", description='"all", "device=0" or "" for none')
     ipc: words.Ipc = Field(
-        "host", description="docker's --ipc: host, private, shareable or none; empty: as the engine does it"
+        "host", description="docker's --ipc: host, private, shareable or none; empty: Docker's default"
     )
-    shm_size: words.Size = Field("", description='docker\'s --shm-size, as "64gb"')
+    shm_size: words.Size = Field("", description='docker\'s --shm-size, e.g. "64gb"')
     ports: list[words.Port] = Field(
         default_factory=lambda: ["8000:8000"], description='"8000:8000", "127.0.0.1:8000:8000"'
     )
     volumes: list[words.Volume] = Field(
-        default_factory=list, description='more of "/host:/container[:ro]"; the model is there already'
+        default_factory=list, description='further "/host:/container[:ro]"; the model is mounted already'
     )
     env: words.Environment = Field(default_factory=dict, description="environment variables")
     ulimits: words.Ulimits = Field(default_factory=dict, description='as memlock: "-1"')
     labels: words.Labels = Field(
-        default_factory=dict, description="labels; those that begin with sparkwright. are its own"
+        default_factory=dict, description="labels; those that start with sparkwright. are reserved"
     )
-    entrypoint: list[str] | None = Field(None, description="instead of the image's, as words")
-    stop_timeout_s: int = Field(60, description="seconds a stop waits before the container is killed", ge=1)
+    entrypoint: list[str] | None = Field(None, description="replaces the image's entrypoint, as a list")
+    stop_timeout_s: int = Field(60, description="seconds until a stop kills the container", ge=1)
 
 
 class Expect(Strict):
     """What must be true once it runs."""
 
-    tok_per_s: float | None = Field(None, description="decode rate of one stream; below half of it is a failure", gt=0)
+    tok_per_s: float | None = Field(
+        None, description="decode rate of one stream; less than half of it is a failure", gt=0
+    )
     ready_s: int = Field(900, description="how long a start may take, seconds", ge=1)
     chunked_prefill: Literal["any", "enabled", "disabled"] = Field(
-        "any", description="what the engine's own log must say; `disabled` adds the flags for it"
+        "any", description="what the engine log must show; `disabled` adds the flags for it"
     )
     when_impossible: Literal["refuse", "report"] = Field(
         "refuse",
-        description="when chunked prefill can't be off: refuse, or go on and say so, with the throughput as judge",
+        description="when chunked prefill cannot be disabled: refuse, or continue with a note",
     )
     log: list[Pattern] = Field(
-        default_factory=list, description="regular expressions; a line of the log of its last start must hold each"
+        default_factory=list, description="regular expressions; each must match a line of the log since its last start"
     )
     forbid_log: list[Pattern] = Field(
-        default_factory=list, description="regular expressions; no line of it may hold one"
+        default_factory=list, description="regular expressions; none may match a line of it"
     )
     log_unknown: Literal["fail", "pass"] = Field(
-        "fail", description="what becomes of an expectation about which the log says nothing"
+        "fail", description="how to treat an expectation that the log does not answer"
     )
 
 
@@ -99,19 +101,19 @@ class Ascend(Strict):
 class RecipeFile(Strict):
     """recipes/NAME.yml: one way to serve one model."""
 
-    description: str = Field("", description="one line, for people")
+    description: str = Field("", description="description, one line")
     image: words.ImageName = Field(description="REPOSITORY:TAG; spark.lock pins the digest")
     platform: Literal["gb10", "ascend"] = Field("gb10", description="whose rules the flags must keep")
     model: Model
     container: Container
     publish: Literal["loopback", "lan"] = Field(
         "lan",
-        description="who reaches the server: `lan`, on every address of the host; `loopback`, programs of the host itself. "
-        "An address in `container.ports` decides for its port",
+        description="who can reach the server: `lan`: all addresses of the host; `loopback`: only the host itself. "
+        "An address in `container.ports` overrides it for that port",
     )
     server_key: SecretSource | None = Field(
         None,
-        description="the API key the server asks of its clients: a source, as {env: SPARK_KEY}; never the key itself",
+        description="the API key the server requires from clients: a source, e.g. {env: SPARK_KEY}; never the key itself",
     )
     vllm: words.Flags = Field(default_factory=dict, description="flags of vllm serve under their own names, in order")
     ascend: Ascend | None = Field(None, description="for `platform: ascend`")

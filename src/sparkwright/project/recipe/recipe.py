@@ -70,7 +70,7 @@ class Recipe:
     def _read(self, flag: str, read: Callable[[Mapping[str, Any]], T]) -> T:
         wrong = flag_values.misfit(flag, flags.value(self.file.vllm, flag))
         if wrong:
-            raise Refused(f"`vllm.{flag}` {wrong.why}.", where=self.where(flag), fix="Correct it, or leave it out.")
+            raise Refused(f"`vllm.{flag}` {wrong.why}.", where=self.where(flag), fix="Correct or remove it.")
         return read(self.file.vllm)
 
     @property
@@ -166,8 +166,8 @@ def _published(file: RecipeFile, host: Host) -> list[str]:
         outside = str(host.serve_port) if host.serve_port and not n else outside
         found.append(":".join([*([address] if address else []), outside, inside]))
     if container_words.published_twice(found):
-        said = f"`serve_port: {host.serve_port}` is published by `container.ports` of the recipe too."
-        raise Refused(said, where=host.set_at.get("serve_port", host.where), fix="Take another port.")
+        said = f"`serve_port: {host.serve_port}` is also published by the recipe's `container.ports`."
+        raise Refused(said, where=host.set_at.get("serve_port", host.where), fix="Use another port.")
     return found
 
 

@@ -61,32 +61,32 @@ def is_loopback(address: str) -> bool:
 def _twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
     found = flags.twice(_written(source))
     if found:
-        said = f"`vllm.{one_line(found[0])}` and `vllm.{one_line(found[1])}` are one flag, {flags.canonical(found[1])}."
-        yield Refused(said, where=source.where("vllm", found[1]), fix="Leave one of them out.")
+        said = f"`vllm.{one_line(found[0])}` and `vllm.{one_line(found[1])}` are the same flag, {flags.canonical(found[1])}."
+        yield Refused(said, where=source.where("vllm", found[1]), fix="Remove one of them.")
 
 
 def _model(file: RecipeFile, source: Document) -> Iterator[Refused]:
     if flags.MODEL in file.vllm:
         where = source.where(*flag_place(source, flags.MODEL))
-        yield Refused("`vllm.model` is given by `model.mount`.", where=where, fix="Leave it out.")
+        yield Refused("`vllm.model` is set by `model.mount`.", where=where, fix="Remove it.")
 
 
 def _ascend(file: RecipeFile, source: Document) -> Iterator[Refused]:
     if file.ascend is not None and file.platform != "ascend":
-        yield Refused("`ascend` is for `platform: ascend`.", where=source.where("ascend"), fix="Leave it out.")
+        yield Refused("`ascend` requires `platform: ascend`.", where=source.where("ascend"), fix="Remove it.")
 
 
 def _key_in_flags(file: RecipeFile, source: Document) -> Iterator[Refused]:
     if key_file.KEY in file.vllm:
         place = flag_place(source, key_file.KEY)
-        said = f"`{'.'.join(place)}`: a key among the flags is no secret: {SHOWN}."
+        said = f"`{'.'.join(place)}`: a key in the flags is not secret: {SHOWN}."
         yield Refused(said, where=source.where(*place), fix=USE_SERVER_KEY)
 
 
 def _key_in_env(file: RecipeFile, source: Document) -> Iterator[Refused]:
     if key_file.VARIABLE in file.container.env:
         where = source.where("container", "env", key_file.VARIABLE)
-        said = f"`container.env.{key_file.VARIABLE}`: a key in the environment is no secret: {SHOWN}."
+        said = f"`container.env.{key_file.VARIABLE}`: a key in the environment is not secret: {SHOWN}."
         yield Refused(said, where=where, fix=USE_SERVER_KEY)
 
 
@@ -96,8 +96,8 @@ def _secrets(file: RecipeFile, source: Document) -> Iterator[Refused]:
     for found in plain_secrets(said):
         place = (*flag_place(source, str(found[1])), *found[2:]) if found[0] == "vllm" else found
         fix = (
-            "A token of the hub belongs under `secrets:` of the host, which downloads the model: the container needs none. "
-            "For any other, mount a file (`container.volumes`)."
+            "A hub token belongs under `secrets:` of the host; the container does not need it. "
+            "Mount any other secret as a file (`container.volumes`)."
         )
         dotted = ".".join(map(str, place))
         yield Refused(f"`{dotted}` looks like a secret: {SHOWN}.", where=source.where(*place), fix=fix)
@@ -106,8 +106,8 @@ def _secrets(file: RecipeFile, source: Document) -> Iterator[Refused]:
 def _two_config_files(file: RecipeFile, source: Document) -> Iterator[Refused]:
     if file.server_key is not None and key_file.OPTION in file.vllm:
         place = flag_place(source, key_file.OPTION)
-        said = f"`{'.'.join(place)}` beside `server_key`: vLLM reads one configuration file, and the key comes in it."
-        yield Refused(said, where=source.where(*place), fix="Write its settings under `vllm:`.")
+        said = f"`{'.'.join(place)}` cannot be used with `server_key`: vLLM reads one configuration file, which holds the key."
+        yield Refused(said, where=source.where(*place), fix="Put its settings under `vllm:`.")
 
 
 def _port_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
@@ -116,7 +116,7 @@ def _port_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
         twice = container_words.published_twice(file.container.ports[:end])
         if twice:
             said = f"`container.ports` publishes the host's port of '{twice}' twice."
-            yield Refused(said, where=source.where("container", "ports", end - 1), fix="Take another port of the host.")
+            yield Refused(said, where=source.where("container", "ports", end - 1), fix="Use another host port.")
 
 
 def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
@@ -137,5 +137,5 @@ def _published_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
         return
     for n, (port, address) in enumerate(zip(file.container.ports, addresses(file), strict=True)):
         if port.count(":") > 1 and is_loopback(address) != (file.publish == "loopback"):
-            said = f"`container.ports` publishes {port}, and `publish` says {file.publish}."
-            yield Refused(said, where=source.where("container", "ports", n), fix="Leave one of them out.")
+            said = f"`container.ports` publishes {port}, but `publish` is {file.publish}."
+            yield Refused(said, where=source.where("container", "ports", n), fix="Remove one of them.")

@@ -27,7 +27,7 @@ def _by(why_not: Callable[[str], str]) -> AfterValidator:
 def _not_an_image(ref: str) -> str:
     shown = f"'{one_line(ref, at_most=80)}'"
     if "@" in ref:
-        return f"{shown} has a digest: name a tag; spark.lock pins its digest."
+        return f"{shown} has a digest: use a tag; spark.lock pins its digest."
     reason = why_not_an_image(ref)
     return f"{shown} {reason}." if reason else ""
 
@@ -43,7 +43,7 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
     own = next((name for name in labels if name.startswith(OWN_LABELS)), "")
     if own:
         raise ValueError(
-            f"'{one_line(own, at_most=80)}': labels that begin with `{OWN_LABELS}` are sparkwright's own. Rename it."
+            f"'{one_line(own, at_most=80)}': labels that start with `{OWN_LABELS}` are reserved. Rename it."
         )
     reason = next((reason for name in labels if (reason := container_words.label(name))), "")
     if reason:
@@ -61,7 +61,7 @@ def _limits(limits: dict[str, str]) -> dict[str, str]:
 def _text(value: object) -> object:
     """Without quotes YAML reads 22:22 as a number, to the base of 60."""
     if isinstance(value, int | float):
-        raise ValueError('write it in quotes, as "8000:8000".')
+        raise ValueError('quote it: "8000:8000".')
     return value
 
 

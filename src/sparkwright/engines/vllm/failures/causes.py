@@ -124,7 +124,7 @@ def little_memory(seen: Seen) -> Iterator[Cause]:
     available = memory["MemAvailable"]
     said = f"{gib(available)} GiB available, {gib(swapped)} GiB swapped out"
     tight = available < LITTLE_BYTES or swapped > GIB
-    fix = "lower gpu-memory-utilization, or stop what else runs (`invoke plan` names who holds memory)"
+    fix = "lower gpu-memory-utilization, or stop other processes (`invoke plan` names who holds memory)"
     yield _measured("the memory is full", said, fix, 62, found=tight)
 
 
