@@ -20,7 +20,8 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}%?")
 class Pace:
     """canary: how many go first, alone; 0: nobody. serial: sizes of the batches after them, numbers or "25%"; empty: all at once.
 
-    max_fail_percentage: stop when more than this share of a batch failed; None: the first failure stops, as long as there is more than one batch.
+    max_fail_percentage: stop when more than this share of a batch failed; None: the first failure stops, as long as there is more
+    than one batch.
     """
 
     canary: int = 0
