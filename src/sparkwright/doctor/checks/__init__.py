@@ -1,45 +1,27 @@
-"""The checks, in the order of the report. Each is a function of a Host that yields findings and changes nothing."""
+"""The checks, one a file: its `NAME`, and `check`, a function of a Host that yields findings and changes nothing."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
-from sparkwright.doctor.checks import (
-    clock,
-    disk,
-    docker,
-    driver,
-    earlyoom,
-    kernel,
-    language,
-    names,
-    ollama,
-    platform,
-    ports,
-    release,
-    session,
-    swap,
-    toolkit,
-)
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.host import Host
 
 Check = Callable[[Host], Iterable[Finding]]
 
-CHECKS: dict[str, Check] = {
-    "DGX OS": release.check,
-    "driver": driver.check,
-    "kernel": kernel.check,
-    "docker": docker.check,
-    "container toolkit": toolkit.check,
-    "logout": session.check,
-    "locale": language.check,
-    "names": names.check,
-    "earlyoom": earlyoom.check,
-    "swap": swap.check,
-    "disk": disk.check,
-    "clock": clock.check,
-    "port": ports.check,
-    "Ollama": ollama.check,
-    "image platform": platform.check,
-}
+#: the order of the report; a file that is not named here comes last
+ORDER = (
+    *("release", "driver", "kernel", "docker", "toolkit", "session", "language", "names", "earlyoom", "swap", "disk"),
+    *("clock", "ports", "ollama", "platform"),
+)
+
+
+def _found() -> dict[str, Check]:
+    files = {path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__"}
+    loaded = [importlib.import_module(f"{__package__}.{file}") for file in (*ORDER, *sorted(files - {*ORDER}))]
+    return {module.NAME: module.check for module in loaded}
+
+
+CHECKS = _found()
