@@ -32,6 +32,7 @@ from sparkwright.cli import (
     status,
 )
 from sparkwright.cli.framework import program
+from sparkwright.errors import Exit
 
 program.install()
 namespace = Collection(
@@ -70,7 +71,7 @@ def main() -> None:
         code = 0
     except KeyboardInterrupt:  # before a command began, or after it ended
         print(ctrl_c.SENTENCE, file=sys.stderr)
-        code = ctrl_c.CODE
+        code = int(Exit.INCONCLUSIVE)
     except OSError as error:  # Invoke reads ~/.invoke.yaml, and HOME can be a file
         print(f"{error.filename}: {error.strerror}.", file=sys.stderr)
         code = 1

@@ -12,8 +12,6 @@ from types import TracebackType
 
 PROGRAMS = ("sparkwright", "invoke", "inv")
 SENTENCE = "interrupted by Ctrl-C."
-#: Exit.INCONCLUSIVE; nothing of the package is imported yet
-CODE = 4
 
 
 def install() -> None:
@@ -26,8 +24,10 @@ def _told(kind: type[BaseException], error: BaseException, trace: TracebackType 
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
+    from sparkwright.errors import Exit  # not at the top: nothing of the package is imported before the hook is set
+
     print(SENTENCE, file=sys.stderr, flush=True)
-    os._exit(CODE)
+    os._exit(Exit.INCONCLUSIVE)
 
 
 install()
