@@ -110,8 +110,8 @@ def _speed(row: Row) -> str:
 def _memory(row: Row) -> str:
     if row.memory_available_bytes is None:
         return "-"
-    total = "" if row.memory_total_bytes is None else f" of {row.memory_total_bytes / 2**30:.0f}"
-    return f"{row.memory_available_bytes / 2**30:.1f}{total} GiB free"
+    total = "" if row.memory_total_bytes is None else f" of {row.memory_total_bytes / units.GIB:.0f}"
+    return f"{units.gib(row.memory_available_bytes)}{total} GiB free"
 
 
 def _drift(row: Row) -> str:

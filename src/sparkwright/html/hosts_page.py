@@ -54,7 +54,7 @@ def _shown(host: Host) -> dict[str, Any]:
         ("times not ok", f"{len(host.episodes)}"),
         ("tok/s, slowest to fastest", f"{min(rates):.1f} to {max(rates):.1f}" if rates else "-"),
         ("baseline, tok/s", figure(host.baseline_tok_per_s)),
-        ("least memory free", f"{min(memory):.1f} GiB" if memory else "-"),
+        ("least memory free", f"{units.gib(min(memory) * units.GIB)} GiB" if memory else "-"),
         ("hottest", f"{max(heat):.0f} °C" if heat else "-"),
     ]
     return {"host": host, "facts": facts, "plots": _plots(host) if host.checks else []}

@@ -14,6 +14,7 @@ from jinja2.exceptions import TemplateSyntaxError, UndefinedError
 from sparkwright import shell
 from sparkwright.protocol import expression_cost
 from sparkwright.protocol.jinja_limits import Limited, begin
+from sparkwright.units import gib
 from sparkwright.visible import one_line
 
 __all__ = ["UndefinedError", "evaluated", "line_of", "line_of_name", "lone_expression", "names_in", "rendered", "truth"]
@@ -37,7 +38,7 @@ def _environment() -> Limited:
         bool=truth,
         basename=posixpath.basename,
         dirname=posixpath.dirname,
-        GiB=lambda size_bytes: f"{size_bytes / 2**30:.1f} GiB",
+        GiB=lambda size_bytes: f"{gib(size_bytes)} GiB",
     )
     env.tests.update(
         changed=lambda result: bool(result["changed"]),

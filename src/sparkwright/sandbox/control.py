@@ -18,6 +18,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.containers import engine_socket
 from sparkwright.sandbox.faults import FAULTS
 from sparkwright.trust import private, system_errors
+from sparkwright.units import gib
 
 __all__ = ["FAULTS", "default_folder", "down", "fault", "status", "up"]
 
@@ -117,12 +118,12 @@ def status(folder: Path) -> dict[str, Any]:
     found = engine_socket.containers(state["env"]["DOCKER_HOST"], ENGINE_S)
     rows = [f"{row['Names'][0][1:]} ({row['State']})" for row in found]
     memory = dict(line.split(":") for line in (folder / "root/proc/meminfo").read_text().splitlines())
-    available = int(memory["MemAvailable"].split()[0]) / 2**20
+    available = int(memory["MemAvailable"].split()[0]) * 1024
     broken = (folder / "fault").read_text() if (folder / "fault").exists() else "nothing is broken"
     return {
         "sandbox": "up",
         "containers": ", ".join(rows) or "none",
-        "memory": f"{available:.1f} GiB available",
+        "memory": f"{gib(available)} GiB available",
         "fault": broken,
     }
 

@@ -19,7 +19,7 @@ from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context
 from sparkwright.host.ollama import ollama_models
 from sparkwright.host.ollama.ollama_url import url_of
-from sparkwright.units import GIB
+from sparkwright.units import gib
 
 SHOWN_PROCESSES = 5
 SMALLEST_BYTES = 256 * 2**20
@@ -66,7 +66,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         return ["nothing holds more than 0.25 GiB"]
     width = max(len(row["holder"]) for row in rows)
     return [f"{'GiB':>6}  {'held by':<{width}}  what frees it"] + [
-        f"{row['bytes'] / GIB:>6.1f}  {row['holder']:<{width}}  {row['frees']}" for row in rows
+        f"{gib(row['bytes']):>6}  {row['holder']:<{width}}  {row['frees']}" for row in rows
     ]
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.trust import bounds
+from sparkwright.units import gib
 
 #: a name with its registry, namespace and tag
 NAME_CHARS = 500
@@ -32,7 +33,7 @@ class Busy(Exception):
 
 def in_gib(size_bytes: int | None) -> str:
     """A size that Ollama told, in words; an unknown one is said as unknown."""
-    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes else "size unknown"
+    return f"{gib(size_bytes)} GiB" if size_bytes else "size unknown"
 
 
 @dataclass(frozen=True, slots=True)

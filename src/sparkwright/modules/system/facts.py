@@ -17,6 +17,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context, Module
 from sparkwright.host.ollama import ollama_client
 from sparkwright.protocol.result import Result
+from sparkwright.units import gib
 
 GPU_QUERY = ("name", "driver_version", "temperature.gpu", "power.draw", "clocks.sm")
 
@@ -124,7 +125,7 @@ def _ollama(machine: Machine) -> dict[str, Any]:
 
 def _sentence(found: dict[str, Any]) -> str:
     gpu = found["gpu"]["name"] if found["gpu"] else "no GPU found"
-    memory = f"{found['memory_bytes'] / 2**30:.1f} GiB, {found['memory_available_bytes'] / 2**30:.1f} available"
+    memory = f"{gib(found['memory_bytes'])} GiB, {gib(found['memory_available_bytes'])} available"
     models = found["ollama"]["models"]
     ollama = f", Ollama holds {', '.join(models)}" if models else ""
     return f"{gpu}, {memory}{ollama}"
