@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent
 #: the host's side, and nothing of the laptop's
 PARTS = (
     "__init__.py",
+    "defaults.py",
     "errors.py",
     "visible.py",
     "host_side.py",

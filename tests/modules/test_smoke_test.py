@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from sparkwright import defaults
 from sparkwright.engines.vllm import roofline
 from sparkwright.errors import Exit
 from sparkwright.host import measuring
-from sparkwright.measure import smoke
 from sparkwright.modules.proof.smoke_test import SmokeTest
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
@@ -271,4 +271,4 @@ def test_a_smoke_test_with_a_baseline_sends_four_requests(tmp_path: Path) -> Non
         server.bodies.clear()
         run(server, context)
         assert [body["max_tokens"] for body in server.bodies] == [32, 40, 40, 40]
-    assert smoke.TOKENS == 128
+    assert defaults.SMOKE_TOKENS == 128

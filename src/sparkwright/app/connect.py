@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sparkwright.defaults import FORKS
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory import glance
 from sparkwright.project.inventory.host import Host
-from sparkwright.remote import FORKS, Need, open_link
+from sparkwright.remote import Need, open_link
 
 if TYPE_CHECKING:
     from sparkwright.fleet.fleet import Fleet

@@ -14,6 +14,7 @@ from sparkwright import program
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans.pinning import lock_folder
 from sparkwright.console.words import names as named
+from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
 from sparkwright.fleet.fleet import GOOD, Member, hang_up
 from sparkwright.fleet.guard import Guard, floors
@@ -23,7 +24,6 @@ from sparkwright.project import playbook, recipe
 from sparkwright.project.lock import lockfile
 from sparkwright.project.playbook.rollout_policy import Pace, sizes
 from sparkwright.protocol.events import event
-from sparkwright.remote import FORKS
 
 #: modules that take a server down; a play with one of them keeps `min_serving`
 TAKE_DOWN = ("stop_and_keep", "stopped")

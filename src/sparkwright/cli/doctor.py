@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparkwright import defaults
 from sparkwright.app.outcome import worst
 from sparkwright.app.prompts import agreed
 from sparkwright.cli.framework.command import command
@@ -9,7 +10,7 @@ from sparkwright.cli.framework.command import command
 
 @command(
     help={
-        "token-s": "how long a token may take, seconds (default: as the health checks have it, or 30)",
+        "token-s": f"how long a token may take, seconds (default: as the health checks have it, or {defaults.TOKEN_S})",
         "json": "one JSON object a host: state, summary, exit, causes, tok_per_s (docs/diagnose.md)",
     }
 )

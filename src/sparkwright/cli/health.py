@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
+from sparkwright import defaults
 from sparkwright.app.outcome import worst
 from sparkwright.cli.framework.command import command
-from sparkwright.health import intervals
 
 
 @command(
     default=True,
     help={
         "smoke": "measure the decode rate too (10 to 30 s on an idle server)",
-        "token-s": "how long a token may take, seconds (default: as installed, or 30)",
+        "token-s": f"how long a token may take, seconds (default: as installed, or {defaults.TOKEN_S})",
         "json": "events as JSON lines",
     },
 )
@@ -33,11 +33,11 @@ def check(
 
 @command(
     help={
-        "every": "how often: 5m, 90s, 1h (default 5m)",
+        "every": f"how often: 5m, 90s, 1h (default {defaults.HEALTH_EVERY})",
         "system": "use root's systemd (needs sudo) instead of the user's, with linger",
         "heal": "none (default), or restart: restart a server that a restart helps, safely",
-        "heal-every": "at most one such restart in this time (default 1h)",
-        "smoke-every": "how often the decode rate is measured; 0: never (default 6h)",
+        "heal-every": f"at most one such restart in this time (default {defaults.HEAL_EVERY})",
+        "smoke-every": f"how often the decode rate is measured; 0: never (default {defaults.SMOKE_EVERY})",
         "command": "run on a change of state: a program on the host and its arguments; it reads the change as JSON on stdin",
         "webhook": "POST to this URL on a change of state; not for URLs that are a secret",
         "webhook-file": "a file on the host (mode 0600) whose first line is such a URL",
@@ -48,11 +48,11 @@ def check(
 def install(
     context: object,
     host: str = "",
-    every: str = intervals.EVERY,
+    every: str = defaults.HEALTH_EVERY,
     system: bool = False,
     heal: str = "none",
-    heal_every: str = intervals.HEAL_EVERY,
-    smoke_every: str = intervals.SMOKE_EVERY,
+    heal_every: str = defaults.HEAL_EVERY,
+    smoke_every: str = defaults.SMOKE_EVERY,
     command: str = "",
     webhook: str = "",
     webhook_file: str = "",

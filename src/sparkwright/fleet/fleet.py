@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from sparkwright.console.subscriber import Subscriber
+from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
 from sparkwright.fleet.rollout import Roll
 from sparkwright.program import typed_in
@@ -20,7 +21,7 @@ from sparkwright.project.playbook.rollout_policy import Pace
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
-from sparkwright.remote import FORKS, Link, Need, open_link
+from sparkwright.remote import Link, Need, open_link
 from sparkwright.secret import Secret
 from sparkwright.trust import system_errors
 from sparkwright.trust.bounds import clean

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-ASKED_AT_ONCE = 16
+from sparkwright.defaults import FORKS
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Guard:
         here = len(set(floor.hosts) & serving)
         others = [name for name in floor.hosts if name not in batch]
         found = 0
-        for start in range(0, len(others), ASKED_AT_ONCE):
+        for start in range(0, len(others), FORKS):
             if found >= floor.min_serving:
                 break
-            found += len(self._serves(others[start : start + ASKED_AT_ONCE]))
+            found += len(self._serves(others[start : start + FORKS]))
         return here + found - floor.min_serving
 
 

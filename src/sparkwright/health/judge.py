@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from sparkwright import defaults
 from sparkwright.errors import Exit
 from sparkwright.health import restarts
 from sparkwright.health.record import (
@@ -49,11 +50,11 @@ class Limits:
     busy_percent, low_w, low_mhz: together the sign of a power supply that negotiated too little.
     """
 
-    token_s: float = 30.0
+    token_s: float = defaults.TOKEN_S
     frozen_s: float = 60.0
     ready_factor: float = 2.0
     ready_floor_s: float = 30.0
-    ready_s: float = 900.0
+    ready_s: float = defaults.READY_S
     available_bytes: int = 2 * GIB
     swap_used: float = 0.9
     disk_free_bytes: int = 5 * GIB

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparkwright.health import intervals
+from sparkwright import defaults
 from sparkwright.health.judge import Limits
 from sparkwright.host.state import StateFolder
 from sparkwright.units import seconds
@@ -26,10 +26,10 @@ class Settings:
 
     host: str = ""
     every_s: float = 0.0
-    smoke_every_s: float = seconds(intervals.SMOKE_EVERY)
-    smoke_tokens: int = 128
+    smoke_every_s: float = seconds(defaults.SMOKE_EVERY)
+    smoke_tokens: int = defaults.SMOKE_TOKENS
     heal: Literal["none", "restart"] = "none"
-    heal_every_s: float = seconds(intervals.HEAL_EVERY)
+    heal_every_s: float = seconds(defaults.HEAL_EVERY)
     command: tuple[str, ...] = ()
     webhook: str = ""
     webhook_file: str = ""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparkwright import defaults
 from sparkwright.engines.vllm import endpoints
 from sparkwright.measure import stream
 
@@ -29,7 +30,6 @@ CLIENT = 2  # of this client: figures of another way to measure are not comparab
 
 RUNS = 3
 MORE_RUNS = 4
-TOKENS = 128
 CAP_S = 4.0
 #: a baseline wants more runs, shorter ones do
 BASELINE_RUNS = 5
@@ -162,7 +162,7 @@ def measure(
     *,
     bounds: Bounds,
     baseline: Baseline | None,
-    tokens: int = TOKENS,
+    tokens: int = defaults.SMOKE_TOKENS,
     api_key: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
     decoding: Callable[[], None] = lambda: None,

@@ -13,8 +13,6 @@ from sparkwright.secret import Secret
 #: what a command will ask of a host: a short question, a plan, a plan with tasks that speak to its Docker Engine. It decides
 #: what the runner there imports while the laptop still plans, and nothing else.
 Need = Literal["light", "plan", "engine"]
-#: how many hosts are connected to, and worked on, at once
-FORKS = 16
 #: how long the planning thread may keep the interpreter while a connection's thread wants it: with Python's own 5 ms each of
 #: the handshake's many short steps waits that long
 SWITCH_S = 0.0005

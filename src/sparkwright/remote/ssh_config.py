@@ -6,13 +6,12 @@ import functools
 import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from sparkwright.defaults import FORKS
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.host import Host
 from sparkwright.remote import ssh_target
 from sparkwright.remote.ssh_target import SshTarget
 from sparkwright.visible import one_line
-
-AT_ONCE = 16
 
 
 def begin(host: Host) -> None:
@@ -37,7 +36,7 @@ def _resolving(address: str, user: str, port: int) -> Future[SshTarget]:
 
 @functools.lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="ssh -G")
+    return ThreadPoolExecutor(max_workers=FORKS, thread_name_prefix="ssh -G")
 
 
 def _resolve(address: str, user: str, port: int) -> SshTarget:

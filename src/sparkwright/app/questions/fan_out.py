@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from sparkwright.defaults import FORKS
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.fleet.fleet import Member, broke, hang_up
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
-from sparkwright.remote import FORKS
 
 Answer = Event | SparkwrightError
 

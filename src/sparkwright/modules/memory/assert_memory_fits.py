@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from sparkwright import defaults
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint, holders, memory_fit
 from sparkwright.host.module import Context, Module
@@ -27,7 +28,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     class Args:
         name: str = arg("the container that will be stopped")
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1")
-        reserve_gib: float = arg("memory that must stay free, GiB", default=4.0)
+        reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: Ollama's models stay", default="unload")
 
     def run(self, args: Args, context: Context) -> Result:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from sparkwright import defaults
 from sparkwright.host.memory import footprint, memory_fit
 from sparkwright.host.module import Context, Module
 from sparkwright.host.ollama import ollama_models
@@ -32,7 +33,7 @@ class Memory(Module["Memory.Args"]):
     @dataclass(frozen=True)
     class Args:
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1")
-        reserve_gib: float = arg("memory that must stay free, GiB", default=4.0)
+        reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         timeout_s: float = arg("how long to wait for memory to be released, seconds", default=60.0)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: a model that Ollama loads stays", default="unload")
 

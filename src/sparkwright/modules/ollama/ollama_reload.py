@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import defaults
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Loaded, Ollama, in_gib
@@ -32,7 +33,7 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
     class Args:
         models: list[Any] = arg("what `ollama_unload` returned as models")
         stopped: list[Any] = arg("what `ollama_stop` returned as stopped", default_factory=list)
-        reserve_gib: float = arg("memory that must stay free, GiB", default=4.0)
+        reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         timeout_s: float = arg("how long one may take to load, seconds", default=300.0)
 
     def read(self, args: Args, context: Context) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import defaults
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Exit
 from sparkwright.host.containers import containers
@@ -39,8 +40,8 @@ class Liveness(Module["Liveness.Args"]):
         name: str = arg("the container's name")
         base_url: str = arg("the server, as http://127.0.0.1:8000")
         model: str = arg("the served name; empty: the first that the server names", default="")
-        ready_s: float = arg("how long a start may take when none was measured, seconds", default=900.0)
-        timeout_s: float = arg("how long the token may take, seconds", default=30.0)
+        ready_s: float = arg("how long a start may take when none was measured, seconds", default=defaults.READY_S)
+        timeout_s: float = arg("how long the token may take, seconds", default=defaults.TOKEN_S)
 
     def run(self, args: Args, context: Context) -> Result:
         health = VerifyHealth.Args(base_url=args.base_url, model=args.model, tokens=1, timeout_s=args.timeout_s)

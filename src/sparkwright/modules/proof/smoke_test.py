@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sparkwright import defaults
 from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.failures import causes
 from sparkwright.errors import Exit, Inconclusive
@@ -63,7 +64,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
             "what makes measurements comparable: image, model, command, env; empty: no baseline is read or written",
             default_factory=dict,
         )
-        tokens: int = arg("tokens a run", default=128)
+        tokens: int = arg("tokens a run", default=defaults.SMOKE_TOKENS)
         container: str = arg("whose log may tell why it is slow; empty: not read", default="")
         model_dir: str = arg("the model's folder, for the ceiling; empty: none is known", default="")
         new_baseline: bool = arg("measure a new baseline instead of comparing with the stored one", default=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from sparkwright import defaults
 from sparkwright.engines.vllm import endpoints, key_file
 from sparkwright.host import server_key
 from sparkwright.host.module import Context, Module
@@ -31,7 +32,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         model: str = arg("the served name; empty: the first that the server names", default="")
         api_key_secret: str = server_key.secret_arg()
         tokens: int = arg("how many to generate", default=8)
-        timeout_s: float = arg("how long they may take, seconds", default=30.0)
+        timeout_s: float = arg("how long they may take, seconds", default=defaults.TOKEN_S)
 
     def run(self, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import defaults
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, StateModule
@@ -23,7 +24,7 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds it may take to stop before it is killed", default=60)
+        stop_timeout_s: int = arg("seconds it may take to stop before it is killed", default=defaults.STOP_S)
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         found = containers.inspect(context.docker(), args.name) or {}

@@ -6,6 +6,7 @@ import getpass
 import time
 from dataclasses import dataclass
 
+from sparkwright import defaults
 from sparkwright.doctor.examine import examine, sentence
 from sparkwright.doctor.host import Host, Wanted
 from sparkwright.host.module import Context, Module
@@ -33,7 +34,7 @@ class Doctor(Module["Doctor.Args"]):
         image: str = arg("the recipe's image", default="")
         platforms: list[str] | None = arg("of the image, as the lock knows them; null: it does not", default=None)
         utilization: float | None = arg("the share of memory that the engine takes", default=None)
-        reserve_gib: float = arg("memory that must stay free beside the engine, GiB", default=4.0)
+        reserve_gib: float = arg("memory that must stay free beside the engine, GiB", default=defaults.RESERVE_GIB)
         ipc: str = arg("the container's --ipc", default="")
         model_dir: str = arg("where the model lies", default="")
         ollama: str = arg("what a deploy does with Ollama: unload, stop, leave", default="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from sparkwright import units
+from sparkwright import defaults, units
 from sparkwright.engines.vllm import endpoints
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, Module
@@ -30,7 +30,9 @@ class Drain(Module["Drain.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        drain_s: float = arg("how long to wait for requests to finish, seconds; 0: do not wait", default=30.0)
+        drain_s: float = arg(
+            "how long to wait for requests to finish, seconds; 0: do not wait", default=defaults.DRAIN_S
+        )
 
     def run(self, args: Args, context: Context) -> Result:
         container = containers.inspect(context.docker(), args.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright import defaults
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context, StateModule
@@ -34,7 +35,7 @@ class StopAndKeep(StateModule["StopAndKeep.Args", Found]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds until it is killed", default=60)
+        stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_S)
 
     def read(self, args: Args, context: Context) -> Found:
         client = context.docker()

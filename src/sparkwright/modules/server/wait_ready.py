@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from sparkwright import defaults
 from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.logs import log_lines, logs
 from sparkwright.errors import Failed
@@ -33,7 +34,7 @@ class WaitReady(Module["WaitReady.Args"]):
     class Args:
         name: str = arg("the container's name")
         base_url: str = arg("the server, as http://127.0.0.1:8000")
-        timeout_s: float = arg("how long a start may take, seconds", default=900.0)
+        timeout_s: float = arg("how long a start may take, seconds", default=defaults.READY_S)
 
     def run(self, args: Args, context: Context) -> Result:
         client = context.docker()

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from sparkwright import defaults
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.health import intervals, places, record, textfile, units
+from sparkwright.health import places, record, textfile, units
 from sparkwright.health.places import Place
 from sparkwright.health.settings import Settings
 from sparkwright.host.module import Context, StateModule
@@ -59,14 +60,14 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
     class Args:
         state: Literal["present", "absent"] = arg("whether there is one", default="present")
         host: str = arg("the host's name, for messages", default="")
-        every_s: float = arg("how often, seconds", default=seconds(intervals.EVERY))
+        every_s: float = arg("how often, seconds", default=seconds(defaults.HEALTH_EVERY))
         system: bool = arg("system units instead of user units", default=False)
         heal: Literal["none", "restart"] = arg("what to do when a restart would help", default="none")
-        heal_every_s: float = arg("minimum time between restarts, seconds", default=seconds(intervals.HEAL_EVERY))
+        heal_every_s: float = arg("minimum time between restarts, seconds", default=seconds(defaults.HEAL_EVERY))
         smoke_every_s: float = arg(
-            "how often the decode rate is measured, seconds; 0: never", default=seconds(intervals.SMOKE_EVERY)
+            "how often the decode rate is measured, seconds; 0: never", default=seconds(defaults.SMOKE_EVERY)
         )
-        smoke_tokens: int = arg("tokens of each of its runs", default=Settings.smoke_tokens)
+        smoke_tokens: int = arg("tokens of each of its runs", default=defaults.SMOKE_TOKENS)
         command: list[str] = arg("run on a change of state: program and words", default_factory=list)
         webhook: str = arg("POSTed to on a change of state: a URL without a secret in it", default="")
         webhook_file: str = arg("a file of mode 0600 on the host whose first line is the URL", default="")

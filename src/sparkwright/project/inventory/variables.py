@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparkwright import defaults
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.document import Document, Place
@@ -15,8 +16,8 @@ from sparkwright.project.documents.document import Document, Place
 DEFAULTS: dict[str, Any] = {
     "ollama": "unload",  # unload, stop or leave
     "reload_after": False,  # what was unloaded comes back once the engine is verified, if it fits
-    "reserve_gib": 4,  # memory that must stay free beside the engine
-    "drain_s": 30,  # how long requests may take to end before the server is stopped
+    "reserve_gib": defaults.RESERVE_GIB,  # memory that must stay free beside the engine
+    "drain_s": defaults.DRAIN_S,  # how long requests may take to end before the server is stopped
     "rollback": True,  # a deploy that fails restores the previous server; `--no-rollback`
 }
 #: how alike two names must be for one to be taken for the other, misspelt

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from sparkwright import defaults
 from sparkwright.project.documents.checked import Strict, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
@@ -63,7 +64,7 @@ class Container(Strict):
         default_factory=dict, description="labels; those that start with sparkwright. are reserved"
     )
     entrypoint: list[str] | None = Field(None, description="replaces the image's entrypoint, as a list")
-    stop_timeout_s: int = Field(60, description="seconds until a stop kills the container", ge=1)
+    stop_timeout_s: int = Field(defaults.STOP_S, description="seconds until a stop kills the container", ge=1)
 
 
 class Expect(Strict):
@@ -72,7 +73,7 @@ class Expect(Strict):
     tok_per_s: float | None = Field(
         None, description="decode rate of one stream; less than half of it is a failure", gt=0
     )
-    ready_s: int = Field(900, description="how long a start may take, seconds", ge=1)
+    ready_s: int = Field(defaults.READY_S, description="how long a start may take, seconds", ge=1)
     chunked_prefill: Literal["any", "enabled", "disabled"] = Field(
         "any", description="what the engine log must show; `disabled` adds the flags for it"
     )

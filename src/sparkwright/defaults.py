@@ -1,0 +1,19 @@
+"""What applies where a user sets nothing: the defaults that commands, playbook modules and checks share.
+
+vLLM's own are in engines/vllm/defaults.py; what a recipe or host may leave out is in its model, project/*/models.py.
+"""
+
+#: `health.install`: a check, at most one restart that heals, a measurement of the decode rate
+HEALTH_EVERY, HEAL_EVERY, SMOKE_EVERY = "5m", "1h", "6h"
+#: tokens of each run of the throughput test
+SMOKE_TOKENS = 128
+#: how long a start of the engine may take, seconds; `expect.ready_s` of a recipe
+READY_S = 900
+#: how long a server may take to answer a check with a token, seconds
+TOKEN_S = 30
+#: how long requests may take to end before a server is stopped, and a stop before it kills, seconds
+DRAIN_S, STOP_S = 30, 60
+#: memory that must stay free beside the engine, GiB
+RESERVE_GIB = 4
+#: how many hosts are connected to, and worked on, at once
+FORKS = 16
