@@ -79,6 +79,4 @@ def uninstall(context: object, host: str = "", json: bool = False, debug: bool =
     return health_timer.uninstall(host, json=json)
 
 
-def health_collection() -> Collection:
-    """`invoke health`, `invoke health.install`, `invoke health.uninstall`."""
-    return Collection(check, install, uninstall)
+TASKS = [Collection("health", check, install, uninstall)]

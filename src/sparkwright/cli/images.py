@@ -59,6 +59,4 @@ def copy(
     return images.copy(from_, to, image, json=json)
 
 
-def images_collection() -> Collection:
-    """`invoke images.prune`, `invoke images.copy`."""
-    return Collection(prune, copy)
+TASKS = [Collection("images", prune, copy)]

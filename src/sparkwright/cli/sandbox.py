@@ -76,6 +76,4 @@ def status(context: object, json: bool = False, debug: bool = False) -> int:
     return 0
 
 
-def sandbox_collection() -> Collection:
-    """`invoke sandbox.fault`, `sandbox.down`, `sandbox.status`."""
-    return Collection(fault, down, status)
+TASKS = [Collection("sandbox", fault, down, status)]
