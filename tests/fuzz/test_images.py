@@ -162,7 +162,7 @@ def test_references_and_dockers_words() -> None:
             reader(text)
         container_words.variable(text, text)
         if not container_words.size(text):
-            container_options.size_bytes(text or "0")
+            container_words.size_bytes(text or "0")
         if not container_words.port(text):
             container_options.port_bindings((text,))
         if not container_words.gpus(text):

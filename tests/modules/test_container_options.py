@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import yaml
 from sparkwright.host.containers import container_options
 from sparkwright.host.containers.container_options import OPTIONS
 from sparkwright.project.recipe.models import Container
-from sparkwright.protocol.container import ContainerSpec
+from sparkwright.protocol import expressions
+from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
+from sparkwright.trust import container_words
 
 CASES = yaml.safe_load((Path(__file__).parent / "container/cases.yml").read_text())
 
@@ -68,14 +71,32 @@ def test_a_case(case: dict[str, Any]) -> None:
     ("text", "size"), [("64gb", 2**36), ("512m", 2**29), ("1024", 1024), ("1.5g", 3 * 2**29), ("8G", 2**33)]
 )
 def test_sizes_read_as_docker_reads_them(text: str, size: int) -> None:
-    assert container_options.size_bytes(text) == size
+    assert container_words.size_bytes(text) == size
 
 
 def test_every_option_of_a_recipes_container_is_compared_created_and_in_the_script() -> None:
-    """One more option of `docker run`: a field of both dataclasses, a row of OPTIONS and a line of the script."""
+    """One more option of `docker run`: a field of ContainerSpec."""
     by_other_rules = {"name", "image", "restart", "entrypoint", "command", "image_ids", "server_key"}
     fields = set(ContainerSpec.__dataclass_fields__)
     assert {one.field.replace("-", "_") for one in OPTIONS} == fields - by_other_rules
     assert set(Container.model_fields) - fields == {"stop_timeout_s"}
+    assert fields - set(Container.model_fields) == {"image", "command", "image_ids", "server_key"}
+    plain = {name: "1" for name, option in DOCKER_OPTIONS.items() if option.key}
+    spec = {**SPEC, **plain, "env": {"A": "1"}, "labels": {"b": "2"}, "ulimits": {"core": "0"}, "gpus": "device=0,1"}
+    names = {"container": spec, "docker_options": list(ContainerSpec.from_json(spec).docker_options())}
     script = (Path(__file__).parents[2] / "templates/docker-run.sh.j2").read_text()
-    assert {one for one in fields if f"container.{one}" not in script} == {"image_ids"}
+    about = {"host": {"name": "h"}, "recipe": {"name": "r", "description": ""}, "home": "/"}
+    container = {"restart": "no", "entrypoint": None, **spec}
+    words = shlex.split(
+        str(expressions.render(script, {**names, **about, "container": container})).replace("\\\n", " "), True
+    )
+    shown = {option.flag: words[words.index(option.flag) + 1] for option in DOCKER_OPTIONS.values()}
+    assert shown == {
+        **{DOCKER_OPTIONS[name].flag: "1" for name in plain},
+        "--gpus": '"device=0,1"',
+        "-p": "8000:8000",
+        "-v": "/models:/m",
+        "-e": "A=1",
+        "--ulimit": "core=0",
+        "--label": "b=2",
+    }

@@ -11,10 +11,11 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from sparkwright.errors import Refused
 from sparkwright.visible import one_line
 
 #: as docker reads a size (go-units RAMInBytes): 64gb, 512m, 1.5GiB, 1024
-SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}) ?(?:([kmgtp])(?:i?b)?|b)?", re.I)
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}) ?(?:([kmgtp])(?:i?b)?|b)?", re.I)
 LARGEST = 2**63 - 1
 _NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 _GPUS = re.compile(r"(?:all|[1-9][0-9]{0,2}|device=[\w.:/=-]+(?:,[\w.:/=-]+)*)?", re.ASCII)
@@ -38,14 +39,17 @@ def size(text: str) -> str:
     """Why this is not a size; empty when it is, or when nothing is asked for."""
     if not text:
         return ""
-    match = SIZE.fullmatch(text)
+    try:
+        return "" if size_bytes(text) <= LARGEST else f"{_quoted(text)} is more than any machine has."
+    except Refused as refused:
+        return refused.message
+
+
+def size_bytes(text: str) -> int:
+    """Docker's spelling of a size in bytes; its units are binary. Raises Refused for anything else."""
+    match = _SIZE.fullmatch(text)
     if match is None:
-        return f"{_quoted(text)} is not a size: write 64gb, 512m or 1024."
-    return "" if size_bytes(match) <= LARGEST else f"{_quoted(text)} is more than any machine has."
-
-
-def size_bytes(match: re.Match[str]) -> int:
-    """What SIZE matched, in bytes; its units are binary."""
+        raise Refused(f"{_quoted(text)} is not a size: write 64gb, 512m or 1024.")
     return int(float(match[1]) * 2 ** (10 * " kmgtp".index((match[2] or " ").lower())))
 
 

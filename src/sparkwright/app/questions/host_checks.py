@@ -134,7 +134,7 @@ def _wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
         "image": wanted.image,
         "platforms": list((entry or {}).get("platforms") or []) or None,
         "utilization": wanted.memory_utilization,
-        "ipc": wanted.file.container.ipc,
+        "ipc": wanted.to_json()["container"]["ipc"],
         "model_dir": wanted.file.model.dir,
     }
 

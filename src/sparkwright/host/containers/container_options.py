@@ -1,4 +1,5 @@
-"""One table of what a container is made of: it drives create, compare and diff.
+"""One table of what a container is made of: it drives create, compare and diff. An option that is one value of HostConfig is in
+it by its field in protocol/container.py alone; one that the engine says back otherwise has a row of its own here.
 
 Each option knows how the spec says it, how the engine says it back, and why a difference matters. Compared is what the spec
 asks for, over what the image brings (environment, labels, entrypoint, command): a value equal to the image's own is no
@@ -12,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright.engines.vllm import key_file
-from sparkwright.errors import Refused
 from sparkwright.host.images.image_names import digests_of, proves
-from sparkwright.protocol.container import KEPT, OWN_LABELS, ContainerSpec
+from sparkwright.protocol.container import DOCKER_OPTIONS, KEPT, OWN_LABELS, ContainerSpec, DockerOption
 from sparkwright.protocol.result import Change
-from sparkwright.trust import container_words, hidden
+from sparkwright.trust import hidden
 from sparkwright.trust.image_name import digest_of
 
 Inspect = Mapping[str, Any]
@@ -56,14 +56,6 @@ def _host(
     )
 
 
-def size_bytes(text: str) -> int:
-    """Docker's spelling of a size in bytes; its units are binary. Raises Refused for anything else."""
-    match = container_words.SIZE.fullmatch(text)
-    if match is None:
-        raise Refused(container_words.size(text) or "a size is empty.")
-    return container_words.size_bytes(match)
-
-
 def port_bindings(ports: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:
     """ "127.0.0.1:8000:8000/tcp" as the engine keeps it."""
     bindings: dict[str, list[dict[str, str]]] = {}
@@ -78,18 +70,9 @@ def gpu_request(gpus: str) -> list[dict[str, Any]]:
     """ "all" or "device=0,1" as the engine's device requests; "" is none."""
     if not gpus:
         return []
-    if gpus.startswith("device="):
-        return [
-            {
-                "Driver": "",
-                "Count": 0,
-                "DeviceIDs": sorted(gpus[7:].split(",")),
-                "Capabilities": [["gpu"]],
-                "Options": {},
-            }
-        ]
-    count = -1 if gpus == "all" else int(gpus)
-    return [{"Driver": "", "Count": count, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}]
+    ids = sorted(gpus[7:].split(",")) if gpus.startswith("device=") else None
+    count = 0 if ids else -1 if gpus == "all" else int(gpus)
+    return [{"Driver": "", "Count": count, "DeviceIDs": ids, "Capabilities": [["gpu"]], "Options": {}}]
 
 
 def ulimits(limits: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -153,11 +136,20 @@ def _ulimits(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
     return sorted(rows or (), key=lambda row: str(row["Name"]))
 
 
+def _plain(name: str, option: DockerOption) -> Option:
+    """The row of a field that says all there is to say of its option."""
+
+    def asked(spec: ContainerSpec) -> Any:
+        value = getattr(spec, name)
+        return (option.kept(value) or None) if value else None
+
+    return _host(name.replace("_", "-"), option.key, asked, why=option.why)
+
+
 #: every option but image, entrypoint, command and restart policy, which have rules of their own here and in container.py
 OPTIONS: tuple[Option, ...] = (
     _host("gpus", "DeviceRequests", lambda s: gpu_request(s.gpus), _gpus, "without it the engine finds no GPU"),
-    _host("ipc", "IpcMode", lambda s: s.ipc or None, why="workers share memory through it"),
-    _host("shm-size", "ShmSize", lambda s: size_bytes(s.shm_size or "0") or None),
+    *(_plain(name, option) for name, option in DOCKER_OPTIONS.items() if option.key),
     _host("ports", "PortBindings", lambda s: port_bindings(s.ports), _sorted_bindings, "where clients find the server"),
     _host("volumes", "Binds", lambda s: list(s.volumes), _volumes),
     Option("env", lambda s: dict(s.env), _own_env),

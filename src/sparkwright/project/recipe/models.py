@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from pydantic import AfterValidator, Field
+from pydantic import Field, create_model
 
 from sparkwright import defaults
-from sparkwright.project.documents.checked import Strict, rule
+from sparkwright.project.documents.checked import Strict, by, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
+from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from sparkwright.trust import model_files
 from sparkwright.trust.patterns import why_not
-from sparkwright.visible import one_line
 
-
-def _is_pattern(text: str) -> str:
-    if reason := why_not(text):
-        raise ValueError(f"'{one_line(text, at_most=80)}' {reason}.")
-    return text
-
-
-Pattern = Annotated[str, AfterValidator(_is_pattern)]
+Pattern = Annotated[str, rule(why_not)]
 
 
 class Model(Strict):
@@ -40,7 +33,7 @@ class Model(Strict):
     ignore: list[str] = Field(default_factory=list, description="no files that match one of these patterns")
 
 
-class Container(Strict):
+class _Container(Strict):
     """What docker run is told beside image and command, in its words."""
 
     name: str = Field(description="the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
@@ -48,10 +41,6 @@ class Container(Strict):
         "unless-stopped", description="the restart policy set once it is verified"
     )
     gpus: words.Gpus = Field("all", description='"all", "device=0" or "" for none')
-    ipc: words.Ipc = Field(
-        "host", description="docker's --ipc: host, private, shareable or none; empty: Docker's default"
-    )
-    shm_size: words.Size = Field("", description='docker\'s --shm-size, e.g. "64gb"')
     ports: list[words.Port] = Field(
         default_factory=lambda: ["8000:8000"], description='"8000:8000", "127.0.0.1:8000:8000"'
     )
@@ -65,6 +54,23 @@ class Container(Strict):
     )
     entrypoint: list[str] | None = Field(None, description="replaces the image's entrypoint, as a list")
     stop_timeout_s: int = Field(defaults.STOP_S, description="seconds until a stop kills the container", ge=1)
+
+
+def _keys() -> dict[str, Any]:
+    """The options of `docker run` that protocol/container.py has all of, as keys: type, rule, default and meaning."""
+    kinds = get_type_hints(ContainerSpec)
+    empty = ContainerSpec("", "")
+    return {
+        name: (Annotated[kinds[name], by(option.why_not)], Field(getattr(empty, name), description=option.about))
+        for name, option in DOCKER_OPTIONS.items()
+        if option.key
+    }
+
+
+if TYPE_CHECKING:
+    Container = _Container
+else:
+    Container = create_model("Container", __base__=_Container, __doc__=_Container.__doc__, **_keys())
 
 
 class Expect(Strict):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: what a recipe adds
 RECIPE_NAMES = ("recipe", "engine", "base_url", "served_name", "port", "memory_utilization")
 #: what the recipe and the lock give together
-PINNED_NAMES = ("lock", "container", "pinned_model", "serve")
+PINNED_NAMES = ("lock", "container", "docker_options", "pinned_model", "serve")
 
 
 def scope(
@@ -40,13 +40,15 @@ def scope(
 
         served = serving(recipe, pinned)
     command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
-    container = container_spec(recipe, host, home, pinned.get("image"), command).to_json()
+    spec = container_spec(recipe, host, home, pinned.get("image"), command)
+    container = spec.to_json()
     about = recipe.to_json()
     model = _model(about, pinned.get("model") or {})
     return {
         **names,
         "recipe": about,
         "container": container,
+        "docker_options": [list(option) for option in spec.docker_options()],
         "engine": served.to_json(),
         "lock": {"image": pinned.get("image"), "model": pinned.get("model")},
         "base_url": f"http://127.0.0.1:{port}",
