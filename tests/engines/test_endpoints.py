@@ -29,7 +29,7 @@ def test_the_key_is_the_one_that_the_server_was_started_with(command: list[str],
     [([], False), (["--scheduling-policy", "fcfs"], False), (["--scheduling-policy=priority"], True)],
 )
 def test_only_an_engine_that_schedules_by_priority_is_given_one(command: list[str], priority: bool) -> None:
-    body = endpoints.generated("m", 1, priority=endpoints.low_priority(command))
+    body = endpoints.generated("m", "hello", 1, priority=endpoints.low_priority(command))
     assert ("priority" in body) == priority
 
 

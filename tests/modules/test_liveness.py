@@ -64,7 +64,7 @@ def test_what_another_start_would_not_change_is_a_failure(tmp_path: Path, schedu
 def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
     """A stream is answered all the while; a request that comes now waits in the queue."""
     with serving(Schedule(gap_s=0.02, chunks=100_000)) as server:
-        body = {**endpoints.generated("m", 100_000), "stream": True}
+        body = {**endpoints.generated("m", "hello", 100_000), "stream": True}
         client = threading.Thread(
             target=http_probe.ask,
             args=(server.url, endpoints.CHAT),

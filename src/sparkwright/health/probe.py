@@ -19,7 +19,7 @@ from sparkwright.host.containers import containers, crash_loop, engine_socket
 from sparkwright.host.containers.container_options import port_bindings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
-from sparkwright.measure import gpu, http_probe, server_metrics
+from sparkwright.measure import gpu, http_probe, server_metrics, token_check
 
 AGAIN_S = 0.5  # between the two looks at counters, and at a suspicious GPU
 HEALTH_S = 5.0
@@ -111,10 +111,9 @@ class Looker:
     def _token(self, found: Look, key: str, priority: int) -> Look:
         """Ask for one token; whatever it takes is told."""
         name = (self.good.get("serve") or {}).get("served_name", "")
-        body = endpoints.generated(name, 1, priority=priority)
         started_s = time.monotonic()
         url, limit_s = found.server.url, self.limits.token_s
-        answer = http_probe.ask(url, endpoints.CHAT, body=body, api_key=key, timeout_s=limit_s)
+        answer = token_check.ask(url, name, api_key=key, timeout_s=limit_s, priority=priority)
         token_s = time.monotonic() - started_s
         if answer.status == 200:
             any_token = endpoints.tokens_of(answer.json()) > 0

@@ -11,7 +11,7 @@ from sparkwright.doctor.diagnosis.sight import Probe, Sight
 from sparkwright.engines.vllm import endpoints
 from sparkwright.health.judge import Limits
 from sparkwright.health.probe import start_of
-from sparkwright.measure import http_probe, server_metrics
+from sparkwright.measure import http_probe, server_metrics, token_check
 
 HEALTH_S = 5.0
 AGAIN_S = 0.5
@@ -35,8 +35,7 @@ class Asking:
     def served_name(self, known: str) -> str:
         """The name that requests use: the one that was verified, else the first that the server tells."""
         told = http_probe.ask(self.url, endpoints.MODELS, api_key=self.key, timeout_s=HEALTH_S).json()
-        rows = told.get("data") if isinstance(told, dict) else None
-        names = [str(row.get("id")) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        names = list(endpoints.served(told))
         return known if known in names or not names else names[0]
 
     def others(self, probe: Probe, seen: Sight) -> Probe:
@@ -56,8 +55,8 @@ class Asking:
 
     def token(self, probe: Probe, model: str, priority: int) -> Probe:
         """Ask for one token."""
-        body, limit_s = endpoints.generated(model, 1, priority=priority), self.limits.token_s
-        answer = http_probe.ask(self.url, endpoints.CHAT, body=body, api_key=self.key, timeout_s=limit_s)
+        limit_s = self.limits.token_s
+        answer = token_check.ask(self.url, model, api_key=self.key, timeout_s=limit_s, priority=priority)
         if answer.status == 200 and endpoints.tokens_of(answer.json()) > 0:
             return replace(probe, token="made")
         if answer.status == 200:

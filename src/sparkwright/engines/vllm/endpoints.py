@@ -50,7 +50,7 @@ LABELS_CHARS = 1 << 16
 _LABEL = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
 
 
-def generated(model: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
+def generated(model: str, prompt: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
     """The request that proves health: a few tokens without thinking, so that the content is not null.
 
     priority: higher numbers wait for lower ones; only an engine that schedules by priority takes one.
@@ -58,7 +58,7 @@ def generated(model: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
     return {
         **({"priority": priority} if priority else {}),
         "model": model,
-        "messages": [{"role": "user", "content": "Say ok."}],
+        "messages": [{"role": "user", "content": prompt}],
         "max_tokens": tokens,
         "temperature": 0,
         "chat_template_kwargs": {"enable_thinking": False},

@@ -8,6 +8,7 @@ difference. What is empty is not asked for. Lists whose order has no meaning are
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -138,12 +139,8 @@ def _ulimits(rows: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 
 def _plain(name: str, option: DockerOption) -> Option:
     """The row of a field that says all there is to say of its option."""
-
-    def asked(spec: ContainerSpec) -> Any:
-        value = getattr(spec, name)
-        return (option.kept(value) or None) if value else None
-
-    return _host(name.replace("_", "-"), option.key, asked, why=option.why)
+    flag, read = name.replace("_", "-"), operator.attrgetter(name)
+    return _host(flag, option.key, lambda s: (option.kept(read(s)) or None) if read(s) else None, why=option.why)
 
 
 #: every option but image, entrypoint, command and restart policy, which have rules of their own here and in container.py

@@ -9,7 +9,7 @@ from sparkwright import defaults
 from sparkwright.engines.vllm import endpoints, key_file
 from sparkwright.host import server_key
 from sparkwright.host.module import Context, Module
-from sparkwright.measure import http_probe
+from sparkwright.measure import http_probe, token_check
 from sparkwright.protocol.result import Result, arg
 
 DYING_S = 2.0
@@ -48,8 +48,8 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             return _failed("wrong name", f"the server does not serve {args.model!r}; it serves {said}.", fix=fix)
         version = (http_probe.ask(args.base_url, endpoints.VERSION, api_key=key).json() or {}).get("version")
         started_s = time.monotonic()
-        body = endpoints.generated(args.model or (names[0] if names else ""), args.tokens)
-        answer = http_probe.ask(args.base_url, endpoints.CHAT, body=body, api_key=key, timeout_s=args.timeout_s)
+        model = args.model or next(iter(names), "")
+        answer = token_check.ask(args.base_url, model, args.tokens, api_key=key, timeout_s=args.timeout_s)
         token_s = time.monotonic() - started_s
         if answer.status != 200:
             return self._no_token(args, answer)
@@ -61,7 +61,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             "version": version,
             "token_s": round(token_s, 3),
             "models": names,
-            "max_model_len": served.get(args.model or next(iter(names), "")),
+            "max_model_len": served.get(model),
             "thinks": not content,
         }
         words = "1 token" if args.tokens == 1 else f"{args.tokens} tokens"

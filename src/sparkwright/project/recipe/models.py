@@ -58,10 +58,9 @@ class _Container(Strict):
 
 def _keys() -> dict[str, Any]:
     """The options of `docker run` that protocol/container.py has all of, as keys: type, rule, default and meaning."""
-    kinds = get_type_hints(ContainerSpec)
-    empty = ContainerSpec("", "")
+    kinds, usual = get_type_hints(ContainerSpec), ContainerSpec("", "")
     return {
-        name: (Annotated[kinds[name], by(option.why_not)], Field(getattr(empty, name), description=option.about))
+        name: (Annotated[kinds[name], by(option.why_not)], Field(getattr(usual, name), description=option.about))
         for name, option in DOCKER_OPTIONS.items()
         if option.key
     }
