@@ -15,7 +15,7 @@ from sparkwright.app import docs
 from sparkwright.app.findings import rule_text
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
-from sparkwright.cli.framework.groups import GROUPS
+from sparkwright.cli.help_groups import GROUPS
 from sparkwright.cli.framework.layout import spelled
 from sparkwright.engines.vllm.rules import RULES
 from sparkwright.health import textfile

@@ -17,7 +17,7 @@ from invoke.tasks import Task
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help, program
 from sparkwright.cli.framework.command import SHORT
-from sparkwright.cli.framework.groups import GROUPS, NAMES, examples_of
+from sparkwright.cli.help_groups import GROUPS, NAMES, examples_of
 from sparkwright.engines.vllm.rules import RULES
 from sparkwright.modules.registry import NAMES as MODULES
 from sparkwright.project import starter

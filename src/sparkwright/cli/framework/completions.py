@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.app.completion.commands import WORDS, Command, Option, kind_of
-from sparkwright.cli.framework.groups import NAMES
 from sparkwright.cli.framework.help import first_line, spoken
+from sparkwright.cli.help_groups import NAMES
 
 
 def of(collection: Any) -> list[Command]:

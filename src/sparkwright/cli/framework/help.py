@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sparkwright.cli.framework.groups import GROUPS, NAMES, examples_of
 from sparkwright.cli.framework.layout import columns, folded, spelled
+from sparkwright.cli.help_groups import GROUPS, NAMES, examples_of
 from sparkwright.program import typed
 
 

@@ -1,4 +1,4 @@
-"""The commands as `--help` groups them, each with two examples: what is typed after its name."""
+"""The commands as `--help` groups them, each with two examples: what is typed after its name. A new command has its row here."""
 
 from __future__ import annotations
 
