@@ -56,7 +56,8 @@ class ContainerSpec:
     restart: str = "unless-stopped"
     gpus: str = _option("--gpus", "all")
     ipc: str = _option(
-        *("--ipc", "host"),
+        "--ipc",
+        "host",
         key="IpcMode",
         about="docker's --ipc: host, private, shareable or none; empty: Docker's default",
         why_not=container_words.ipc,

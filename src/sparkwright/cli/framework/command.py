@@ -55,7 +55,7 @@ def command(
     word: str = "",
     default: bool = False,
 ) -> Callable[[Body], Command]:
-    """Make a function a command. Its docstring is the help, its first line what `--help` lists. cli/help_groups.py has its examples.
+    """Make a function a command. Its docstring is the help, its first line what `--help` lists; help_groups.py has its examples.
 
     optional: options whose value may be left out. default: the command that its collection's name alone stands for.
     """

@@ -183,8 +183,7 @@ def key_fingerprint(container: Inspect) -> str:
 def create_arguments(spec: ContainerSpec) -> dict[str, Any]:
     """The engine's own words for `POST /containers/create`; the restart policy is `no` until it is earned."""
     entrypoint = list(spec.entrypoint or ())
-    asked = {option.key: option.asked(spec) for option in OPTIONS}
-    host = {key: value for key, value in asked.items() if value is not None}
+    host = {option.key: asked for option in OPTIONS if (asked := option.asked(spec)) is not None}
     host["RestartPolicy"] = {"Name": "no", "MaximumRetryCount": 0}
     body: dict[str, Any] = {
         "Image": spec.image,
