@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of every installed package
 
@@ -20,19 +16,45 @@ with quick.importing():
     from invoke.program import Program  # noqa: F401 - with all that quick spares it
 
 from sparkwright import __version__
-from sparkwright.cli import project
+from sparkwright.cli import (
+    bench,
+    deploy,
+    doctor,
+    health,
+    hosts,
+    images,
+    lint,
+    lock,
+    models,
+    project,
+    runs,
+    sandbox,
+    status,
+)
 from sparkwright.cli.framework import program
 from sparkwright.errors import Exit
 
-
-def _tasks() -> Iterator[Any]:
-    """What every file here has in its TASKS: commands, and collections of commands."""
-    for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
-        yield from getattr(importlib.import_module(f"{__name__}.{path.stem}"), "TASKS", ())
-
-
 program.install()
-namespace = Collection(*_tasks())
+namespace = Collection(
+    *deploy.TASKS,
+    *runs.TASKS,
+    *status.TASKS,
+    *doctor.TASKS,
+    *lint.TASKS,
+    *lock.TASKS,
+    *hosts.TASKS,
+    *project.TASKS,
+    bench=bench.bench_collection(),
+    docs=project.docs_collection(),
+    health=health.health_collection(),
+    host=hosts.host_collection(),
+    images=images.images_collection(),
+    model=models.model_collection(),
+    models=models.models_collection(),
+    ollama=hosts.ollama_collection(),
+    runtime=hosts.runtime_collection(),
+    sandbox=sandbox.sandbox_collection(),
+)
 namespace.add_task(project.completion_of(namespace))
 
 

@@ -96,4 +96,6 @@ def _command(name: str, options: tuple[Option, ...], doc: str) -> Command:
     return command_of(body, name, doc, (*COMMON, *options))
 
 
-TASKS = [Collection("bench", *(_command(*row) for row in COMMANDS), *bench_results.COMMANDS)]
+def bench_collection() -> Collection:
+    """`invoke bench.serve` and its like."""
+    return Collection(*(_command(*row) for row in COMMANDS), *bench_results.TASKS)

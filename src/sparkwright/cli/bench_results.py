@@ -62,4 +62,4 @@ def show_all(context: object, json: bool = False, debug: bool = False) -> int:
     return 0
 
 
-COMMANDS = [compare, take_in, report, show_all]
+TASKS = [compare, take_in, report, show_all]

@@ -79,4 +79,6 @@ def uninstall(context: object, host: str = "", json: bool = False, debug: bool =
     return health_timer.uninstall(host, json=json)
 
 
-TASKS = [Collection("health", check, install, uninstall)]
+def health_collection() -> Collection:
+    """`invoke health`, `invoke health.install`, `invoke health.uninstall`."""
+    return Collection(check, install, uninstall)

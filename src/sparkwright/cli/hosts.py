@@ -66,6 +66,11 @@ def fetch(context: object, machine: str = "aarch64", python: str = "3.12", debug
     return 0
 
 
+def ollama_collection() -> Collection:
+    """`invoke ollama.ps`, `invoke ollama.unload`."""
+    return Collection(ps, unload)
+
+
 @command(
     help={
         "server": "remove the server's container too",
@@ -99,4 +104,14 @@ def clean(
     return clean_host.clean(host, scope, check=check, yes=yes, json=json)
 
 
-TASKS = [hosts, Collection("host", clean), Collection("ollama", ps, unload), Collection("runtime", fetch)]
+def host_collection() -> Collection:
+    """`invoke host.clean`."""
+    return Collection(clean)
+
+
+def runtime_collection() -> Collection:
+    """`invoke runtime.fetch`."""
+    return Collection(fetch)
+
+
+TASKS = [hosts]

@@ -59,4 +59,6 @@ def copy(
     return images.copy(from_, to, image, json=json)
 
 
-TASKS = [Collection("images", prune, copy)]
+def images_collection() -> Collection:
+    """`invoke images.prune`, `invoke images.copy`."""
+    return Collection(prune, copy)

@@ -83,4 +83,11 @@ def prune(context: object, host: str = "", yes: bool = False, json: bool = False
     return models.prune(host, yes=yes, as_json=json)
 
 
-TASKS = [Collection("model", inspect), Collection("models", list_models, verify, copy, prune)]
+def model_collection() -> Collection:
+    """`invoke model.inspect PATH_OR_ID`."""
+    return Collection(inspect)
+
+
+def models_collection() -> Collection:
+    """`invoke models.list` and its siblings."""
+    return Collection(list_models, verify, copy, prune)

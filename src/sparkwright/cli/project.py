@@ -112,4 +112,9 @@ def completion_of(namespace: Collection) -> Command:
     return completion
 
 
-TASKS = [render, init, schema, Collection("docs", module_docs)]
+def docs_collection() -> Collection:
+    """`invoke docs.module NAME`."""
+    return Collection(module_docs)
+
+
+TASKS = [render, init, schema]

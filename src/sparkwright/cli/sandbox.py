@@ -76,4 +76,6 @@ def status(context: object, json: bool = False, debug: bool = False) -> int:
     return 0
 
 
-TASKS = [Collection("sandbox", fault, down, status)]
+def sandbox_collection() -> Collection:
+    """`invoke sandbox.fault`, `sandbox.down`, `sandbox.status`."""
+    return Collection(fault, down, status)
