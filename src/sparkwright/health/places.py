@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sparkwright.health import record, remembered, schedule, settings, store, textfile
+from sparkwright.health import record, remembered, settings, store, textfile, units
 from sparkwright.host.machine import Completed
 from sparkwright.host.module import Context
 
@@ -39,20 +39,20 @@ class Place:
     @property
     def files(self) -> list[Path]:
         """The unit files, whether they are there or not."""
-        return [self.folder / name for name in (schedule.SERVICE, schedule.TIMER)] if self.folder else []
+        return [self.folder / name for name in (units.SERVICE, units.TIMER)] if self.folder else []
 
     @property
     def there(self) -> bool:
-        """Whether a clock of this kind was installed with schedule."""
+        """Whether a clock of this kind was installed with units."""
         return any(path.exists() for path in self.files)
 
-    def clock(self, given: settings.Settings, context: Context, *, confined: bool) -> schedule.Clock:
+    def clock(self, given: settings.Settings, context: Context, *, confined: bool) -> units.Clock:
         """What is started, how often, and what it may write to."""
         env = {name: context.machine.env[name] for name in PASSED_ON if context.machine.env.get(name)}
         writes = [context.state.path, *([Path(given.textfile).expanduser()] if given.textfile else [])]
         user = self.user if self.scope == "system" else ""
         heals = given.heal != "none"
-        return schedule.Clock(program(), given.every_s, writes, env, user, heals, confined)
+        return units.Clock(program(), given.every_s, writes, env, user, heals, confined)
 
     def systemctl(self, context: Context, *words: str, timeout_s: float = 60) -> Completed:
         """Ask this scope's systemd."""

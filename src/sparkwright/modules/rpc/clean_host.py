@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.health import places, schedule
+from sparkwright.health import places, units
 from sparkwright.host import own_folders
 from sparkwright.host.containers import containers
 from sparkwright.host.models import kept_files, model_folders, staging
@@ -163,7 +163,7 @@ def _timers(context: Context) -> Iterator[Item]:
     files = [path for scope in ("user", "system") for path in places.Place.of(scope, context).files if path.exists()]
     files += [path for path in found.left if not path.is_relative_to(context.state.path)]
     yield from (Item("timer", str(path), own_folders.disk_bytes(path)) for path in files)
-    if schedule.CRON_MARK in found.standing[CRONTAB]:
+    if units.CRON_MARK in found.standing[CRONTAB]:
         yield Item("timer", "crontab: the line of the health check")
     if found.before.lingers:
         yield Item("timer", f"linger of {found.place.user}, enabled for the health timer")

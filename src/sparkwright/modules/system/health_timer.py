@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.health import places, record, schedule, textfile
+from sparkwright.health import places, record, textfile, units
 from sparkwright.health.places import Place
 from sparkwright.health.settings import Settings
 from sparkwright.host.module import Context, StateModule
@@ -90,7 +90,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
             place=place,
             standing=standing,
             wanted=wanted,
-            active=place.scope == "cron" or place.systemctl(context, "is-active", schedule.TIMER).ok,
+            active=place.scope == "cron" or place.systemctl(context, "is-active", units.TIMER).ok,
             lingers=place.scope != "user" or _linger_file(place).exists(),
             marked=runtime is None or (runtime / places.MARK).exists(),
             elsewhere=tuple(one.scope for one in others if one.there),
@@ -100,7 +100,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if args.state == "absent":
-            line = schedule.CRON_MARK in found.standing[CRONTAB]
+            line = units.CRON_MARK in found.standing[CRONTAB]
             names = [name for name in found.standing if name != CRONTAB] + [str(path) for path in found.left]
             return [Change(Path(name).name, "there", None) for name in [*names, *([CRONTAB] if line else [])]]
         changes = [
@@ -113,7 +113,7 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         return changes + ([] if found.marked else [Change("runtime", None, places.MARK, "used by the timer")])
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
-        confined = any(schedule.CONFINED[0] in text for text in found.standing.values())
+        confined = any(units.CONFINED[0] in text for text in found.standing.values())
         return {"scope": found.place.scope, "confined": confined, "elsewhere": list(found.elsewhere)}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -145,9 +145,9 @@ def _wanted(args: HealthTimer.Args, place: Place, context: Context) -> dict[str,
     wanted = {str(place.settings_file): tuple(_text(given, lingers=one) for one in (False, True))}
     clocks = [place.clock(given, context, confined=confined) for confined in (True, False)]
     if place.scope == "cron":
-        return {**wanted, CRONTAB: (schedule.cron_line(clocks[0]),)}
+        return {**wanted, CRONTAB: (units.cron_line(clocks[0]),)}
     service, timer = map(str, place.files)
-    return {**wanted, service: tuple(schedule.service(one) for one in clocks), timer: (schedule.timer(clocks[0]),)}
+    return {**wanted, service: tuple(units.service(one) for one in clocks), timer: (units.timer(clocks[0]),)}
 
 
 def _text(given: Settings, *, lingers: bool) -> str:
@@ -175,7 +175,7 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
             content = texts[ours and place.scope == "user"].encode()
             write_atomically(place.settings_file, content, owner=(home.st_uid, home.st_gid))
         elif name == CRONTAB:
-            _write_crontab(schedule.with_cron(found.standing[CRONTAB], texts[0]), context)
+            _write_crontab(units.with_cron(found.standing[CRONTAB], texts[0]), context)
         else:
             write_atomically(Path(name), texts[0].encode(), mode=0o644)  # as every unit
     if found.before.textfile not in ("", args.textfile):
@@ -212,12 +212,12 @@ def _start(found: Found, context: Context) -> bool:
     for text in found.wanted[service]:
         write_atomically(Path(service), text.encode(), mode=0o644)
         _ask(place, context, "daemon-reload")
-        said = place.systemctl(context, "start", schedule.SERVICE, timeout_s=FIRST_RUN_S)
+        said = place.systemctl(context, "start", units.SERVICE, timeout_s=FIRST_RUN_S)
         if said.ok:
-            _ask(place, context, "enable", schedule.TIMER)
-            _ask(place, context, "restart", schedule.TIMER)
+            _ask(place, context, "enable", units.TIMER)
+            _ask(place, context, "restart", units.TIMER)
             return confined
-        shown = place.systemctl(context, "show", "-P", "ExecMainStatus", schedule.SERVICE).out.strip()
+        shown = place.systemctl(context, "show", "-P", "ExecMainStatus", units.SERVICE).out.strip()
         if shown not in NOT_SET_UP:
             break
         confined = False
@@ -231,12 +231,12 @@ def _ask(place: Place, context: Context, *words: str) -> None:
 
 
 def _journal(place: Place) -> str:
-    return f"On the host: `journalctl {'--user ' if place.scope == 'user' else ''}-u {schedule.SERVICE} -n 20`."
+    return f"On the host: `journalctl {'--user ' if place.scope == 'user' else ''}-u {units.SERVICE} -n 20`."
 
 
 def _last_words(place: Place, context: Context) -> str:
     who = ["--user"] if place.scope == "user" else []
-    said = context.machine.run(["journalctl", *who, "-u", schedule.SERVICE, "-n", "3", "-o", "cat", "--no-pager"])
+    said = context.machine.run(["journalctl", *who, "-u", units.SERVICE, "-n", "3", "-o", "cat", "--no-pager"])
     return " ".join(said.out.split())[-300:] or "no output"
 
 
@@ -276,14 +276,14 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
     """Take everything away that an install and its checks made."""
     place = found.place
     if place.there:
-        place.systemctl(context, "disable", "--now", schedule.TIMER)
-        place.systemctl(context, "stop", schedule.SERVICE)
+        place.systemctl(context, "disable", "--now", units.TIMER)
+        place.systemctl(context, "stop", units.SERVICE)
         for path in place.files:
             path.unlink(missing_ok=True)
         _ask(place, context, "daemon-reload")
-        place.systemctl(context, "reset-failed", schedule.SERVICE)
-    if schedule.CRON_MARK in found.standing[CRONTAB]:
-        _write_crontab(schedule.with_cron(found.standing[CRONTAB], ""), context)
+        place.systemctl(context, "reset-failed", units.SERVICE)
+    if units.CRON_MARK in found.standing[CRONTAB]:
+        _write_crontab(units.with_cron(found.standing[CRONTAB], ""), context)
     if found.before.lingers:
         tries = [["loginctl", "disable-linger", place.user], ["sudo", "-n", "loginctl", "disable-linger", place.user]]
         any(context.machine.run(words).ok for words in tries)
