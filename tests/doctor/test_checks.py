@@ -217,7 +217,7 @@ def test_the_platform_of_the_image(tmp_path: Path, changes: dict[str, Any], verd
 
 
 @pytest.mark.parametrize(
-    ("changes", "evidence", "fix", "mend"),
+    ("changes", "evidence", "fix", "repair"),
     [
         (
             {"/etc/group": "docker:x:999:\n", "/proc/self/status": "Groups:\t1000\n"},
@@ -243,7 +243,7 @@ def test_why_docker_refuses_a_login(
     found = tree.findings(here, "docker")["docker"]
     assert evidence in found.evidence
     assert fix in found.fix
-    assert found.mend == mend
+    assert found.repair == mend
 
 
 def test_earlyoom_without_a_recipe_is_unknown(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_whatever_is_bad_names_a_command_or_a_place_and_a_source(tmp_path: Path)
             assert found.fix and found.source, found
         assert "apt upgrade" not in found.fix
         assert "apt-get upgrade" not in found.fix
-        assert not found.mend or MENDS[found.mend].by_hand("ops") == found.fix
+        assert not found.repair or MENDS[found.repair].by_hand("ops") == found.fix
 
 
 def test_no_mend_touches_packages() -> None:
