@@ -1,7 +1,6 @@
 """Refuses retired words: `make lint`. The words are those of the tables in docs/words.md, which say what to write instead.
 
-.venv/bin/python tools/words.py              every use of an enforced word, as file:line
-.venv/bin/python tools/words.py --pending    of those, too, that are not enforced yet
+.venv/bin/python tools/words.py    every use of a retired word, as file:line
 """
 
 from __future__ import annotations
@@ -27,111 +26,6 @@ DATA = "words: data"
 COPIED = ("docs/engine-agreement.md",)
 TEXT = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
-#: retired, and still in use: phrases, then identifiers. `--pending` finds them; a row that is clean goes from here.
-PENDING = frozenset(
-    {
-        "a look",
-        "advised away",
-        "being told",
-        "by its own clock",
-        "by the clock",
-        "by the host's own clock",
-        "can't be told",
-        "counts from the next login",
-        "died",
-        "dies",
-        "for a person",
-        "foretold",
-        "grant the restart policy",
-        "he",
-        "him",
-        "his",
-        "instead of ending with",
-        "is as it was",
-        "is no percentage",
-        "is no time",
-        "is through",
-        "keep what there is",
-        "leave out who",
-        "let its requests end",
-        "let requests end",
-        "let the page cache",
-        "look only",
-        "looked at",
-        "looks in a row",
-        "memory comes back",
-        "memory is back",
-        "mend",
-        "mended",
-        "mends",
-        "model of unknown kind",
-        "neighbour",
-        "neighbours",
-        "no address is known",
-        "no idea what",
-        "nobody is there to ask",
-        "nobody knows",
-        "nobody to ask",
-        "not as the lock has it",
-        "nothing of it is left",
-        "nvidia-smi says nothing",
-        "of nothing real",
-        "old container",
-        "only look",
-        "policy granted",
-        "prove",
-        "prove that it generates",
-        "proved",
-        "proves",
-        "proving",
-        "put back",
-        "put the old",
-        "puts the old",
-        "putting the old",
-        "refuse what",
-        "say how it ended",
-        "see that nothing of it",
-        "set aside",
-        "set the old",
-        "so many hosts first",
-        "stays as it was",
-        "take the clock away",
-        "taken up by",
-        "takes up from",
-        "the GPU has",
-        "the look",
-        "the loop of",
-        "the old one",
-        "the old server",
-        "this look",
-        "wait for him",
-        "what there is to know",
-        "what there is to say",
-        "who has nothing to do",
-        "without a person to ask",
-    }
-)
-PENDING_NAMES = frozenset(
-    {
-        "asking",
-        "by_hand",
-        "deaths",
-        "fits",
-        "gone",
-        "look",
-        "mend",
-        "neighbour",
-        "pace",
-        "patience",
-        "put_back",
-        "said",
-        "set_aside",
-        "shown",
-        "told",
-        "whole",
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Word:
@@ -140,10 +34,6 @@ class Word:
     text: str
     instead: str
     is_name: bool = False
-
-    @property
-    def pending(self) -> bool:
-        return self.text in (PENDING_NAMES if self.is_name else PENDING)
 
 
 def pattern(retired: list[Word], is_name: bool) -> re.Pattern[str]:
@@ -205,10 +95,9 @@ class Reader:
                     yield line, written, self.words[written.lower(), is_name]
 
 
-def main(arguments: list[str], top: Path = TOP) -> int:
+def main(top: Path = TOP) -> int:
     """1 when a retired word is in use."""
-    retired = words((top / PAGE).read_text(encoding="utf-8"))
-    reader = Reader([one for one in retired if "--pending" in arguments or not one.pending])
+    reader = Reader(words((top / PAGE).read_text(encoding="utf-8")))
     count = 0
     for path in files(top):
         for line, written, word in reader.findings(path):
@@ -220,4 +109,4 @@ def main(arguments: list[str], top: Path = TOP) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

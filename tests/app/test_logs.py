@@ -20,7 +20,7 @@ NAMED = (
     "block_size",
     "kv_cache_tokens",
     "ready",
-    "died",
+    "failure",
 )
 
 

@@ -45,7 +45,7 @@ def test_a_user_outside_the_docker_group_is_put_into_it_when_agreed(spark: Lab) 
     assert "ops" not in spark.on("spark1", "getent group docker").rpartition(":")[2]
 
     mended = asked(spark, "--fix", "--yes")
-    assert "docker group" in mended["mended"]
+    assert "docker group" in mended["fixed"]
     assert mended["by"]["docker"]["verdict"] == "ok", mended["by"]["docker"]
     assert "ops" in spark.on("spark1", "getent group docker").rpartition(":")[2]
 
@@ -60,7 +60,7 @@ def test_what_a_logout_takes_away_is_told_until_the_user_lingers(spark: Lab) -> 
     )
     assert f"RemoveIPC=no in {drop_in}" in asked(spark)["by"]["logout"]["evidence"]
     mended = asked(spark, "--fix", "--yes")
-    assert "linger" in mended["mended"], mended["not_mended"]
+    assert "linger" in mended["fixed"], mended["not_fixed"]
     assert mended["by"]["logout"]["verdict"] == "ok"
     assert spark.on("spark1", "loginctl show-user ops -p Linger --value") == "yes"
 

@@ -68,7 +68,7 @@ def test_diff_shows_each_field_before_and_after_with_its_reason() -> None:
     assert shown[1:] == ["         - --max-num-seqs: 8", "         + --max-num-seqs: 16   # the recipe says so"]
 
 
-def test_in_a_pipe_a_value_of_a_diff_is_whole_and_on_a_terminal_of_a_width_it_is_cut(
+def test_in_a_pipe_a_value_of_a_diff_is_complete_and_on_a_terminal_of_a_width_it_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -12,7 +12,7 @@ import pytest
 from sparkwright.doctor.checks import CHECKS, clock, docker, earlyoom
 from sparkwright.doctor.examine import examine
 from sparkwright.doctor.finding import Finding
-from sparkwright.doctor.fixes import MENDS
+from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host, Wanted
 from sparkwright.errors import Failed
 from tests.doctor import tree
@@ -217,7 +217,7 @@ def test_the_platform_of_the_image(tmp_path: Path, changes: dict[str, Any], verd
 
 
 @pytest.mark.parametrize(
-    ("changes", "evidence", "fix", "mend"),
+    ("changes", "evidence", "fix", "repair"),
     [
         (
             {"/etc/group": "docker:x:999:\n", "/proc/self/status": "Groups:\t1000\n"},
@@ -243,7 +243,7 @@ def test_why_docker_refuses_a_login(
     found = tree.findings(here, "docker")["docker"]
     assert evidence in found.evidence
     assert fix in found.fix
-    assert found.mend == mend
+    assert found.repair == mend
 
 
 def test_earlyoom_without_a_recipe_is_unknown(tmp_path: Path) -> None:
@@ -284,10 +284,10 @@ def test_whatever_is_bad_names_a_command_or_a_place_and_a_source(tmp_path: Path)
             assert found.fix and found.source, found
         assert "apt upgrade" not in found.fix
         assert "apt-get upgrade" not in found.fix
-        assert not found.mend or MENDS[found.mend].by_hand("ops") == found.fix
+        assert not found.repair or FIXES[found.repair].manual_command("ops") == found.fix
 
 
 def test_no_mend_touches_packages() -> None:
-    words = {word for mend in MENDS.values() for word in mend.argv}
+    words = {word for fix in FIXES.values() for word in fix.argv}
     assert not words & {"apt", "apt-get", "dpkg", "snap", "reboot", "swapoff"}
-    assert docker.GROUP in MENDS["docker group"].argv
+    assert docker.GROUP in FIXES["docker group"].argv

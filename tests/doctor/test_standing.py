@@ -165,13 +165,15 @@ def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() ->
     seen = sight(
         box=box("exited", policy="unless-stopped"),
         end=End(137, NOW - 20, out_of_memory=True),
-        died=Reading("11.8 of 119.7 GiB were free, and the engine wanted 101.7.", "ValueError: Free memory on device"),
+        failure=Reading(
+            "11.8 of 119.7 GiB were free, and the engine wanted 101.7.", "ValueError: Free memory on device"
+        ),
         listener="python (pid 7, user ada)",
         port=8000,
         cut_off="ada runs deploy since 14:03",
     )
     about = causes.Seen(ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB})
-    rows = causes.ranked([*down_causes.causes(seen), *causes.of_a_start(about, str(seen.died.value))])
+    rows = causes.ranked([*down_causes.causes(seen), *causes.of_a_start(about, str(seen.failure.value))])
     assert [one.name for one in rows if one.verdict == "found"] == [
         "11.8 of 119.7 GiB were free, and the engine wanted 101.7 (utilization 0.85)".partition(" (")[0],
         "it was OOM-killed",

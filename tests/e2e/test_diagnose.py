@@ -59,7 +59,7 @@ CASES = (
     Case(
         "slow-start", 1, r"no server answers: slow start: qwen35 has been starting for \d+ s.*", "found:", "slow start"
     ),
-    Case("engine-dies", 1, r"no server answers: .*qwen35 exited \(\d\) \d+ s ago.*", "found:"),
+    Case("engine-exits", 1, r"no server answers: .*qwen35 exited \(\d\) \d+ s ago.*", "found:"),
     Case(
         "stop",
         1,

@@ -20,7 +20,7 @@ FAULTS = [
     ("slow", CHANGE, 1, "misconfigured"),
     ("wedge", CHANGE, 1, "no token arrived within 3 s"),
     ("oom", CHANGE, 1, "GiB were free, and the engine wanted"),
-    ("engine-dies", CHANGE, 1, "it crashed on the first request"),
+    ("engine-exits", CHANGE, 1, "it crashed on the first request"),
     ("crash-loop", CHANGE, 1, "the engine exited (exit code 1)"),
     ("half-model", CHANGE, 1, "interrupted"),
     ("no-space", ("recipes/qwen3.5-35b.yml", "latest\n", "latest\n"), 1, "no space left"),

@@ -153,7 +153,7 @@ def deployed() -> Iterator[Ward]:
 @pytest.fixture
 def ward(deployed: Ward) -> Iterator[Ward]:
     yield deployed
-    deployed.mend()
+    deployed.repair()
 
 
 def test_a_healthy_server_is_ok_with_all_the_evidence(ward: Ward) -> None:
@@ -191,7 +191,7 @@ def test_stopped_by_hand_is_down_and_not_healed(ward: Ward) -> None:
 
 def test_an_engine_that_died_on_a_request_is_seen(ward: Ward) -> None:
     ward.docker().update_container("qwen35", restart_policy={"Name": "no"})
-    ward.fault("engine-dies")
+    ward.fault("engine-exits")
     ward.check()  # its own token kills it
     ward.until(lambda box: box["State"]["Status"] == "exited")
     assert ward.check(later_s=300).state == "down"

@@ -15,7 +15,7 @@ def test_logs_tells_the_state_of_the_running_engine_and_its_words(desk: Desk) ->
     done = desk.run("logs", "--host", "sandbox", "--state", "--json")
     found = json.loads(done.out)
     assert done.code == 0, done.out + done.err
-    assert (found["host"], found["ready"], found["died"]) == ("sandbox", True, None)
+    assert (found["host"], found["ready"], found["failure"]) == ("sandbox", True, None)
     assert (found["chunked_prefill"], found["prefix_caching"]) == (True, True)
     assert found["kv_cache_tokens"] > 0
     assert "enable_chunked_prefill=True" in found["evidence"]["chunked_prefill"]

@@ -66,7 +66,7 @@ def serves(desk: Desk) -> None:
     pass
 
 
-def stopped_by_hand(desk: Desk) -> None:
+def stopped_manually(desk: Desk) -> None:
     desk.docker().api.stop("qwen35")
 
 
@@ -115,7 +115,7 @@ class Row:
 
 TABLE = [
     Row(serves, 0, "generates: 1 token", started_anew=False),
-    Row(stopped_by_hand, 2, "qwen35 is exited"),
+    Row(stopped_manually, 2, "qwen35 is exited"),
     Row(ended, 2, "qwen35 is exited (exit code 137)"),
     Row(removed, 2, "", kept=False),
     Row(wedged, 2, "/health answers 200, but no token arrived"),
@@ -168,7 +168,7 @@ def test_a_server_that_is_starting_is_waited_for_and_not_started_anew(spark: Des
 
 
 def test_a_restart_that_does_not_help_fails_and_the_next_deploy_makes_it_serve(spark: Desk) -> None:
-    stopped_by_hand(spark)
+    stopped_manually(spark)
     control.fault(spark.sandbox, "oom")
     done = spark.deploy()
     assert done.code == 1, done.out[-2000:]
@@ -182,7 +182,7 @@ def test_a_restart_that_does_not_help_fails_and_the_next_deploy_makes_it_serve(s
 
 def test_one_that_generates_but_is_not_what_it_was_serves_on(spark: Desk) -> None:
     """The restart of a dead server whose proof fails: it is started once more, generates, and keeps its policy."""
-    stopped_by_hand(spark)
+    stopped_manually(spark)
     books = {path: path.read_text() for path in (spark.root / "playbooks").rglob("*.yml")}
     spark.before("Measure throughput", "{name: Break, fail: {msg: broken}}")
     done = spark.deploy()

@@ -11,7 +11,7 @@ from tests.e2e.conftest import Said, fresh_desk
 from tests.e2e.states import COLUMNS, STATES, Spark, table
 
 #: the rows of `make test-all`; `make test-faults` goes through all of them
-ALWAYS = ("wedge", "engine-dies", "crash-loop", "removed-by-hand")
+ALWAYS = ("wedge", "engine-exits", "crash-loop", "removed-by-hand")
 
 
 @pytest.fixture(scope="module")

@@ -74,18 +74,18 @@ def test_a_hybrid_tells_its_block_size_cache_mode_and_capacity() -> None:
         ("err-no-model", "there is no model at /models/does-not-exist in the container."),
         ("err-port-in-use", "its port is in use inside the container's network."),
         ("err-kv-too-big", "its KV cache was to take 900.0 GiB of memory, and 15.03 GiB were free."),
-        ("jamba-eager", "its engine died while it served a request."),
+        ("jamba-eager", "its engine failed while it served a request."),
     ],
 )
 def test_the_reason_of_a_death_is_one_sentence(case: str, sentence: str) -> None:
     state = state_of(case)
-    assert state.died.value == sentence
-    assert state.died.evidence
+    assert state.failure.value == sentence
+    assert state.failure.evidence
 
 
 def test_a_server_that_was_stopped_has_not_died() -> None:
     assert "EngineDeadError" in (DATA / "llama-eager" / "server.log").read_text()
-    assert state_of("llama-eager").died.value is None
+    assert state_of("llama-eager").failure.value is None
 
 
 def test_only_the_last_start_counts() -> None:
@@ -110,7 +110,7 @@ def test_arguments_that_are_refused_are_a_start_too() -> None:
     good, refused = (DATA / case / "server.log" for case in ("llama-eager", "err-unknown-arg"))
     state = logs.read(good.read_bytes() + refused.read_bytes())
     assert state.value("version") is None
-    assert state.died.value == "the engine does not know: --no-such-flag."
+    assert state.failure.value == "the engine does not know: --no-such-flag."
 
 
 def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:
@@ -220,8 +220,8 @@ def test_an_error_that_nobody_foresaw_is_told_in_its_own_words() -> None:
     worker = "(Worker pid=7) ERROR 11-21 07:47:10 [multiproc_executor.py:953] AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'"
     last = "RuntimeError: Engine core initialization failed. See root cause above."
     told = "AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'."
-    assert logs.read(f"{worker}\n{last}\n").died.value == told
-    assert logs.read(f"{last}\n").died.value == "its engine failed to start."
+    assert logs.read(f"{worker}\n{last}\n").failure.value == told
+    assert logs.read(f"{last}\n").failure.value == "its engine failed to start."
 
 
 def test_colour_broken_bytes_and_a_cut_log_do_not_hurt() -> None:

@@ -109,7 +109,7 @@ def test_afterwards_one_verified_server_serves(
             bench.open()
             bench.ended()
             laptop.wait(timeout=60)
-            bench.mend()
+            bench.repair()
         told = bench.story()
         if fault == "killed":
             again = bench.desk.deploy()
@@ -141,7 +141,7 @@ def while_it_is_put_back(bench: Bench, step: str, fault: str) -> tuple[str, dict
         bench.open()
         recap = bench.ended()
         laptop.wait(timeout=60)
-        bench.mend()
+        bench.repair()
     return old, recap
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.project.playbook.rollout_policy import Pace, sizes
+from sparkwright.project.playbook.rollout_policy import RolloutPolicy, sizes
 
 FOUR = ["a", "b", "c", "d"]
 
@@ -13,37 +13,37 @@ FOUR = ["a", "b", "c", "d"]
 @pytest.mark.parametrize(
     ("pace", "wanted"),
     [
-        (Pace(), [8]),
-        (Pace(canary=1), [1, 8]),
-        (Pace(canary=1, serial=("25%",)), [1, 2, 2]),
-        (Pace(canary=2, serial=(3,)), [2, 3, 3]),
-        (Pace(serial=(1, "50%")), [1, 4, 4]),
+        (RolloutPolicy(), [8]),
+        (RolloutPolicy(canary=1), [1, 8]),
+        (RolloutPolicy(canary=1, serial=("25%",)), [1, 2, 2]),
+        (RolloutPolicy(canary=2, serial=(3,)), [2, 3, 3]),
+        (RolloutPolicy(serial=(1, "50%")), [1, 4, 4]),
     ],
 )
-def test_the_canary_goes_before_the_batches(pace: Pace, wanted: list[int]) -> None:
+def test_the_canary_goes_before_the_batches(pace: RolloutPolicy, wanted: list[int]) -> None:
     assert [pace.size(n, 8) for n in range(len(wanted))] == wanted
 
 
 @pytest.mark.parametrize(
     ("pace", "n", "failed", "stops"),
     [
-        (Pace(serial=(4,)), 0, [], False),
-        (Pace(serial=(4,)), 0, ["b"], True),
-        (Pace(serial=(4,), max_fail_percentage=25), 0, ["b"], False),
-        (Pace(serial=(4,), max_fail_percentage=25), 0, ["b", "c"], True),
-        (Pace(serial=(4,), max_fail_percentage=100), 0, FOUR, True),
-        (Pace(canary=4, max_fail_percentage=90), 0, ["b"], True),
-        (Pace(canary=4, max_fail_percentage=90), 1, ["b"], False),
+        (RolloutPolicy(serial=(4,)), 0, [], False),
+        (RolloutPolicy(serial=(4,)), 0, ["b"], True),
+        (RolloutPolicy(serial=(4,), max_fail_percentage=25), 0, ["b"], False),
+        (RolloutPolicy(serial=(4,), max_fail_percentage=25), 0, ["b", "c"], True),
+        (RolloutPolicy(serial=(4,), max_fail_percentage=100), 0, FOUR, True),
+        (RolloutPolicy(canary=4, max_fail_percentage=90), 0, ["b"], True),
+        (RolloutPolicy(canary=4, max_fail_percentage=90), 1, ["b"], False),
     ],
 )
-def test_what_stops_a_run(pace: Pace, n: int, failed: list[str], stops: bool) -> None:
+def test_what_stops_a_run(pace: RolloutPolicy, n: int, failed: list[str], stops: bool) -> None:
     why = pace.stops(n, failed, FOUR, rolls=True)
     assert bool(why) == stops
     assert all(name in why for name in failed) or not stops
 
 
 def test_one_batch_alone_goes_on_with_those_that_did_not_fail() -> None:
-    assert Pace().stops(0, ["b"], FOUR, rolls=False) == ""
+    assert RolloutPolicy().stops(0, ["b"], FOUR, rolls=False) == ""
 
 
 def test_sizes_are_read_as_they_are_typed() -> None:

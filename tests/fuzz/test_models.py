@@ -124,7 +124,7 @@ def test_what_was_kept_of_another_revision(tmp_path: Path) -> None:
         about.parent.mkdir(parents=True, exist_ok=True)
         about.write_bytes(text)
         kept_files.commit_of(tmp_path / "m")
-        kept_files.put_back(tmp_path / "m")
+        kept_files.restore_kept(tmp_path / "m")
         assert (tmp_path / "keys").read_text() == "mine"
 
     feed(read, texts([json.dumps({"commit": "a" * 40, "new": ["a", "b/c", "../keys"]}).encode()]))

@@ -90,7 +90,7 @@ def of_good(context: RecordingContext) -> None:
     footprint.recorded(context, "abc")
     drain._cost(1, context)
     crash_loop._samples({"Id": "abc"}, context)
-    looker = probe.Looker(context, Remembered(), probe.Limits())
+    looker = probe.Prober(context, Remembered(), probe.Limits())
     assert isinstance(looker.serves.served_name, str)
     if good:
         if good["spec"].get("image"):
@@ -102,7 +102,7 @@ def of_restart_plan(context: RecordingContext) -> None:
     context.state.write("verified", GOOD)
     sick = Record(time_s=1.0, state="wedged", seen="wedged", since_s=1.0, cure="restart")
     decision = heal.decide(sick, Remembered(cures=2), settings.Settings(heal="restart"), context.state, 2e9)
-    assert decision.said or (decision.plan is not None and Plan.from_json(decision.plan.to_json()))
+    assert decision.message or (decision.plan is not None and Plan.from_json(decision.plan.to_json()))
 
 
 class _Unasked(RecordingContext):
@@ -129,7 +129,7 @@ def of_remembered(context: RecordingContext) -> None:
     found.last_speed  # noqa: B018
     found.save(context.state)
     Remembered.of(context.state)
-    probe.Looker(context, found, probe.Limits())
+    probe.Prober(context, found, probe.Limits())
 
 
 def of_checks(context: RecordingContext) -> None:
@@ -142,7 +142,7 @@ def of_checks(context: RecordingContext) -> None:
 
 
 def of_lock(context: RecordingContext) -> None:
-    owner, alive = lock.look(context.state)
+    owner, alive = lock.inspect(context.state)
     assert not alive
     if owner is not None:
         assert str(owner)
@@ -174,7 +174,7 @@ def of_baselines(context: RecordingContext) -> None:
 
 def of_models(context: RecordingContext) -> None:
     for one in Manifest.all(context.state):
-        one.is_whole(), one.changed(), one.commit, one.entries()
+        one.is_complete(), one.changed(), one.commit, one.entries()
         one.save()
 
 

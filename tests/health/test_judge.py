@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.health.judge import EXITS, QUESTIONS, Limits, Look, judge
+from sparkwright.health.judge import EXITS, QUESTIONS, Limits, Observation, judge
 from sparkwright.health.record import STATES, Container, Gpu, Machine, Server, Speed
 from sparkwright.units import GIB
 
 NOW_S = 100_000.0
 BOX = Container("qwen35", "abc", "running", 0, "unless-stopped", None, NOW_S - 7200, verified=True)
 SERVER = Server("http://127.0.0.1:8000", 200, "made", 0.06, 0.0, 0.0, 500.0)
-FINE = Look(
+FINE = Observation(
     NOW_S,
     container=BOX,
     policy="unless-stopped",
@@ -184,7 +184,7 @@ def test_every_state_has_its_place_and_its_exit_code() -> None:
 
 
 def test_nothing_that_was_not_seen_counts_as_good() -> None:
-    found = judge(Look(NOW_S, container=BOX, server=Server("http://127.0.0.1:8000", 200)), Limits())
+    found = judge(Observation(NOW_S, container=BOX, server=Server("http://127.0.0.1:8000", 200)), Limits())
     levels = {one.check: one.level for one in found.evidence}
     assert levels["stall"] == levels["power"] == levels["memory"] == "unknown"
     assert set(levels) <= set(QUESTIONS)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.judge import Limits, Look, judge
-from sparkwright.health.probe import Looker
+from sparkwright.health.judge import Limits, Observation, judge
+from sparkwright.health.probe import Prober
 from sparkwright.health.remembered import Remembered
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
@@ -75,12 +75,12 @@ def server() -> Iterator[Server]:
     web.server_close()
 
 
-def look(server: Server, home: Path, **given: Any) -> Look:
+def look(server: Server, home: Path, **given: Any) -> Observation:
     """One look; no Docker is there to say more."""
     context = RecordingContext(home, docker_host="unix:///nonexistent.sock", **given)
     spec = {"name": "qwen", "image": "vllm", "ports": [f"127.0.0.1:{server.port}:8000"]}
     context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
-    return Looker(context, Remembered(), LIMITS, pause=lambda seconds: None).look()
+    return Prober(context, Remembered(), LIMITS, pause=lambda seconds: None).look()
 
 
 def test_an_idle_server_is_asked_for_a_token(server: Server, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def tell(found: Record, past: Remembered, settings: Settings) -> tuple[list[str]
     return notes, pauses
 
 
-def test_a_server_that_comes_and_goes_is_not_told_each_time(hook: Hook) -> None:
+def test_a_server_that_comes_and_goes_is_not_shown_each_time(hook: Hook) -> None:
     past, settings = Remembered(told="ok"), Settings(host="spark1", webhook=hook.url)
     for state in ("ok down ok down" + " ok down" * 3 + " ok" * 4).split():
         past.seen.append(state)  # type: ignore[arg-type]

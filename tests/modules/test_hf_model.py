@@ -12,7 +12,7 @@ import pytest
 
 from sparkwright.errors import Failed
 from sparkwright.host.models import kept_files
-from sparkwright.host.models.retry_policy import Patience
+from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.host.records import good_states
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.rpc.lock_model import LockModel
@@ -22,7 +22,7 @@ from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
-HASTY = Patience(tries=3, pauses_s=(0.0,), hub_retries=0)
+HASTY = RetryPolicy(tries=3, pauses_s=(0.0,), hub_retries=0)
 SHARD = "model-00003-of-00014.safetensors"
 
 
@@ -118,7 +118,7 @@ def test_a_dropped_file_of_the_verified_revision_comes_back_with_it(context: Rec
     fewer = [file for file in entry["files"] if file["path"] != "README.md"]
     assert fetch(context, commit="b" * 40, files=fewer).changed
     assert not (folder / "README.md").exists()
-    assert kept_files.put_back(folder) == 1
+    assert kept_files.restore_kept(folder) == 1
     assert (folder / "README.md").exists()
     assert not kept_files.commit_of(folder)
     assert not fetch(context, **entry).changed
@@ -184,7 +184,7 @@ def without_a_hub(context: RecordingContext) -> None:
     context.machine = dataclasses.replace(context.machine, hub_url="http://127.0.0.1:1")
 
 
-def test_a_whole_copy_is_pinned_as_it_is_when_the_hub_is_down_and_it_is_said(context: RecordingContext) -> None:
+def test_a_complete_copy_is_pinned_as_it_is_when_the_hub_is_down_and_it_is_said(context: RecordingContext) -> None:
     asked = pinned(context)
     fetch(context, **asked)
     without_a_hub(context)

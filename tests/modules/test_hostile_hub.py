@@ -13,7 +13,7 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.models import as_locked, bounded_http, link_speed
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.retry_policy import Patience
+from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.verify_model import VerifyModel
 from sparkwright.modules.rpc.lock_model import LockModel
@@ -26,7 +26,7 @@ from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 from tests.modules.test_model_folders import mounted
 from tests.modules.two_faced import two_faced
 
-HASTY = Patience(tries=2, pauses_s=(0.0,), hub_retries=0)
+HASTY = RetryPolicy(tries=2, pauses_s=(0.0,), hub_retries=0)
 MIB = 2**20
 KEYS = "../.ssh/authorized_keys"
 BIG = "model.safetensors"
@@ -64,10 +64,10 @@ def lock(context: RecordingContext, **fields: Any) -> dict[str, Any]:
 
 
 def fetch(
-    context: RecordingContext, files: list[dict[str, Any]], mode: Any = "plain", patience: Patience = HASTY
+    context: RecordingContext, files: list[dict[str, Any]], mode: Any = "plain", retry_policy: RetryPolicy = HASTY
 ) -> Result:
     args = HfModel.Args(id=MODEL, commit=COMMIT, files=files, dir="~/m", transfer=mode)
-    return HfModel(patience).run(args, context)
+    return HfModel(retry_policy).run(args, context)
 
 
 def outside(context: RecordingContext) -> set[str]:
@@ -243,7 +243,7 @@ def test_a_length_that_only_hf_transfer_is_told_ends_the_transfer_and_not_the_ho
 ) -> None:
     """It plans all ranges of a file at once: 10**15 bytes are 300 million of them."""
     hub.faults.headers[BIG] = {"Content-Range": f"bytes 0-0/{10**15}"}
-    once = Patience(tries=1, pauses_s=(0.0,), hub_retries=0)
+    once = RetryPolicy(tries=1, pauses_s=(0.0,), hub_retries=0)
     with pytest.raises(Failed, match="the transfer process exited with -6"):
         fetch(context, [hub.row(BIG)], "hf_transfer", once)
     assert on_disk(context) <= 64 * MIB

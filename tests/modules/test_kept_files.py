@@ -36,7 +36,7 @@ def test_what_was_replaced_comes_back_and_what_was_added_goes(model: Path) -> No
     assert kept_files.commit_of(model) == OLD
     for name in ("config.json", "sub/shard", "added"):
         write(model / name, "new")
-    assert kept_files.put_back(model) == 3
+    assert kept_files.restore_kept(model) == 3
     assert content(model) == before
 
 
@@ -48,7 +48,7 @@ def test_a_third_revision_does_not_take_the_place_of_the_verified_one(model: Pat
     kept_files.keep(model, ["config.json", "sub/shard", "added"], NEW)
     for name in ("config.json", "sub/shard", "added"):
         write(model / name, "newest")
-    kept_files.put_back(model)
+    kept_files.restore_kept(model)
     assert content(model) == before
 
 
@@ -56,7 +56,7 @@ def test_nothing_is_kept_once_another_revision_is_verified(model: Path) -> None:
     kept_files.keep(model, ["config.json"], OLD)
     write(model / "config.json", "new")
     kept_files.forget(model)
-    assert (kept_files.commit_of(model), kept_files.put_back(model)) == ("", 0)
+    assert (kept_files.commit_of(model), kept_files.restore_kept(model)) == ("", 0)
     assert (model / "config.json").read_text() == "new"
 
 
@@ -67,5 +67,5 @@ def test_a_link_where_files_are_kept_gives_nothing_of_another_folder_away(model:
     (keys / "id_ed25519").write_text("mine")
     (model / kept_files.FOLDER).symlink_to(keys)
     before = content(model)
-    assert kept_files.put_back(model) == 0
+    assert kept_files.restore_kept(model) == 0
     assert (content(model), content(keys)) == (before, {"id_ed25519": "mine"})

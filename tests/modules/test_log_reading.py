@@ -82,14 +82,14 @@ def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.Docke
     pieces = list(log)
     state = logs.read(iter(pieces))
     assert state.value("chunked_prefill") is True
-    assert state.died.value == "its engine died while it served a request."
+    assert state.failure.value == "its engine failed while it served a request."
     assert sum(map(len, pieces)) < 300_000
     assert log.cut == "log read up to 0.2 MiB, and its last 2000 lines"
 
 
 def test_time_is_a_budget_too(engine: docker.DockerClient, said: Any) -> None:
     log = StartLog(engine, said(f'echo "$1"; yes "all is well" | head -n 20000; echo "{DEATH}"'), most_s=0)
-    assert logs.read(iter(log)).died.value == "its engine died while it served a request."
+    assert logs.read(iter(log)).failure.value == "its engine failed while it served a request."
     assert log.cut.startswith("log read for 0 s")
 
 

@@ -60,8 +60,8 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
 
 def test_the_table_names_process_user_gpu_memory_and_what_frees_it(spark: Spark, hog: subprocess.Popen[bytes]) -> None:
     spark.gpu(hog.pid, 50 * 1024)
-    rows = {row["kind"]: row for row in holders.look(spark)}
-    first = next(row for row in holders.look(spark) if f"pid {hog.pid}," in row["holder"])
+    rows = {row["kind"]: row for row in holders.inspect(spark)}
+    first = next(row for row in holders.inspect(spark) if f"pid {hog.pid}," in row["holder"])
     assert first["bytes"] == pytest.approx(50.4 * GIB, rel=0.01)
     assert "python" in first["holder"] and "user " in first["holder"]
     assert first["frees"].strip("`").endswith(f"kill {hog.pid}")

@@ -11,7 +11,7 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.models import kept_files, staging
 from sparkwright.host.models.manifest import Manifest
-from sparkwright.host.models.retry_policy import Patience
+from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.rpc.remove_model import RemoveModel
 from sparkwright.protocol.result import Result
@@ -20,7 +20,7 @@ from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 from tests.modules.test_model_folders import mounted
 
 FILES = {"config.json": b"{}", "sub/authorized_keys": b"ssh-ed25519 AAAA of somebody else"}
-HASTY = Patience(tries=2, pauses_s=(0.0,), hub_retries=0)
+HASTY = RetryPolicy(tries=2, pauses_s=(0.0,), hub_retries=0)
 MINE = "ssh-ed25519 AAAA mine"
 
 
@@ -138,7 +138,7 @@ def test_a_note_in_the_folder_removes_nothing_elsewhere(context: RecordingContex
     (folder / "sub").symlink_to(context.machine.home / "keys")
     (folder / kept_files.FOLDER / kept_files.ABOUT).write_text(json.dumps({"commit": COMMIT, "new": new}))
     try:
-        kept_files.put_back(folder)
+        kept_files.restore_kept(folder)
     except Failed as error:
         assert "a link that leads out of" in error.message
     assert untouched(context)
@@ -154,7 +154,7 @@ def test_kept_files_go_neither_through_links_nor_come_back_through_them(context:
     (folder / kept_files.FOLDER / "sub/authorized_keys").write_text("of somebody else")
     (folder / "sub").symlink_to(keys)
     with pytest.raises(Failed, match="a link that leads out of"):
-        kept_files.put_back(folder)
+        kept_files.restore_kept(folder)
     assert untouched(context)
 
 

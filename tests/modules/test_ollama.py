@@ -122,7 +122,7 @@ def test_a_busy_model_fails_with_its_name(play: Play, context: RecordingContext)
 
 def test_a_list_that_blocks_while_a_model_loads_is_waited_for_or_said(play: Play, context: RecordingContext) -> None:
     play.blocked.set()
-    assert ollama_models.look(context, timeout_s=0.2).hanging
+    assert ollama_models.inspect(context, timeout_s=0.2).hanging
     said = OllamaPs().run(OllamaPs.Args(timeout_s=0.2), context)
     assert "does not answer: it is loading a model or hung" in said.msg
 
@@ -141,7 +141,7 @@ def test_leave_asks_nobody(play: Play, context: RecordingContext) -> None:
 
 def test_an_ollama_of_another_machine_holds_nothing_here(tmp_path: Path) -> None:
     elsewhere = RecordingContext(tmp_path, ollama_url="http://192.0.2.7:11434", sandbox=True)
-    assert ollama_models.look(elsewhere).present == ()
+    assert ollama_models.inspect(elsewhere).present == ()
 
 
 def test_what_was_unloaded_comes_back_as_it_was_when_it_fits(play: Play, context: RecordingContext) -> None:

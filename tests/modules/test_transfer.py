@@ -20,7 +20,7 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub as hub_client
 from sparkwright.host.models import link_speed, staging
-from sparkwright.host.models.retry_policy import Patience
+from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
@@ -28,7 +28,7 @@ from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 
 MIB = 2**20
-HASTY = Patience(tries=5, pauses_s=(0.0,), say_every_s=0.1, hub_retries=0)
+HASTY = RetryPolicy(tries=5, pauses_s=(0.0,), say_every_s=0.1, hub_retries=0)
 BIG = "model-00001-of-00002.safetensors"
 SMALL = "model-00002-of-00002.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -48,7 +48,7 @@ class Outcome:
     def evidence(self) -> str:
         """The line that decided: of a refusal its reason, of a start the config dump."""
         if not self.starts:
-            return self.read.died.evidence
+            return self.read.failure.evidence
         return self.read.readings.get("chunked_prefill", logs.Reading()).evidence
 
 
@@ -84,10 +84,10 @@ def disagreements(outcome: Outcome, model: str) -> list[str]:
     read = outcome.read
     if not outcome.starts:
         sentence = outcome.case.expected.why.replace("{model}", model)
-        same = read.died.value == sentence or outcome.case.expected.starts
-        return wrong if same else [*wrong, f"expected {sentence!r}; the log was read as {read.died.value!r}"]
+        same = read.failure.value == sentence or outcome.case.expected.starts
+        return wrong if same else [*wrong, f"expected {sentence!r}; the log was read as {read.failure.value!r}"]
     wrong += [] if read.ready else ["the log was read as not ready"]
-    wrong += [f"the log was read as a death: {read.died.value}"] if read.died.value else []
+    wrong += [f"the log was read as a death: {read.failure.value}"] if read.failure.value else []
     for name in SETTINGS:
         true, seen = outcome.true.get(name), read.value(name)
         if seen != true and (seen is not None or name in ALWAYS_READ):
@@ -99,7 +99,7 @@ def _against(said: Prediction, side: str, outcome: Outcome) -> list[str]:
     if said.starts is None:
         return []
     if said.starts != outcome.starts:
-        told = "started" if outcome.starts else f"was refused: {outcome.read.died.value}"
+        told = "started" if outcome.starts else f"was refused: {outcome.read.failure.value}"
         return [f"{side} that it {'starts' if said.starts else 'is refused'}; it {told}"]
     if not outcome.starts:
         return []

@@ -47,7 +47,7 @@ def _table(outcomes: Sequence[Outcome], engine: Engine) -> str:
     head = ("case", "model", "flags", "predicted", "what the engine did", "its own line", "s")
     rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for one in outcomes:
-        did = f"starts: {_settings(one.true)}" if one.starts else f"refused ({one.exit_code}): {one.read.died.value}"
+        did = f"starts: {_settings(one.true)}" if one.starts else f"refused ({one.exit_code}): {one.read.failure.value}"
         wrong = "".join(f"<br>**{sentence}**" for sentence in one.wrong)
         said = (
             one.case.name,

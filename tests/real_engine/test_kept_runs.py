@@ -28,9 +28,9 @@ def test_a_kept_run_reads_as_its_case_says(case: Case) -> None:
             said.chunked_prefill,
             said.prefix_caching,
         )
-        assert state.died.value is None
+        assert state.failure.value is None
     else:
-        assert state.died.value == said.why.replace("{model}", f"/models/{case.model}")
+        assert state.failure.value == said.why.replace("{model}", f"/models/{case.model}")
 
 
 def test_cases_have_names_of_their_own() -> None:

@@ -216,7 +216,7 @@ def test_a_registry_that_answers_another_manifest_is_refused_for_the_lock_and_fo
     with pytest.raises(Failed):
         pull(context, ref, entry)
     mine = next(one for one in entry["manifests"] if one["platform"] == "linux/amd64")
-    assert image_names.look(engine, mine["config"]) == {}
+    assert image_names.inspect(engine, mine["config"]) == {}
 
 
 def test_a_lock_whose_hashes_are_not_the_images_stops_the_pull(

@@ -289,7 +289,7 @@ def test_checks_that_are_none_are_that_hosts_alone(
     "data",
     [
         {"findings": [{"check": "c", "verdict": "fine", "evidence": ""}], "user": "u", "now_s": 1.0},
-        {"findings": [{"check": "c", "verdict": "bad", "evidence": "", "mend": "rm"}], "user": "u", "now_s": 1.0},
+        {"findings": [{"check": "c", "verdict": "bad", "evidence": "", "repair": "rm"}], "user": "u", "now_s": 1.0},
         {"findings": [], "user": "u; rm -rf ~", "now_s": 1.0},
         {"findings": [], "user": "u", "now_s": "now"},
         {},

@@ -60,8 +60,8 @@ def test_a_second_one_is_refused_with_who_holds_it(state: StateFolder) -> None:
 def test_the_lock_is_free_again_and_tells_of_nobody(state: StateFolder) -> None:
     with lock.held(state, ALICE, host="spark1") as before:
         assert before is None
-        assert lock.look(state) == (ALICE, True)
-    assert lock.look(state) == (None, False)
+        assert lock.inspect(state) == (ALICE, True)
+    assert lock.inspect(state) == (None, False)
     with lock.held(state, BOB, host="spark1") as before:
         assert before is None
 
@@ -87,15 +87,15 @@ def test_waiting_says_for_whom_and_goes_on_when_he_is_done(state: StateFolder) -
 
 def test_a_killed_owner_keeps_nobody_out_and_is_told(state: StateFolder) -> None:
     holder = other(state)
-    assert lock.look(state)[1] is True
+    assert lock.inspect(state)[1] is True
     assert lock.forget(state) is False
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    owner, alive = lock.look(state)
+    owner, alive = lock.inspect(state)
     assert owner is not None and (owner.who, alive) == ("carol@x", False)
     with lock.held(state, BOB, host="spark1") as before:
         assert before == owner
-    assert lock.look(state) == (None, False)
+    assert lock.inspect(state) == (None, False)
 
 
 def test_a_line_that_was_left_can_be_forgotten(state: StateFolder) -> None:
@@ -103,7 +103,7 @@ def test_a_line_that_was_left_can_be_forgotten(state: StateFolder) -> None:
     holder.kill()
     holder.wait()
     assert lock.forget(state) is True
-    assert lock.look(state) == (None, False)
+    assert lock.inspect(state) == (None, False)
 
 
 def test_what_was_cut_off_is_told_with_its_task_and_what_it_had_stopped(state: StateFolder) -> None:

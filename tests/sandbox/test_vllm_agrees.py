@@ -68,7 +68,7 @@ def test_the_stand_in_does_what_the_real_engine_did(case: Case, tmp_path: Path) 
     settings, said = stand_in(case.argv(path), tmp_path, VERSION)
     assert (settings is not None) == case.expected.starts, said
     if settings is None:
-        assert words(logs.read(said).died.value) == words(case.expected.why.replace("{model}", path))
+        assert words(logs.read(said).failure.value) == words(case.expected.why.replace("{model}", path))
         return
     now = Prediction(True, settings.chunked_prefill, settings.prefix_caching)
     wanted = case.expected

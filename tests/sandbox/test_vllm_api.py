@@ -225,7 +225,7 @@ def test_a_key_is_asked_for_under_v1_only(serve: Callable[..., Server]) -> None:
 
 def test_an_engine_that_dies_says_so_and_leaves(serve: Callable[..., Server]) -> None:
     server = serve()
-    server.fault = "engine-dies"
+    server.fault = "engine-exits"
     status, text = recorded("chat.json.txt", HELP.parent / "jamba-eager")
     assert server.json("POST", "/v1/chat/completions", SAY) == (status, json.loads(text))
     assert server.ask("GET", "/health")[0] == 503
@@ -281,7 +281,7 @@ def test_metrics_count_what_was_done(serve: Callable[..., Server]) -> None:
 
 
 @pytest.mark.parametrize(("config", "hits"), [(QWEN3NEXT, 1760), (LLAMA, 1792)], ids=["hybrid", "dense"])
-def test_a_repeated_prompt_hits_the_prefix_cache_by_whole_blocks(
+def test_a_repeated_prompt_hits_the_prefix_cache_by_blocks(
     serve: Callable[..., Server], config: Any, hits: int
 ) -> None:
     server = serve(config=config)

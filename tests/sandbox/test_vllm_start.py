@@ -82,7 +82,7 @@ def test_a_start_tells_the_same_as_the_real_one(begin: Any, case: str) -> None:
     assert asked(log) == asked(real_log)
     real, ours = logs.read(real_log), logs.read(log)
     known = {name for name, one in real.readings.items() if one.value is not None}
-    assert known - {"died"} <= set(ours.readings)  # the real Jamba dies on its first request
+    assert known - {"failure"} <= set(ours.readings)  # the real Jamba dies on its first request
     for name in ("version", "architecture", "chunked_prefill", "prefix_caching", "mamba_cache_mode", "kv_cache_dtype",
                  "quantization", "max_model_len"):  # fmt: skip
         assert ours.value(name) == real.value(name), name
@@ -101,7 +101,7 @@ def test_a_refused_start_ends_in_the_real_ones_words(begin: Any, case: str) -> N
     real_log = (DATA / case / "server.log").read_text()
     log, code = begin(TINY.get(words[0]), *words)
     assert code == json.loads((DATA / case / "result.json").read_text())["exit_code"]
-    told, real = logs.read(log).died, logs.read(real_log).died
+    told, real = logs.read(log).failure, logs.read(real_log).failure
     assert told.value == real.value is not None
     assert told.evidence.partition(" [type=")[0] == real.evidence.partition(" [type=")[0]
     assert logs.read(log).value("architecture") == logs.read(real_log).value("architecture")

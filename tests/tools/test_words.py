@@ -39,8 +39,8 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def lint(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(tree / "tools/words.py"), *arguments]
+def lint(tree: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(tree / "tools/words.py")]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -63,7 +63,7 @@ def lint(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 )
 def test_a_retired_word_is_refused_where_it_stands(tree: Path, name: str, text: str, lines: list[int]) -> None:
     (tree / name).write_text(text)
-    result = lint(tree, "--pending")
+    result = lint(tree)
     assert [line.partition(": ")[0] for line in result.stdout.splitlines() if "is retired" in line] == [
         f"{name}:{line}" for line in lines
     ], result.stderr
@@ -72,17 +72,9 @@ def test_a_retired_word_is_refused_where_it_stands(tree: Path, name: str, text: 
 
 def test_the_word_to_use_is_named(tree: Path) -> None:
     (tree / "docs/a.md").write_text("a neighbour\n")
-    assert lint(tree, "--pending").stdout == (
+    assert lint(tree).stdout == (
         "docs/a.md:1: 'neighbour' is retired; write: peer\n1 retired word (docs/words.md)\n"
     )
-
-
-def test_what_is_pending_is_not_refused_yet(tree: Path) -> None:
-    tool = tree / "tools/words.py"
-    tool.write_text(tool.read_text().replace("\nPENDING = frozenset({", '\nPENDING = frozenset({"neighbour", ', 1))
-    (tree / "docs/a.md").write_text("a neighbour\n")
-    assert lint(tree).returncode == 0
-    assert lint(tree, "--pending").returncode == 1
 
 
 def test_this_tree_uses_no_retired_word() -> None:

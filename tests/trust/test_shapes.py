@@ -21,7 +21,7 @@ from sparkwright.trust.shapes import (
     optional,
     row,
     text,
-    whole_number,
+    integer,
     within,
     writable,
 )
@@ -35,7 +35,7 @@ ROW: dict[str, Shape] = {"name": line, "size": float, "more": Usual([str], [])}
         (str, "a"), (bool, True), (int, 3), (float, 3), (float, 0.5), (object, {"a": [None]}), (None, None),
         ((None, int), None), ((None, int), 2), ([int], [1, 2]), ({str: int}, {"a": 1}), (frozenset(("a",)), "a"),
         (re.compile("a+"), "aa"), (within(0, 1), 0.5), (moment, 1.7e9), (text, "a\n"),
-        (number, -2.5), (whole_number, 3), ({text: [number]}, {"a": [1]}), (row(int, text), [1, "a"]), (writable, {"a": [None]}),
+        (number, -2.5), (integer, 3), ({text: [number]}, {"a": [1]}), (row(int, text), [1, "a"]), (writable, {"a": [None]}),
         ({"a": optional(int)}, {"a": None}), ({"a": optional(int)}, {}), (ROW, {"name": "a", "size": 1, "more": ["b"], "x": 1}),
     ],
 )  # fmt: skip
@@ -54,8 +54,8 @@ def test_what_fits_is_as_it_was(shape: Shape, value: Any) -> None:
         (re.compile("a+"), "aab", "it is not valid"), (re.compile("a"), 1, "it is not valid"),
         (within(0, 1), True, "it is not a number from 0 to 1"), (within(0, 1), float("nan"), "from 0 to 1"),
         (moment, 1e12, "it is not a number from 0"), (line, 1, "it is not text"),
-        (text, "\ud800", "it is not text"), (number, float("inf"), "it is not a number"), (whole_number, 1.0, "whole number"),
-        (whole_number, True, "is not a number"), ({text: int}, {"\ud800": 1}, "it is not text"),
+        (text, "\ud800", "it is not text"), (number, float("inf"), "it is not a number"), (integer, 1.0, "whole number"),
+        (integer, True, "is not a number"), ({text: int}, {"\ud800": 1}, "it is not text"),
         (row(int, text), [1], "it is not a list of 2"), (row(int), ["a"], "it is not a whole number"),
         (writable, float("nan"), "it can't be written"), ({"a": optional(int)}, {"a": "b"}, "it.a is not a whole number"),
         (ROW, {"name": "a"}, "it has no size"), (ROW, {"name": "a", "size": 1, "more": [2]}, "it.more[0] is not text"),

@@ -88,8 +88,8 @@ def _remove(chosen: Chosen, member: Member, args: dict[str, Any], *, timer: bool
         if "system" in left:
             ask_module(fleet, member, "health_timer", {**absent, "system": True}, exclusive=True, become=True)
     ask_module(fleet, member, "clean_host", args, exclusive=True)
-    told = fleet.request(member, {"verb": "clean", "name": member.host.name}, counted=False)
-    ended = recap.of(told)
+    reported = fleet.request(member, {"verb": "clean", "name": member.host.name}, counted=False)
+    ended = recap.of(reported)
     if ended is None or ended["exit"]:
         raise recap.error(ended)
 

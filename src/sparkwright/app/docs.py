@@ -50,7 +50,7 @@ def _row(name: str, takes: Argument, field: dataclasses.Field[Any]) -> str:
 def _default(field: dataclasses.Field[Any]) -> str:
     factory: Any = field.default_factory
     value = field.default if field.default is not dataclasses.MISSING else factory()
-    return next((said for one, said in SPELLED if value is one or value == one == ""), str(value))
+    return next((message for one, message in SPELLED if value is one or value == one == ""), str(value))
 
 
 def _type(wanted: Wanted) -> str:

@@ -34,14 +34,14 @@ PAGE = 100
 
 
 @dataclass(frozen=True)
-class Look:
+class Checked:
     """A recipe and what was found in it."""
 
     recipe: Recipe
     served: Serving
 
 
-def look(name: str, engine_version: str, model: str) -> list[Look]:
+def check(name: str, engine_version: str, model: str) -> list[Checked]:
     """Every recipe of the project, or one. engine_version, model: to take instead of the lock's; empty for the lock's."""
     project = Project.here().root
     lock = lockfile.load(project)
@@ -49,20 +49,20 @@ def look(name: str, engine_version: str, model: str) -> list[Look]:
     if engine_version and version is None:
         raise Refused(f"{engine_version!r} is no version of vLLM.", fix="As 0.32.0, 0.29.0+nv26.09 or 0.16.1rc1.dev42.")
     config = _config(model) if model else None
-    looks = []
+    checked = []
     for one in [name] if name else recipe.names(project):
         wanted = recipe.load(project, one)
         pinned = {
             "image": lock.image(wanted.image),
             "model": lock.model(wanted.file.model.id, wanted.file.model.revision),
         }
-        looks.append(Look(wanted, serving(wanted, pinned, model=config, version=version)))
-    return looks
+        checked.append(Checked(wanted, serving(wanted, pinned, model=config, version=version)))
+    return checked
 
 
-def print_lines(looks: list[Look]) -> None:
+def print_lines(checked: list[Checked]) -> None:
     """A paragraph a recipe; findings with file and line, errors first."""
-    for one in looks:
+    for one in checked:
         engine = f"vLLM {one.served.version}" if one.served.version else "engine version unknown (not pinned yet)"
         say(f"{one.recipe.name}: {one.served.architecture.sentence}, {engine}")
         for finding in one.served.findings:
@@ -70,12 +70,12 @@ def print_lines(looks: list[Look]) -> None:
             say(f"  {'':<{WIDTH}}{advice(finding)}")
         if one.served.note:
             say(f"  {'note':<{WIDTH}}chunked prefill: {one.served.note}")
-    found = [finding.severity for one in looks for finding in one.served.findings]
+    found = [finding.severity for one in checked for finding in one.served.findings]
     counts = ", ".join(_many(found.count(kind), kind) for kind in ("error", "warning"))
-    say(f"{_many(len(looks), 'recipe')}: {counts}")
+    say(f"{_many(len(checked), 'recipe')}: {counts}")
 
 
-def print_json(looks: list[Look]) -> None:
+def print_json(checked: list[Checked]) -> None:
     """One object: recipes, each with its findings."""
     rows = [
         {
@@ -85,7 +85,7 @@ def print_json(looks: list[Look]) -> None:
             "note": one.served.note or None,
             "findings": [{**finding.to_json(), "where": where(one.recipe, finding)} for finding in one.served.findings],
         }
-        for one in looks
+        for one in checked
     ]
     say_json({"recipes": rows})
 

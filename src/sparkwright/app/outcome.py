@@ -45,7 +45,7 @@ def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
         except Exception as error:
             if options.get("debug") or os.environ.get("SPARKWRIGHT_DEBUG"):
                 raise
-            _say(_as_told(error), options)
+            _say(_as_error(error), options)
             code = int(Exit.FAILED)
         if code:
             raise InvokeExit(code=code)
@@ -53,19 +53,19 @@ def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
     return run
 
 
-def _as_told(error: Exception) -> SparkwrightError:
+def _as_error(error: Exception) -> SparkwrightError:
     """What nobody foresaw; what the operating system refused says where."""
     from sparkwright.trust import system_errors
 
     if sentence := system_errors.sentence(error):
         return SparkwrightError(sentence)
-    said = f"internal error: {type(error).__name__}: {error}."
-    return SparkwrightError(said, fix="`--debug` shows the traceback; please report it.")
+    message = f"internal error: {type(error).__name__}: {error}."
+    return SparkwrightError(message, fix="`--debug` shows the traceback; please report it.")
 
 
 def _say(error: SparkwrightError, options: dict[str, Any]) -> None:
-    said = typed(str(error))
-    print(said, file=sys.stderr)
+    answer = typed(str(error))
+    print(answer, file=sys.stderr)
     if options.get("json"):
-        row = {**recap.of_error(options.get("host", ""), error, msg=said), "error": said}
+        row = {**recap.of_error(options.get("host", ""), error, msg=answer), "error": answer}
         print(json.dumps(row, ensure_ascii=False))

@@ -22,7 +22,7 @@ from sparkwright.fleet.record import Prints, Record, RecordFile, refuse_other
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook, recipe
 from sparkwright.project.lock import lockfile
-from sparkwright.project.playbook.rollout_policy import Pace, sizes
+from sparkwright.project.playbook.rollout_policy import RolloutPolicy, sizes
 from sparkwright.protocol.events import event
 
 #: modules that take a server down; a play with one of them keeps `min_serving`
@@ -41,14 +41,14 @@ class Asked:
     resume: bool = False
     skip_unreachable: bool = False
 
-    def pace(self, play: playbook.Play) -> Pace:
+    def policy(self, play: playbook.Play) -> RolloutPolicy:
         """How a play goes over its hosts. Raises Refused for what is no size and no percentage."""
         if self.canary < 0:
             raise Refused(f"--canary {self.canary} is no number of hosts.")
         given, usual = sizes(self.serial), tuple(play.serial)
         if self.canary and len(usual) > 1:
             usual = usual[1:]  # [1, "25%"] begins with a canary of its own
-        return Pace(
+        return RolloutPolicy(
             canary=self.canary,
             serial=given or usual,
             max_fail_percentage=self._limit() if self.max_fail_percentage else play.max_fail_percentage,
@@ -79,7 +79,7 @@ class Trip:
         self._last_play = {
             host.name: n for n, play in enumerate(book.plays) for host in chosen.inventory.match(play.hosts)
         }
-        self._paces = [asked.pace(play) for play in book.plays]
+        self._paces = [asked.policy(play) for play in book.plays]
         self.record: Record | None = None
         self._kept = False
         if not given.check and not all(play.file.read_only for play in book.plays):
@@ -94,9 +94,9 @@ class Trip:
             for member in self._chosen.fleet.members:
                 if member.host.name in record.under_way:
                     self._chosen.fleet.tell(
-                        member, "was under way when this run was left: what ran there is looked at anew."
+                        member, "was in progress when this run was left: its host is checked again."
                     )
-        elif any(pace.rolls(len(names)) for pace in self._paces):
+        elif any(policy.rolls(len(names)) for policy in self._paces):
             self.record = Record(self._file.playbook, names, self._options())
 
     # -- before and after ----------------------------------------------------------------------------------------
@@ -119,12 +119,12 @@ class Trip:
         """How the n-th play goes over its hosts."""
         play = self._book.plays[n]
         if self._given.check or play.file.read_only:
-            return Roll(Pace(max_fail_percentage=100))
+            return Roll(RolloutPolicy(max_fail_percentage=100))
         everyone = len(self._chosen.inventory.match(play.hosts)) if self.record is None else len(self.record.hosts)
         return Roll(
             self._paces[n],
             everyone=everyone if self.record is not None else 0,
-            looks=_takes_down(play) and not play.acts_in_check,
+            checks_first=_takes_down(play) and not play.acts_in_check,
             guard=self._guard(play),
             record=self.record,
             save=self._save,

@@ -113,7 +113,7 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
     hosts = [member.host for member in chosen.fleet.members if member.host.name in here]
     planner = Planner(chosen, play, given, shown.serves)
     try:
-        chosen.fleet.play(play, hosts, planner.plan, roll, planner.look)
+        chosen.fleet.play(play, hosts, planner.plan, roll, planner.preview)
     finally:
         planner.close()
     planner.learn_engines()

@@ -64,9 +64,9 @@ def pair(one: Recipe, other: Recipe) -> list[Arm]:
     return [_arm("a", one.name, one, {}), _arm("b", other.name, other, {})]
 
 
-def flag(base: Recipe, said: str, pinned: Mapping[str, Any]) -> list[Arm]:
+def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
     """Two arms that differ in one flag. `chunked-prefill`: on and off. NAME or NAME=VALUE: as the recipe is, and with it."""
-    written, equals, value = said.partition("=")
+    written, equals, value = text.partition("=")
     name = flags.canonical(written)
     if name in SPOKEN and not equals:
         return _chunked_prefill(base, pinned)
@@ -91,12 +91,12 @@ def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
     both: dict[str, Any] = {}
     if served.architecture.kind != "dense":
         both[PREFIX] = False
-    length = flags.whole_number(flags.value(base.file.vllm, flags.MAX_MODEL_LEN) or "")
+    length = flags.integer(flags.value(base.file.vllm, flags.MAX_MODEL_LEN) or "")
     length = length or served.architecture.max_position_embeddings
     if length is None or length > UNCHUNKED_LENGTH:
         length = UNCHUNKED_LENGTH
         both[flags.MAX_MODEL_LEN] = length
-    budget = flags.whole_number(flags.value(base.file.vllm, BUDGET) or "")
+    budget = flags.integer(flags.value(base.file.vllm, BUDGET) or "")
     off: dict[str, Any] = {CHUNKED: False}
     if budget is not None and budget < length:
         off[BUDGET] = None
@@ -114,8 +114,8 @@ def changed_flags(one: Arm, other: Arm) -> list[str]:
 
 def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any]) -> Arm:
     """The recipe with these flags. Nothing is expected of it: it is there to be measured."""
-    words = {name: said for name, said in base.file.vllm.items() if name not in changes}
-    words |= {flag: said for flag, said in changes.items() if said is not None}
+    words = {name: message for name, message in base.file.vllm.items() if name not in changes}
+    words |= {flag: message for flag, message in changes.items() if message is not None}
     box = base.file.container
     file = base.file.model_copy(
         update={

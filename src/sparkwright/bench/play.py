@@ -69,7 +69,7 @@ def with_arms(
     known: Mapping[str, Mapping[str, Any]],
     changed: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Start each arm in its turn, measure it, and put back what served before.
+    """Start each arm in its turn, measure it, and restore what served before.
 
     parts: the way from the playbook to the shared parts. known: settings of arms read before. changed: the flags in which two
     arms differ.
@@ -271,7 +271,7 @@ def _bench(
     model: str = "{{ to_serve.serve.served_name }}",
 ) -> dict[str, Any]:
     return {
-        "name": f"Measure {cell.arm}: {said(cell)}",
+        "name": f"Measure {cell.arm}: {verdict(cell)}",
         "bench": {
             "base_url": base_url,
             "model": model,
@@ -284,7 +284,7 @@ def _bench(
     }
 
 
-def said(cell: Cell) -> str:
+def verdict(cell: Cell) -> str:
     """A cell's load in a few words."""
     load = cell.load
     how = f"{load.rate:g} requests/s" if load.rate else f"{load.concurrency} at a time" if load.concurrency else ""

@@ -109,9 +109,11 @@ def number(value: float | None, digits: int) -> str:
 def extras(results: Results) -> Iterable[str]:
     """The figures that only one kind of load has."""
     for row in rows(results):
-        told = [(title, row.derived(name)) for name, title in DERIVED.items()]
+        reported = [(title, row.derived(name)) for name, title in DERIVED.items()]
         parts = [
-            f"{title} {number(value, 2 if 'alone' in title and '/' in title else 1)}" for title, value in told if value
+            f"{title} {number(value, 2 if 'alone' in title and '/' in title else 1)}"
+            for title, value in reported
+            if value
         ]
         if parts:
             yield f"{row.words}, arm {row.arm}: {'; '.join(parts)}"

@@ -125,8 +125,8 @@ def _figures(data: Mapping[str, Any]) -> dict[str, Any]:
         "output_tok_per_s": throughput if throughput is not None else round(tokens / wall_s, 3) if wall_s else 0,
     }
     for metric in METRICS:
-        told = {ours: _number(data.get(f"{its}_{metric}_ms")) for its, ours in KINDS.items()}
-        found |= {f"{metric}_{ours}_ms": value for ours, value in told.items() if value is not None}
+        reported = {ours: _number(data.get(f"{its}_{metric}_ms")) for its, ours in KINDS.items()}
+        found |= {f"{metric}_{ours}_ms": value for ours, value in reported.items() if value is not None}
     if found.get("tpot_p50_ms"):
         found["stream_tok_per_s"] = round(1000 / found["tpot_p50_ms"], 3)
     return {**_of_lists(data), **found}

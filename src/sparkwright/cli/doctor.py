@@ -30,7 +30,7 @@ def diagnose(context: object, host: str = "", token_s: float = 0.0, json: bool =
     help={
         "fix": "apply the safe fixes; they are shown first and confirmed",
         "yes": "with --fix: do not ask",
-        "json": "one JSON object a host: findings (check, verdict, evidence, fix, source), mended, bad",
+        "json": "one JSON object a host: findings (check, verdict, evidence, fix, source), fixed, bad",
     }
 )
 def doctor(

@@ -28,9 +28,9 @@ def lint(
     """
     from sparkwright.app import findings
 
-    looks = findings.look(recipe, engine_version, model)
-    findings.print_json(looks) if json else findings.print_lines(looks)
-    return int(Exit.FAILED) if any(look.served.errors for look in looks) else int(Exit.OK)
+    checked = findings.check(recipe, engine_version, model)
+    findings.print_json(checked) if json else findings.print_lines(checked)
+    return int(Exit.FAILED) if any(observed.served.errors for observed in checked) else int(Exit.OK)
 
 
 @command(word="rule", help={"rule": "a rule's name (default: list them)", "json": "one JSON object"})

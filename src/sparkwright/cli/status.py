@@ -69,7 +69,7 @@ def report(
         "file": "a saved log, instead of a host's",
         "state": "what the engine reports of itself: each value, or unknown, and the line it was read from",
         "tail": f"without --state: how many lines from the end (default {TAIL_LINES})",
-        "json": "one JSON object a host: version, chunked_prefill ... ready, died, evidence; null is unknown",
+        "json": "one JSON object a host: version, chunked_prefill ... ready, failure, evidence; null is unknown",
     }
 )
 def logs(
@@ -83,7 +83,7 @@ def logs(
 ) -> int:
     """Print an engine's log, or the settings it reports.
 
-    Only the last start counts. Exit code: 0 printed, or a start was found in it; 1 the engine died; 3 a host is unreachable;
+    Only the last start counts. Exit code: 0 printed, or a start was found in it; 1 the engine failed; 3 a host is unreachable;
     4 unknown: no container, or no start of an engine in its log; 5 no such file, host or recipe.
     """
     if bool(host) == bool(file):

@@ -21,8 +21,8 @@ VERDICTS = {
     Exit.REFUSED: "refused",
 }
 STYLES = {"ok": "ok", "changed": "changed", "would change": "changed", "waiting": "muted", "running": "muted"}
-#: the module that gives the old server back what it had: the failed host serves as before
-PUT_BACK = "grant_restart_previous"
+#: the module that gives the previous server back what it had: the failed host serves as before
+RESTORES = "grant_restart_previous"
 PROOFS = ("verify_health", "liveness", "smoke_test", "verdict")
 
 
@@ -36,7 +36,7 @@ class Row:
     verdict: str = "waiting"
     proof: str = ""
     counts: str = ""
-    put_back: bool = False
+    restored: bool = False
     failure: Event | None = None
     began_s: float | None = None
     took_s: float | None = None
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def ended(self) -> bool:
-        """Whether it is through, or will not get further."""
+        """Whether it is done, or will not get further."""
         return self.took_s is not None
 
 
@@ -111,7 +111,7 @@ class Board:
             row.failure = row.failure or event
         elif event["module"] in PROOFS and event["msg"] and event["status"] != "skipped":
             row.proof = event["msg"]
-        row.put_back |= event["module"] == PUT_BACK and event["status"] in ("ok", "changed")
+        row.restored |= event["module"] == RESTORES and event["status"] in ("ok", "changed")
 
     def _on_waiting(self, row: Row, event: Event) -> None:
         row.verdict, row.stage, row.progress = "waiting", "", ""
@@ -125,7 +125,7 @@ class Board:
     def _ended(self, row: Row, event: Event) -> None:
         code = Exit(event["exit"])
         row.verdict = "changed" if code is Exit.OK and event["changed"] else VERDICTS[code]
-        row.verdict += ", restored" if code is Exit.FAILED and row.put_back else ""
+        row.verdict += ", restored" if code is Exit.FAILED and row.restored else ""
         row.took_s, row.progress = float(event["seconds"]), ""
         row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
         fix = row.failure["fix"] if row.failure else ""  # the failure is explained with it

@@ -17,11 +17,11 @@ from sparkwright.visible import one_line
 WIDE = (120, 24)
 LEAST = 40
 #: each cause with its evidence and fix
-TOLD = ("found", "possible", "noted")
+LISTED = ("found", "possible", "noted")
 #: all of them in one paragraph
 SUMMED = {"unknown": "unknown", "excluded": "ruled out"}
 STYLES = {"found": "failed", "possible": "changed"}
-MARGIN = max(map(len, (*TOLD, *SUMMED.values()))) + 2
+MARGIN = max(map(len, (*LISTED, *SUMMED.values()))) + 2
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -43,14 +43,14 @@ def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[
         yield "fix", f"→ {row['fix']}"
     if causes:
         yield "", ""
-    for verdict in TOLD:
+    for verdict in LISTED:
         for one in causes:
             if one["verdict"] == verdict:
                 yield from _cause(one, width)
     for verdict, title in SUMMED.items():
-        told = "; ".join(_short(one) for one in causes if one["verdict"] == verdict)
-        if told:
-            yield from (("muted", text) for text in _wrapped(told, title, width))
+        reported = "; ".join(_short(one) for one in causes if one["verdict"] == verdict)
+        if reported:
+            yield from (("muted", text) for text in _wrapped(reported, title, width))
     if row["sandbox"]:
         yield "muted", f"{row['host']} is the sandbox: a simulated Spark without GPU or real model."
 

@@ -43,17 +43,17 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | 
     A column in which no row says anything is left out, but for those that stay.
     """
     kept = [n for n, one in enumerate(columns[:-1]) if not one.leaves or _says(rows, n)]
-    told = _says(rows, len(columns) - 1)
+    reported = _says(rows, len(columns) - 1)
     longest = max((len(row[-1]) for row in rows), default=0)
-    beside = room is None or not told or room - _taken(columns, rows, kept) >= min(LEAST, longest)
-    while room is not None and _taken(columns, rows, kept, last=not beside or not told) > room:
+    beside = room is None or not reported or room - _taken(columns, rows, kept) >= min(LEAST, longest)
+    while room is not None and _taken(columns, rows, kept, last=not beside or not reported) > room:
         leaving = max(kept, key=lambda n: columns[n].leaves)
         if not columns[leaving].leaves:
             break
         kept.remove(leaving)
-    ragged = room is not None and _taken(columns, rows, kept, last=not beside or not told) > room
+    ragged = room is not None and _taken(columns, rows, kept, last=not beside or not reported) > room
     shape = _Shape(columns, [(n, 0 if ragged else _wide(columns, rows, n)) for n in kept], room, beside and not ragged)
-    titles = [*(one.title for one in columns[:-1]), columns[-1].title if told and shape.beside else ""]
+    titles = [*(one.title for one in columns[:-1]), columns[-1].title if reported and shape.beside else ""]
     return [list(shape.of(row)) for row in (titles, *rows)]
 
 

@@ -1,4 +1,4 @@
-"""Many hosts as plain text, for logs, pipes and cron: one line a host, when it is through; a failure with what is known of it."""
+"""Many hosts as plain text, for logs, pipes and cron: one line a host, when it is done; a failure with what is known of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HostLines:
     def __init__(self, *, write: Callable[[str, str], None] = plain, board: Board | None = None) -> None:
         self.write = write
         self.board = board or Board()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._rolled: Event | None = None
 
     def hosts(self, names: list[str]) -> None:
@@ -43,8 +43,8 @@ class HostLines:
         elif kind == "note" and not event["task"]:
             start = f"{'':<{WIDTH_VERDICT}} {host:<{self._width}}  "
             self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))
-        elif kind == "host_finished" or (kind == "recap" and host not in self._told):
-            self._told.add(host)
+        elif kind == "host_finished" or (kind == "recap" and host not in self._reported):
+            self._reported.add(host)
             self.ended(self.board.rows[host])
         elif kind == "rolled":
             self._rolled = event
@@ -56,7 +56,7 @@ class HostLines:
             self.write(style, text)
 
     def ended(self, row: Row) -> None:
-        """The line of a host that is through."""
+        """The line of a host that is done."""
         took = units.duration(row.took_s or 0)
         stage = row.stage[:LONGEST].replace("\n", " ")
         self.write(row.style, f"{row.verdict:<{WIDTH_VERDICT}} {row.host:<{self._width}}  {took:>6}  {stage}")

@@ -34,7 +34,7 @@ class HostTable:
     def __init__(self, *, console: Console | None = None, board: Board | None = None) -> None:
         self._console = console or terminal()
         self._board = board or Board()
-        self._lines = _Said(write=self.write, board=self._board)
+        self._lines = _Lines(write=self.write, board=self._board)
         self._ended = False
         self._live = Live(
             get_renderable=self._table, console=self._console, refresh_per_second=A_SECOND, vertical_overflow="crop"
@@ -81,7 +81,7 @@ class HostTable:
         return visible(row.host), row.verdict, time, visible(row.progress), stage
 
 
-class _Said(HostLines):
+class _Lines(HostLines):
     def ended(self, row: Row) -> None:
         """Its row says it; a failure is explained above the table."""
         if row.failure is not None:

@@ -30,7 +30,7 @@ class Lines:
         self.write = write or plain
         self._progress_at: dict[str, float] = {}
         self._names: dict[tuple[str, str], str] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._skipped: dict[str, list[str]] = {}
         self._failures: dict[str, set[str]] = {}
         self._width = 0
@@ -77,8 +77,8 @@ class Lines:
         self._rolled = event
 
     def _on_run_started(self, event: Event) -> None:
-        if event.get("sandbox") and event["host"] not in self._told:
-            self._told.add(event["host"])
+        if event.get("sandbox") and event["host"] not in self._reported:
+            self._reported.add(event["host"])
             self.write("muted", f"{event['host']} is the sandbox: a simulated Spark without GPU or real model.")
         if event.get("check"):
             self.write("muted", f"check mode: no changes on {event['host']}.")
@@ -113,22 +113,22 @@ class Lines:
             self._skipped.setdefault(event["host"], []).append(event["name"])
             return
         took = f"  ({units.duration(event['seconds'])})" if event["seconds"] >= 2 else ""
-        said = f"  {self._not_told(event)}" if event["msg"] and event["status"] != "skipped" else ""
+        message = f"  {self._not_shown(event)}" if event["msg"] and event["status"] != "skipped" else ""
         word = "later" if event["status"] == "skipped" else event["status"]
-        self.write(word, self._line(word, event["host"], f"{event['name']}{took}{said}"))
+        self.write(word, self._line(word, event["host"], f"{event['name']}{took}{message}"))
         if event["status"] in ("failed", "ignored"):
             for style, text in explained(event, " " * (WIDTH_STATUS + 1)):
                 self.write(style, text)
-            told = {event["msg"], f"{event['msg']} {event.get('fix') or ''}".strip()}
-            self._failures.setdefault(event["host"], set()).update(told)
+            reported = {event["msg"], f"{event['msg']} {event.get('fix') or ''}".strip()}
+            self._failures.setdefault(event["host"], set()).update(reported)
         if self.diff:
             self._differences(event)
 
-    def _not_told(self, event: Event) -> str:
+    def _not_shown(self, event: Event) -> str:
         """What a task says, without a failure that was told before: a rescue begins with what it is for."""
-        told = [one for one in self._failures.get(event["host"], ()) if one and event["msg"].startswith(f"{one} ")]
+        reported = [one for one in self._failures.get(event["host"], ()) if one and event["msg"].startswith(f"{one} ")]
         rest: str = event["msg"]
-        return rest[max(map(len, told), default=0) :].strip()
+        return rest[max(map(len, reported), default=0) :].strip()
 
     def _on_recap(self, event: Event) -> None:
         self._recaps.append(event)
@@ -182,7 +182,7 @@ def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:
 
 
 def _rows(before: Any, after: Any) -> list[tuple[str, str]]:
-    """What goes and what comes, each with its sign; of a text of several lines only those that differ, and their neighbours."""
+    """What goes and what comes, each with its sign; of a text of several lines those that differ, and the next ones."""
     texts = isinstance(before, str) and isinstance(after, str)
     if texts and "\n" in before + after and len(before) + len(after) <= COMPARED:
         compared = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]
@@ -196,8 +196,8 @@ def _lines_of(value: Any) -> list[str]:
     text = value if isinstance(value, str) and len(value) <= COMPARED else ""
     if "\n" in text:
         return text.splitlines()
-    whole = words.line(value)
-    return [whole if grid.width() is None and len(whole) <= COMPARED else words.short(value)]
+    full = words.line(value)
+    return [full if grid.width() is None and len(full) <= COMPARED else words.short(value)]
 
 
 def plain(style: str, text: str) -> None:

@@ -69,13 +69,13 @@ class Live:
             self._bars[host] = self._progress.add_task("", total=None, who=host, far="")
         bar = self._bars[host]
         rate = self._progress._tasks[bar].speed or 0
-        pace = f"  {units.speed(rate)}" if event["unit"] == "bytes" and rate else ""
+        speed = f"  {units.speed(rate)}" if event["unit"] == "bytes" and rate else ""
         self._progress.update(
             bar,
             completed=event["done"],
             total=event["total"] or None,
             description=words.short(event["text"]),
-            far=words.amount(event["done"], event["total"], event["unit"]) + pace,
+            far=words.amount(event["done"], event["total"], event["unit"]) + speed,
         )
 
     def _remove_bar(self, host: str) -> None:

@@ -17,7 +17,7 @@ ROWS = (
 
 
 def looking(event: Event) -> str:
-    """What is said while everybody is looked at."""
+    """What is shown while all hosts are checked."""
     return f"checking {count(len(event['hosts']), 'host')} before changing any"
 
 

@@ -117,9 +117,9 @@ def _memory(row: Row) -> str:
 def _drift(row: Row) -> str:
     if row.drift is None:
         return "-" if not row.behind else f"behind the lock: {', '.join(row.behind)}"
-    said = [differs(row.drift)] if row.drift else []
-    said += [f"behind the lock: {', '.join(row.behind)}"] if row.behind else []
-    return "; ".join(said) or "none"
+    answer = [differs(row.drift)] if row.drift else []
+    answer += [f"behind the lock: {', '.join(row.behind)}"] if row.behind else []
+    return "; ".join(answer) or "none"
 
 
 def _checked(row: Row) -> str:
@@ -131,5 +131,5 @@ def _checked(row: Row) -> str:
 def _why(row: Row) -> str:
     """Who works there, or what was interrupted, then why it is not fine; of one that seems fine, why no check speaks for it."""
     fine = "flapping: it changed state several times in the last checks" if row.flapping else ""
-    said = row.busy or row.interrupted or (fine if row.state == "ok" else row.why)
-    return words.line("; ".join(filter(None, (said, row.outdated if row.state in FINE and not row.busy else ""))))
+    answer = row.busy or row.interrupted or (fine if row.state == "ok" else row.why)
+    return words.line("; ".join(filter(None, (answer, row.outdated if row.state in FINE and not row.busy else ""))))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sparkwright.console import grid
-from sparkwright.protocol.event_kinds import said
+from sparkwright.protocol.event_kinds import text as a_text
 from sparkwright.protocol.events import Event
 from sparkwright.trust.shapes import Usual, fitted, line
 
@@ -46,7 +46,7 @@ class Tables:
     def on(self, event: Event) -> None:
         if event["event"] == "task_finished" and event["module"] in TABLES:
             key, columns = TABLES[event["module"]]
-            row = {**{name: Usual(said, "") for _, name in columns}, "verdict": line, "fix": Usual(said, "")}
+            row = {**{name: Usual(a_text, "") for _, name in columns}, "verdict": line, "fix": Usual(a_text, "")}
             rows = fitted((event.get("data") or {}).get(key) or [], [row], f"{event['module']}.{key}")
             if rows:
                 self._found.append((event["host"], event["module"], rows))

@@ -1,5 +1,5 @@
-"""`invoke doctor`: what a host should be like before it serves, looked at one by one. The host's side; it changes nothing.
+"""`invoke doctor`: what a host should be like before it serves, checked one by one. The host's side; it changes nothing.
 
 finding.py: what a check says. host.py: what a check may ask. known.py: what is known of DGX Sparks, with sources.
-checks/: one question a file. mends.py: the few things that may be set right without a person.
+checks/: one question a file. fixes.py: the few things that may be fixed without a person.
 """

@@ -29,7 +29,7 @@ def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         found = [finding for several in pool.map(one, checks.items()) for finding in several]
     pretended = host.context.machine.sandbox  # its `sudo` would be this machine's
-    return [replace(finding, mend="") for finding in found] if pretended else found
+    return [replace(finding, repair="") for finding in found] if pretended else found
 
 
 def sentence(findings: Sequence[Finding]) -> str:

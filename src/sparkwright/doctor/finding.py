@@ -10,10 +10,10 @@ Verdict = Literal["ok", "warning", "bad", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was checked.
 
-    evidence: what was seen, or what could not be seen. fix: the one command that mends it, empty when none does.
-    source: who says that it matters. mend: a name in `mends.MENDS` when sparkwright may do it itself.
+    evidence: what was seen, or what could not be seen. fix: the one command that fixes it, empty when none does.
+    source: who says that it matters. repair: a name in `fixes.FIXES` when sparkwright may do it itself.
     """
 
     check: str
@@ -21,7 +21,7 @@ class Finding:
     evidence: str
     fix: str = ""
     source: str = ""
-    mend: str = ""
+    repair: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""

@@ -12,7 +12,7 @@ USER = "{user}"
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
+class Fix:
     """says: what it changes. argv: the command; {user} stands for who logs in."""
 
     says: str
@@ -22,20 +22,20 @@ class Mend:
         """The command for this user."""
         return [user if word == USER else word for word in self.argv]
 
-    def by_hand(self, user: str) -> str:
+    def manual_command(self, user: str) -> str:
         """The same as a person would type it."""
         return f"sudo {join(self.command(user))}"
 
 
-MENDS: dict[str, Mend] = {
-    "docker group": Mend("adds the user to the docker group", ("usermod", "-aG", "docker", USER)),
-    "docker at boot": Mend("starts Docker now and at boot", ("systemctl", "enable", "--now", "docker.service")),
-    "linger": Mend("keeps the user's services and shared memory after logout", ("loginctl", "enable-linger", USER)),
-    "CDI": Mend(
+FIXES: dict[str, Fix] = {
+    "docker group": Fix("adds the user to the docker group", ("usermod", "-aG", "docker", USER)),
+    "docker at boot": Fix("starts Docker now and at boot", ("systemctl", "enable", "--now", "docker.service")),
+    "linger": Fix("keeps the user's services and shared memory after logout", ("loginctl", "enable-linger", USER)),
+    "CDI": Fix(
         "writes the CDI specification for this driver",
         ("nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml"),
     ),
-    "CDI service": Mend("writes the CDI specification for this driver", ("systemctl", "restart", known.CDI_REFRESH)),
-    "clock": Mend("enables NTP (systemd-timesyncd)", ("timedatectl", "set-ntp", "true")),
-    "locale": Mend("sets C.UTF-8 as the login locale", ("update-locale", "LANG=C.UTF-8")),
+    "CDI service": Fix("writes the CDI specification for this driver", ("systemctl", "restart", known.CDI_REFRESH)),
+    "clock": Fix("enables NTP (systemd-timesyncd)", ("timedatectl", "set-ntp", "true")),
+    "locale": Fix("sets C.UTF-8 as the login locale", ("update-locale", "LANG=C.UTF-8")),
 }

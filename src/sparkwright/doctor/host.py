@@ -71,7 +71,7 @@ class Host:
         except OSError:
             return []
 
-    def said(self, *argv: str, timeout_s: float = PROGRAM_S) -> Completed | None:
+    def output(self, *argv: str, timeout_s: float = PROGRAM_S) -> Completed | None:
         """What a program says; None when it is not here, or does not end in time.
 
         Where the files are below another root, so are the programs: none of the machine it runs on is asked.
@@ -98,10 +98,10 @@ class Host:
 
     def gpu(self) -> tuple[str, str] | None:
         """(name, driver version) as nvidia-smi says; None when it says nothing."""
-        said = self.said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader,nounits")
-        if said is None or not said.ok or "," not in said.out:
+        answer = self.output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader,nounits")
+        if answer is None or not answer.ok or "," not in answer.out:
             return None
-        name, driver = (part.strip() for part in said.out.splitlines()[0].split(",")[:2])
+        name, driver = (part.strip() for part in answer.out.splitlines()[0].split(",")[:2])
         return name, driver
 
     def engine_info(self) -> dict[str, Any] | None:

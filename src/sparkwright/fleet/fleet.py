@@ -17,7 +17,7 @@ from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
 from sparkwright.fleet.rollout import Roll
 from sparkwright.program import typed_in
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook.rollout_policy import Pace
+from sparkwright.project.playbook.rollout_policy import RolloutPolicy
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
@@ -30,15 +30,15 @@ from sparkwright.trust.names import VERSION
 from sparkwright.visible import visible
 
 GOOD = (Exit.OK, Exit.CHANGES)
-#: how a look ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody
+#: how a check ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody
 #: else's run at work there, and has its turn
 SETTLED = (Exit.OK, Exit.REFUSED)
 #: the modules whose success means that a host serves; one that only looked says so
 PROOFS = ("verify_health", "liveness")
 #: events that carry what others wrote: files of an incident, lines that are no event
 PASSED_ON = ("file", "raw")
-#: requests whose answer ends with a recap; without one nobody knows how they ended
-TOLD_TO_THE_END = ("run", "attach", "health", "clean")
+#: requests whose answer ends with a recap; without one their outcome is unknown
+END_IN_A_RECAP = ("run", "attach", "health", "clean")
 
 
 Answer = TypeVar("Answer")
@@ -61,7 +61,7 @@ class Member:
 
     restart: the restart plan that goes down beside the next plan (see app/plans/restart_plan.py); empty: none could be made.
     engine_version, engine_options: what a task of its plays learnt from the image; empty when none did. proved: it was seen to
-    serve. need: what will be asked of it. told: the notes about it that were said.
+    serve. need: what will be asked of it. noted: the notes about it that were said.
     """
 
     host: Host
@@ -75,7 +75,7 @@ class Member:
     engine_options: dict[str, Any] | None = None
     proved: bool = False
     need: Need = "engine"
-    told: set[str] = field(default_factory=set)
+    noted: set[str] = field(default_factory=set)
 
     @property
     def failed(self) -> bool:
@@ -125,22 +125,22 @@ class Fleet:
         hosts: Sequence[Host],
         plan_for: Callable[[Member], Plan],
         roll: Roll | None = None,
-        look_for: Callable[[Member], Plan] | None = None,
+        preview: Callable[[Member], Plan] | None = None,
     ) -> None:
         """Run a play, batch after batch. What ends it before its end is in `stopped`; then no other play begins either.
 
-        roll: how fast, and who must go on serving; without it as the play itself says. look_for: a host's plan in check mode, for
+        roll: how fast, and who must go on serving; without it as the play itself says. preview: a host's plan in check mode, for
         a roll that looks first.
         """
-        roll = roll or Roll(Pace(serial=tuple(play.serial), max_fail_percentage=play.max_fail_percentage))
+        roll = roll or Roll(RolloutPolicy(serial=tuple(play.serial), max_fail_percentage=play.max_fail_percentage))
         names = {host.name for host in hosts}
         waiting = {one.host.name: one for one in self.members if one.host.name in names and not one.failed}
         if not waiting or self.stopped:
             return
-        rolls = roll.pace.rolls(len(waiting))
+        rolls = roll.policy.rolls(len(waiting))
         self._say(event("play_started", play=play.name, hosts=list(waiting), host=""))
-        if look_for is not None and roll.looks and len(waiting) > 1:
-            waiting = self._looked(waiting, look_for, roll, rolls=rolls)
+        if preview is not None and roll.checks_first and len(waiting) > 1:
+            waiting = self._checked(waiting, preview, roll, rolls=rolls)
         proved: list[str] = []
         while waiting and not self.stopped:
             go, self.stopped = roll.next(list(waiting), proved)
@@ -149,11 +149,11 @@ class Fleet:
                 return
             roll.begins(go)
             if rolls or waiting:
-                canary = roll.batch == 0 and roll.pace.canary > 0
+                canary = roll.batch == 0 and roll.policy.canary > 0
                 self._say(event("batch_started", host="", n=roll.batch + 1, hosts=go, left=len(waiting), canary=canary))
             self.each(batch, lambda member: self._run(member, plan_for(member)), then=self._finished)
             failed = {member.host.name: str((member.recap or {}).get("msg", "")) for member in batch if member.failed}
-            self.stopped = roll.pace.stops(roll.batch, list(failed), go, rolls=rolls)
+            self.stopped = roll.policy.stops(roll.batch, list(failed), go, rolls=rolls)
             roll.ended([name for name in go if name not in failed], failed)
             proved = [member.host.name for member in batch if member.proved and not member.failed]
 
@@ -198,7 +198,7 @@ class Fleet:
         return answers
 
     def close(self) -> None:
-        """Say how it ended for everyone, and close every connection."""
+        """Report the outcome on every host, and close every connection."""
         while not self._events.empty():
             one = self._events.get()
             if one is not None:
@@ -214,10 +214,10 @@ class Fleet:
         return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
 
     def tell(self, member: Member, text: str) -> None:
-        """Say something about a host that no task said, once: who is looked at first is planned for twice."""
-        if text in member.told:
+        """Say something about a host that no task said, once: a host that is checked first is planned for twice."""
+        if text in member.noted:
             return
-        member.told.add(text)
+        member.noted.add(text)
         self._events.put(event("note", task="", host=member.host.name, text=text))
 
     def say_later(self, one: Event) -> None:
@@ -247,7 +247,7 @@ class Fleet:
                     self._events.put(one)
             elif counted or one["event"] != "recap":
                 self._note(member, one)
-        if header["verb"] in TOLD_TO_THE_END and not any(one["event"] == "recap" for one in seen):
+        if header["verb"] in END_IN_A_RECAP and not any(one["event"] == "recap" for one in seen):
             raise Failed("the host did not report a result.", where=member.host.name)
         return seen
 
@@ -259,18 +259,18 @@ class Fleet:
     def _run(self, member: Member, plan: Plan) -> None:
         self.request(member, run_request(member, plan))
 
-    def _looked(
-        self, waiting: dict[str, Member], look_for: Callable[[Member], Plan], roll: Roll, *, rolls: bool
+    def _checked(
+        self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: Roll, *, rolls: bool
     ) -> dict[str, Member]:
-        """Look at everyone at once. Returns those that are to be worked on: who has nothing to do is through, and who would be
-        refused has failed, before anybody is touched.
+        """Check all hosts at once. Returns those to be worked on: hosts without changes are skipped, and one that
+        would be refused has failed, before anybody is touched.
         """
         roll.begins([])
         self._say(event("looking", host="", hosts=list(waiting)))
         settled: dict[str, Member] = {}
 
-        def look(member: Member) -> None:
-            seen = self.request(member, {"verb": "run", "plan": look_for(member).to_json()}, held=True)
+        def check(member: Member) -> None:
+            seen = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, held=True)
             if seen and seen[-1]["event"] == "recap" and seen[-1]["exit"] in SETTLED:
                 for one in seen:
                     self._note(member, one)
@@ -283,9 +283,9 @@ class Fleet:
             self._finished(member)
 
         before = {name: member.recap for name, member in waiting.items()}
-        self.each(list(waiting.values()), look, then)
+        self.each(list(waiting.values()), check, then)
         failed = {name: str((one.recap or {}).get("msg", "")) for name, one in settled.items() if one.failed}
-        self.stopped = roll.pace.stops_before(list(failed), list(waiting), rolls=rolls)
+        self.stopped = roll.policy.stops_before(list(failed), list(waiting), rolls=rolls)
         roll.looked([name for name in settled if name not in failed], failed)
         return {name: member for name, member in waiting.items() if name not in settled}
 
@@ -352,8 +352,8 @@ class Fleet:
         except Exception as error:
             if id(subscriber) not in self._broken:
                 self._broken.add(id(subscriber))
-                said = f"{type(subscriber).__name__}: {broke(error)} The run continues."
-                print(visible(said), file=sys.stderr)
+                message = f"{type(subscriber).__name__}: {broke(error)} The run continues."
+                print(visible(message), file=sys.stderr)
 
 
 def hang_up(members: Iterable[Member]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sparkwright.fleet.guard import Guard
 from sparkwright.fleet.record import Prints, Record
-from sparkwright.project.playbook.rollout_policy import Pace
+from sparkwright.project.playbook.rollout_policy import RolloutPolicy
 
 
 @dataclass
@@ -16,12 +16,12 @@ class Roll:
 
     guard: who must go on serving. record, save: what is written down, and how. prints: what a host was made from.
     finishes: the hosts that are through after this play; None: all of them. batch: how many batches are over.
-    looks: whether everyone is looked at before the first batch.
+    checks_first: whether all hosts are checked before the first batch.
     """
 
-    pace: Pace
+    policy: RolloutPolicy
     everyone: int = 0
-    looks: bool = False
+    checks_first: bool = False
     guard: Guard | None = None
     record: Record | None = None
     save: Callable[[Record], None] = lambda record: None
@@ -36,7 +36,7 @@ class Roll:
         proved: those of the last batch that were seen to serve: they must still do so.
         """
         everyone = self.everyone or len(waiting) + self._begun
-        wanted = list(waiting[: self.pace.size(self.batch, everyone)])
+        wanted = list(waiting[: self.policy.size(self.batch, everyone)])
         self._begun += len(wanted)
         if self.guard is None:
             return wanted, ""

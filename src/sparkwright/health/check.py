@@ -12,8 +12,8 @@ from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import heal, notify, store, textfile
 from sparkwright.health.damping import damp
-from sparkwright.health.judge import Judgement, Look, judge
-from sparkwright.health.probe import Looker, start_of
+from sparkwright.health.judge import Judgement, Observation, judge
+from sparkwright.health.probe import Prober, start_of
 from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.settings import Settings
@@ -27,8 +27,8 @@ from sparkwright.trust.redact import Redactor
 DOCKER_S = 20  # an engine that does not answer a check within this time does not answer
 
 
-#: measures the decode rate of the server that was looked at, over so many tokens
-MeasureSpeed = Callable[[Context, Look, int], Speed]
+#: measures the decode rate of the observed server, over so many tokens
+MeasureSpeed = Callable[[Context, Observation, int], Speed]
 
 
 @dataclass
@@ -53,81 +53,81 @@ class Check:
             record, remembered, decision = self._once()
         if not self.scheduled or decision.plan is None:
             return record
-        said = heal.restart(self.context, decision, remembered, record.why, self.now(), self.run_plan)
+        answer = heal.restart(self.context, decision, remembered, record.why, self.now(), self.run_plan)
         with store.one_at_a_time(self.context.state):
-            record, remembered, _ = self._once(healed=said)
+            record, remembered, _ = self._once(healed=answer)
             heal.remember_outcome(record, remembered, self.context.state)
         return record
 
     def _once(self, healed: str = "") -> tuple[Record, Remembered, heal.Decision]:
-        """One look: what was seen, what it leaves to the next, and whether the server may be restarted now."""
+        """One check: what was seen, what it leaves to the next, and whether the server may be restarted now."""
         started_s, cpu = time.monotonic(), _cpu_s()
         remembered = Remembered.of(self.context.state)
-        looker = Looker(self.context, remembered, self.settings.limits, self.now, self.pause)
+        prober = Prober(self.context, remembered, self.settings.limits, self.now, self.pause)
         busy = _who_works(self.context)
-        look = looker.look(busy=busy)
-        judgement = judge(look, self.settings.limits)
+        observed = prober.probe(busy=busy)
+        judgement = judge(observed, self.settings.limits)
         if not busy:
-            look = replace(look, speed=self._speed(look, judgement, remembered))
+            observed = replace(observed, speed=self._speed(observed, judgement, remembered))
             came = _who_works(self.context)  # who began meanwhile is what was seen
-            look = looker.look(busy=came) if came else look
-            judgement = judge(look, self.settings.limits)
-        judgement = self._break_loop(look, judgement, remembered)
-        record = self._record(look, judgement, remembered, looker)
-        decision = heal.decide(record, remembered, self.settings, self.context.state, look.time_s)
+            observed = prober.probe(busy=came) if came else observed
+            judgement = judge(observed, self.settings.limits)
+        judgement = self._break_loop(observed, judgement, remembered)
+        record = self._record(observed, judgement, remembered, prober)
+        decision = heal.decide(record, remembered, self.settings, self.context.state, observed.time_s)
         cost = Cost(round(time.monotonic() - started_s, 3), round(_cpu_s() - cpu, 3))
-        record = replace(record, healed=healed or decision.said, cost=cost)
-        self._leave(look, record, remembered)
+        record = replace(record, healed=healed or decision.message, cost=cost)
+        self._leave(observed, record, remembered)
         return record, remembered, decision
 
-    def _record(self, look: Look, judgement: Judgement, remembered: Remembered, looker: Looker) -> Record:
-        """The record, after damping. Somebody who works on the host is no look: what was seen before still stands."""
+    def _record(self, observed: Observation, judgement: Judgement, remembered: Remembered, prober: Prober) -> Record:
+        """The record, after damping. Somebody who works on the host is no check: what was seen before still stands."""
         before = remembered.state
-        if look.busy:
-            told, flapping = judgement.state, False
-            since_s = look.time_s
+        if observed.busy:
+            reported, flapping = judgement.state, False
+            since_s = observed.time_s
         else:
             remembered.seen.append(judgement.state)
             result = damp(before, remembered.seen)
-            told, flapping = result.state, result.flapping
-            since_s = remembered.since_s if told == before else look.time_s
-            remembered.state, remembered.since_s = told, since_s
+            reported, flapping = result.state, result.flapping
+            since_s = remembered.since_s if reported == before else observed.time_s
+            remembered.state, remembered.since_s = reported, since_s
             remembered.cures = remembered.cures + 1 if judgement.cure == "restart" else 0
             remembered.failed = 0 if judgement.state == "ok" else remembered.failed
-        server = replace(look.server, served_tok_per_s=_served(look, remembered))
+        server = replace(observed.server, served_tok_per_s=_served(observed, remembered))
         return Record(
-            time_s=round(look.time_s, 3),
-            state=told,
+            time_s=round(observed.time_s, 3),
+            state=reported,
             seen=judgement.state,
             since_s=round(since_s, 3),
             before=before or "",
             why=judgement.why,
             cure=judgement.cure,
             flapping=flapping,
-            busy=look.busy,
+            busy=observed.busy,
             evidence=judgement.evidence,
-            container=look.container,
+            container=observed.container,
             server=server,
-            speed=look.speed,
-            machine=look.machine,
-            gpu=look.gpus[-1] if look.gpus else Gpu(),
-            serves=replace(looker.serves, engine_version=look.engine_version),
-            drift=look.drift,
+            speed=observed.speed,
+            machine=observed.machine,
+            gpu=observed.gpus[-1] if observed.gpus else Gpu(),
+            serves=replace(prober.serves, engine_version=observed.engine_version),
+            drift=observed.drift,
             every_s=self.settings.every_s,
             sandbox=self.context.machine.sandbox,
         )
 
-    def _leave(self, look: Look, record: Record, remembered: Remembered) -> None:
+    def _leave(self, observed: Observation, record: Record, remembered: Remembered) -> None:
         """Write everything down and tell who wants to know. What can't be written or told never hides the check itself."""
-        if look.server.health_status == 200:
-            remembered.answered = start_of(look.container)
-            frozen = look.frozen_s is not None
+        if observed.server.health_status == 200:
+            remembered.answered = start_of(observed.container)
+            frozen = observed.frozen_s is not None
             remembered.counted = {
-                "time_s": remembered.counted["time_s"] if frozen else look.time_s,  # since when it is frozen
-                "start": start_of(look.container),
-                "running": look.server.running,
-                "token": look.server.token,
-                "generated": _with_own(look, record),
+                "time_s": remembered.counted["time_s"] if frozen else observed.time_s,  # since when it is frozen
+                "start": start_of(observed.container),
+                "running": observed.server.running,
+                "token": observed.server.token,
+                "generated": _with_own(observed, record),
             }
         if self.context.check:
             return
@@ -140,64 +140,64 @@ class Check:
             self.context.note(f"cannot save the check: {error.strerror}")
         textfile.write(self.context, record, remembered, self.settings)
 
-    # -- what a look alone can't do ------------------------------------------------------------------------------------
+    # -- what one observation can't do ------------------------------------------------------------------------------------
 
-    def _speed(self, look: Look, judgement: Judgement, remembered: Remembered) -> Speed:
+    def _speed(self, observed: Observation, judgement: Judgement, remembered: Remembered) -> Speed:
         """The decode rate: measured when it is due and nothing is wrong, else the last one."""
         last = remembered.last_speed
         every_s = self.settings.smoke_every_s
-        due = self.scheduled and bool(every_s) and not 0 <= look.time_s - (last.measured_s or 0.0) < every_s
+        due = self.scheduled and bool(every_s) and not 0 <= observed.time_s - (last.measured_s or 0.0) < every_s
         if (
             not (due or self.smoke)
             or judgement.state not in ("ok", "degraded")
-            or look.server.token != "made"
+            or observed.server.token != "made"
             or self.context.check
         ):
             return last
-        found = self.measure(self.context, look, self.settings.smoke_tokens)
+        found = self.measure(self.context, observed, self.settings.smoke_tokens)
         if found.tok_per_s is None:
             return replace(last, verdict=last.verdict if last.tok_per_s is not None else found.verdict)
         remembered.speed = dataclasses.asdict(found)
         return found
 
-    def _break_loop(self, look: Look, judgement: Judgement, remembered: Remembered) -> Judgement:
+    def _break_loop(self, observed: Observation, judgement: Judgement, remembered: Remembered) -> Judgement:
         """A loop of starts is broken at once, unless somebody works on the host."""
-        if not look.loop or self.context.check:
+        if not observed.loop or self.context.check:
             return judgement
-        name = look.container.name
+        name = observed.container.name
         who = history.who(self.context) or heal.WHO
         owner = lock.Owner("a crash loop", who, self.context.run_id, os.getpid(), time.time())
         try:
             with lock.held(self.context.state, owner, host=self.settings.host or "the host"):
-                crash_loop.break_loop(self.context, name, look.loop, who)
+                crash_loop.break_loop(self.context, name, observed.loop, who)
         except SparkwrightError as error:
             self.context.note(f"could not stop the crash loop of {name}: {error.message}")
             return judgement
         since = str(good_states.last(self.context.state).get("since", ""))
-        remembered.broken = {"id": look.container.id, "why": look.loop, "since": since}
+        remembered.broken = {"id": observed.container.id, "why": observed.loop, "since": since}
         return replace(judgement, why=f"{judgement.why}: stopped, restart policy set to no")
 
 
-def _with_own(look: Look, record: Record) -> float | None:
+def _with_own(observed: Observation, record: Record) -> float | None:
     """The server's counter after the check's own tokens: nobody was served with them."""
-    own = 1 if look.server.token == "made" else 0
-    if look.server.generated_tokens is None or record.speed.measured_s != look.time_s:
-        return None if look.server.generated_tokens is None else look.server.generated_tokens + own
-    return server_metrics.read(look.server.url, "")[0].get(endpoints.GENERATED_TOKENS)
+    own = 1 if observed.server.token == "made" else 0
+    if observed.server.generated_tokens is None or record.speed.measured_s != observed.time_s:
+        return None if observed.server.generated_tokens is None else observed.server.generated_tokens + own
+    return server_metrics.read(observed.server.url, "")[0].get(endpoints.GENERATED_TOKENS)
 
 
-def _served(look: Look, remembered: Remembered) -> float | None:
+def _served(observed: Observation, remembered: Remembered) -> float | None:
     """Tokens a second over all streams since the check before, of the same start."""
-    last, now = remembered.counted, look.server.generated_tokens
-    if now is None or last.get("start") != start_of(look.container) or last.get("generated") is None:
+    last, now = remembered.counted, observed.server.generated_tokens
+    if now is None or last.get("start") != start_of(observed.container) or last.get("generated") is None:
         return None
-    seconds = look.time_s - float(last["time_s"])
+    seconds = observed.time_s - float(last["time_s"])
     return round((now - float(last["generated"])) / seconds, 2) if seconds > 0 else None
 
 
 def _who_works(context: Context) -> str:
     """Who holds the host's lock, in words; empty when nobody does, or this very run does."""
-    owner, alive = lock.look(context.state)
+    owner, alive = lock.inspect(context.state)
     return str(owner) if owner is not None and alive and owner.run != context.run_id else ""
 
 

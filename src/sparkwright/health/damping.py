@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sparkwright.health.record import State, severity
 
-#: how many looks in a row a worse state needs; one, where it isn't said. What is stalled was frozen over two looks already.
+#: how many checks in a row a worse state needs; one, where it isn't listed. What is stalled was frozen over two checks already.
 CONFIRM: dict[State, int] = {"degraded": 2, "unknown": 2}
 #: so many changes within so many looks are flapping; then good news have to hold for so many looks
 FLAPS = 4
@@ -23,21 +23,21 @@ SERVES: tuple[State, ...] = ("ok", "degraded")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Damped:
     """state: what is told now. flapping: the server comes and goes."""
 
     state: State
     flapping: bool = False
 
 
-def damp(before: State | None, seen: Sequence[State]) -> Told:
+def damp(before: State | None, seen: Sequence[State]) -> Damped:
     """The state to tell. before: what was told last, None at the first look. seen: by all looks, oldest first, with this one."""
     now, often = seen[-1], flapping(seen)
     if before is None or now == before:
-        return Told(now, often)
+        return Damped(now, often)
     worse = severity(now) > severity(before)
     needed = CONFIRM.get(now, 1) if worse else HOLD if often and now not in SERVES else 1
-    return Told(now if _held(seen) >= needed else before, often)
+    return Damped(now if _held(seen) >= needed else before, often)
 
 
 def flapping(seen: Sequence[State]) -> bool:
@@ -52,6 +52,6 @@ def is_news(seen: Sequence[State]) -> bool:
 
 
 def _held(seen: Sequence[State]) -> int:
-    """How many looks in a row saw the last state."""
+    """How many checks in a row saw the last state."""
     recent = seen[-WINDOW:]
     return next((n for n, one in enumerate(reversed(recent)) if one != recent[-1]), len(recent))

@@ -25,8 +25,8 @@ from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
-#: looks in a row that must say that a restart helps
-LOOKS = 2
+#: checks in a row that must say that a restart helps
+CHECKS_NEEDED = 2
 #: restarts in a row that did not help; after them a person has to look
 GIVES_UP = 2
 WHO = "the health check"
@@ -41,24 +41,24 @@ class Decision:
 
     plan: Plan | None = None
     secrets: Mapping[str, Secret] = field(default_factory=dict)
-    said: str = ""
+    message: str = ""
 
 
 def decide(record: Record, remembered: Remembered, settings: Settings, state: StateFolder, now_s: float) -> Decision:
     """Whether a restart is allowed now, and by which plan."""
     why_not = forbidden(record, remembered, settings, now_s)
     if why_not:
-        return Decision(said=why_not if record.cure in ("restart", "power") and settings.heal != "none" else "")
+        return Decision(message=why_not if record.cure in ("restart", "power") and settings.heal != "none" else "")
     try:
         plan = restart_plans.usable(state, host_side.content_hash())
         return Decision(plan, _key(state, plan))
     except Refused as error:
-        return Decision(said=f"not restarted: {error}")
+        return Decision(message=f"not restarted: {error}")
 
 
 def forbidden(record: Record, remembered: Remembered, settings: Settings, now_s: float) -> str:
     """What forbids a restart; empty when nothing does. Pure."""
-    return next((said for stops, said in _REASONS if stops(record, remembered, settings, now_s)), "")
+    return next((message for stops, message in _REASONS if stops(record, remembered, settings, now_s)), "")
 
 
 Reason = Callable[[Record, Remembered, Settings, float], bool]
@@ -70,7 +70,7 @@ _REASONS: tuple[tuple[Reason, str], ...] = (
     (lambda record, past, given, now_s: record.cure == "power", f"not restarted: {POWER}"),
     (lambda record, past, given, now_s: record.cure != "restart", "a restart would not help"),
     (lambda record, past, given, now_s: bool(record.drift), "not restarted: what runs is not the last good state"),
-    (lambda record, past, given, now_s: past.cures < LOOKS, "not restarted yet: one look proves too little"),
+    (lambda record, past, given, now_s: past.cures < CHECKS_NEEDED, "not restarted yet: one look proves too little"),
     (lambda record, past, given, now_s: past.failed >= GIVES_UP, "not restarted: the last restarts did not help"),
     (
         lambda record, past, given, now_s: any(0 <= now_s - one < given.heal_every_s for one in past.heals),

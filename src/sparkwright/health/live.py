@@ -12,7 +12,7 @@ from typing import Any
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import judge
-from sparkwright.health.judge import Limits, Look
+from sparkwright.health.judge import Limits, Observation
 from sparkwright.health.record import Container, Record, Server, Serves, speaks_s
 from sparkwright.host.containers import containers, engine_socket
 from sparkwright.host.machine import Machine
@@ -37,7 +37,7 @@ class Now:
     error: str = ""
 
 
-def look(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> Now:
+def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) -> Now:
     """Inspect the container and ask /health. good: the last verified state. name: of the container, when there is none."""
     name = str((good.get("spec") or {}).get("name", "") or name)
     if not name:
@@ -61,7 +61,7 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
     box = now.container
     if box.status == "running" and now.health_status is None and not now.error:
         return "unknown", f"{box.name} publishes no port"
-    seen = Look(
+    seen = Observation(
         now.time_s,
         engine_error=now.error,
         container=box,

@@ -45,10 +45,10 @@ def tell(
     """Tell when the state is another than the one that was told last, and has settled. Never raises."""
     if record.busy or not is_news(remembered.seen):
         return
-    if not remembered.told or remembered.told == record.state:
-        remembered.told = record.state
+    if not remembered.notified or remembered.notified == record.state:
+        remembered.notified = record.state
         return
-    message = to_tell(record, settings.host, remembered.told)
+    message = to_tell(record, settings.host, remembered.notified)
     try:
         if settings.command:
             run_command(settings.command, message)
@@ -58,7 +58,7 @@ def tell(
     except NotTold as error:
         note(f"could not send the notification of {record.state}: {error}")
         return
-    remembered.told = record.state
+    remembered.notified = record.state
 
 
 def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
         "why": record.sentence,
         "cure": record.cure,
     }
-    bad = [f"{one.check}: {one.said}" for one in record.evidence if one.level in ("bad", "warn")]
+    bad = [f"{one.check}: {one.message}" for one in record.evidence if one.level in ("bad", "warn")]
     return {**about, "time_s": record.time_s, "evidence": bad, "healed": record.healed, "sandbox": record.sandbox}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.engines.vllm import endpoints, key_file
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import drift
-from sparkwright.health.judge import Limits, Look, starved
+from sparkwright.health.judge import Limits, Observation, starved
 from sparkwright.health.live import container_of, ready_s, ready_since, serves_of
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
@@ -26,7 +26,7 @@ HEALTH_S = 5.0
 
 
 @dataclass
-class Looker:
+class Prober:
     """context: the host. good: its last good state. now: the clock, seconds since the epoch. pause: waits, seconds."""
 
     context: Context
@@ -44,9 +44,9 @@ class Looker:
         """What the last good state says."""
         return serves_of(self.good)
 
-    def look(self, *, busy: str = "") -> Look:
-        """Look once. busy: who works on the host; then only what disturbs nobody is looked at."""
-        found = Look(self.now(), busy=busy, known=bool(self.good), machine=self._machine(), gpus=self._gpus())
+    def probe(self, *, busy: str = "") -> Observation:
+        """Observe once. busy: who works on the host; then only what disturbs nobody is read."""
+        found = Observation(self.now(), busy=busy, known=bool(self.good), machine=self._machine(), gpus=self._gpus())
         if busy or not self.good:
             return found
         found = replace(found, policy=self.good["spec"].get("restart", ""), ready_s=ready_s(self.good))
@@ -56,7 +56,7 @@ class Looker:
 
     # -- the container -------------------------------------------------------------------------------------------------
 
-    def _container(self, found: Look) -> tuple[dict[str, Any], Look]:
+    def _container(self, found: Observation) -> tuple[dict[str, Any], Observation]:
         """Its state, whether it loops, and what of it differs from the verified state."""
         name = str(self.good["spec"]["name"])
         try:
@@ -64,7 +64,7 @@ class Looker:
             if inspected is None:
                 return {}, replace(found, container=Container(name, status="absent"))
             box = container_of(inspected, str(self.good.get("container_id", "")))
-            loop = crash_loop.look(inspected, self.context) if box.exit_code or box.status != "exited" else ""
+            loop = crash_loop.inspect(inspected, self.context) if box.exit_code or box.status != "exited" else ""
             differs = drift.found(self.context, self.good, inspected)
         except SparkwrightError as error:
             return {}, replace(found, engine_error=error.message, container=Container(name))
@@ -76,7 +76,7 @@ class Looker:
 
     # -- the server ----------------------------------------------------------------------------------------------------
 
-    def _server(self, found: Look, inspected: dict[str, Any]) -> Look:
+    def _server(self, found: Observation, inspected: dict[str, Any]) -> Observation:
         """/health, the counters, and a token when nothing else shows that it generates."""
         url = url_of_spec(self.good["spec"])
         if not url or (inspected and found.container.status != "running"):
@@ -108,7 +108,7 @@ class Looker:
         after = server_metrics.read(url, key)[0]
         return name in after and name in before and after[name] > before[name]
 
-    def _token(self, found: Look, key: str, priority: int) -> Look:
+    def _token(self, found: Observation, key: str, priority: int) -> Observation:
         """Ask for one token; whatever it takes is told."""
         name = (self.good.get("serve") or {}).get("served_name", "")
         started_s = time.monotonic()
@@ -128,13 +128,13 @@ class Looker:
             )
         if answer.status == 401:
             return replace(found, server=replace(found.server, token="refused"))
-        said = f"{answer.status}: {answer.message()}" if answer.status else answer.error
-        return replace(found, server=replace(found.server, token="error"), error=said)
+        message = f"{answer.status}: {answer.message()}" if answer.status else answer.error
+        return replace(found, server=replace(found.server, token="error"), error=message)
 
-    def _frozen_s(self, found: Look, server: Server) -> float | None:
-        """How long nothing was generated while requests ran, at this look and the one before, of the same start.
+    def _frozen_s(self, found: Observation, server: Server) -> float | None:
+        """How long nothing was generated while requests ran, at this check and the one before, of the same start.
 
-        A token that the look before asked for in vain counts as a request that ran.
+        A token that the check before asked for in vain counts as a request that ran.
         """
         last = self.remembered.counted
         asked = last.get("running") or last.get("token") == "none"

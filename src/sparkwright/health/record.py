@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from sparkwright.trust import bounds
-from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, number, text, whole_number
+from sparkwright.trust.shapes import Shape, Usual, fitted, integer, line, moment, number, text
 from sparkwright.visible import first
 
 SCHEMA = 1
@@ -24,7 +24,7 @@ HISTORY = "health.jsonl"
 ROTATED = 4
 ROTATE_BYTES = 4 * 2**20
 #: a check by hand speaks for the present as long as this
-BY_HAND_S = 600.0
+ON_DEMAND_S = 600.0
 
 #: from best to worst: of several findings, and of several checks of one time, the worst counts
 State = Literal["ok", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged"]
@@ -46,11 +46,11 @@ Cure = Literal["", "restart", "power", "deploy", "person"]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One thing that was looked at. check: its name (judge.py lists them). said: one sentence, with figures and units."""
+    """One thing that was checked. check: its name (judge.py lists them). message: one sentence, with figures and units."""
 
     check: str
     level: Level
-    said: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def differs(drift: Sequence[str]) -> str:
 
 def speaks_s(every_s: float) -> float:
     """How long a check speaks for, seconds, when no other follows. every_s: of its schedule, 0 by hand."""
-    return 3 * every_s if every_s else BY_HAND_S
+    return 3 * every_s if every_s else ON_DEMAND_S
 
 
 def checked(data: Any) -> Record:
@@ -253,8 +253,8 @@ def _shape(words: Shape) -> dict[str, Shape]:
         "bool": bool,
         "float": moment,  # no duration is longer than the calendar
         "float | None": (None, number),
-        "int": whole_number,
-        "int | None": (None, whole_number),
+        "int": integer,
+        "int | None": (None, integer),
         "tuple[str, ...]": [words],
     }
 

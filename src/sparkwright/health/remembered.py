@@ -16,11 +16,11 @@ NAME = "health-remembered"
 
 @dataclass
 class Remembered:
-    """seen: states of the last looks, oldest first. state, since_s: what was told, and since when. cures: how many looks in a
-    row said that a restart helps. counted: time_s, start, running, generated of the last look at the counters.
+    """seen: states of the last checks, oldest first. state, since_s: what was reported, and since when. cures: how many checks in
+    a row said that a restart helps. counted: time_s, start, running, generated of the last look at the counters.
     answered: the start (container and time) that has answered. broken: id, why and since (when it had been verified) of the
     container whose crash loop was stopped.
-    told: the state that command and webhook were told last. heals: when a restart was begun. failed: of them in a row.
+    notified: the state that command and webhook were told last. heals: when a restart was begun. failed: of them in a row.
     """
 
     seen: list[State] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Remembered:
     counted: dict[str, Any] = field(default_factory=dict)
     answered: str = ""
     broken: dict[str, str] = field(default_factory=dict)
-    told: str = ""
+    notified: str = ""
     heals: list[float] = field(default_factory=list)
     failed: int = 0
     speed: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How a host is checked by the clock: what `invoke health.install` leaves there, health-settings.json in the state folder."""
+"""How a host is checked on a schedule: what `invoke health.install` leaves there, health-settings.json in the state folder."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ from sparkwright.trust import bounds
 def gpu_query(context: Context) -> str:
     """What nvidia-smi prints for a sample; "" when it can't."""
     try:
-        said = context.machine.run(gpu.QUERY, timeout_s=5)
+        answer = context.machine.run(gpu.QUERY, timeout_s=5)
     except SparkwrightError:
         return ""
-    return said.out if said.ok else ""
+    return answer.out if answer.ok else ""
 
 
 def log(context: Context, container: str) -> logs.EngineState | None:

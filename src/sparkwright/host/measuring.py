@@ -50,7 +50,7 @@ def alone(
 
 def _taken(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) -> bool:
     """True when it is this caller's now, False when it is this run's already."""
-    deadline_s, told = time.monotonic() + wait_s, False
+    deadline_s, reported = time.monotonic() + wait_s, False
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,12 +59,12 @@ def _taken(file: IO[str], run: str, wait_s: float, note: Callable[[str], None]) 
             other, what = _read(file)
         if run and other == run:
             return False
-        said = f"{what or 'another measurement'} is in progress on this host (run {other or 'unknown'})"
+        message = f"{what or 'another measurement'} is in progress on this host (run {other or 'unknown'})"
         if time.monotonic() >= deadline_s:
-            raise Inconclusive(f"{said}; measurements do not run in parallel.", fix="Try again when it has ended.")
-        if not told:
-            note(f"waiting: {said}")
-            told = True
+            raise Inconclusive(f"{message}; measurements do not run in parallel.", fix="Try again when it has ended.")
+        if not reported:
+            note(f"waiting: {message}")
+            reported = True
         time.sleep(POLL_S)
 
 

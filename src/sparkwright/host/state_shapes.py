@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust.bounds import LARGEST
 from sparkwright.trust.engine_options import engine_options
-from sparkwright.trust.shapes import Partial, Shape, fitted, number, row, text, whole_number, within, writable
+from sparkwright.trust.shapes import Partial, Shape, fitted, integer, number, row, text, within, writable
 
 #: by how a field of ContainerSpec is annotated
 _KINDS: dict[str, Shape] = {
@@ -45,7 +45,7 @@ GOOD = Partial(
         "measured": Partial({"ready_s": (None, number)}),
         "held_bytes": (None, number),
         "since": number,
-        "restart_count": whole_number,
+        "restart_count": integer,
         "container_id": text,
         "run": text,
         "script": text,
@@ -73,7 +73,7 @@ _BASELINE = Partial(
     {
         "tok_per_s": _rates,
         "deviation": number,
-        "runs": whole_number,
+        "runs": integer,
         "clock_mhz": (None, number),
         "key": {text: writable},
     },
@@ -94,7 +94,7 @@ _SETTINGS = Partial(
     {
         **dict.fromkeys(("host", "webhook", "webhook_file", "textfile"), text),
         **dict.fromkeys(("every_s", "smoke_every_s", "heal_every_s"), within(0, LARGEST)),
-        "smoke_tokens": whole_number,
+        "smoke_tokens": integer,
         "command": [text],
         "lingers": bool,
         "limits": {text: number},
@@ -107,7 +107,7 @@ SHAPES: dict[str, Partial] = {
     "verified": GOOD,
     "verified_before": Partial({"states": [{}]}),
     "previous": Partial({**dict.fromkeys(("id", "name", "policy", "run"), text), "running": bool}, ("id",)),
-    "restarts": Partial({"id": text, "seen": [row(number, whole_number)]}),
+    "restarts": Partial({"id": text, "seen": [row(number, integer)]}),
     "stopping": Partial(
         {"id": text, "run": text, "available_bytes": number, "since": number, "held_bytes": (None, number)},
         ("id", "available_bytes"),
@@ -121,10 +121,10 @@ SHAPES: dict[str, Partial] = {
     "health-remembered": Partial(
         {
             "since_s": number,
-            "cures": whole_number,
-            "failed": whole_number,
+            "cures": integer,
+            "failed": integer,
             "answered": text,
-            "told": text,
+            "notified": text,
             "seen": [text],
             "state": (None, text),
             "broken": {text: text},

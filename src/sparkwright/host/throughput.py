@@ -12,7 +12,7 @@ WINDOW_S = 5.0
 
 
 @dataclass
-class Pace:
+class Throughput:
     """Fed with how many bytes are there; remembers the last 5 s."""
 
     _seen: deque[tuple[float, int]] = field(default_factory=deque)

@@ -113,8 +113,8 @@ def _gap_table(lines: list[Line]) -> tuple[tuple[str, ...], ...]:
     for line in lines:
         gaps = sorted(gap for _, gap in line.points)
         largest = sorted(line.points, key=lambda point: -point[1])[:5]
-        said = ", ".join(f"{gap:.0f} ({at:.2f})" for at, gap in largest)
-        found.append((line.name, str(len(gaps)), f"{gaps[len(gaps) // 2]:.1f}" if gaps else "-", said))
+        message = ", ".join(f"{gap:.0f} ({at:.2f})" for at, gap in largest)
+        found.append((line.name, str(len(gaps)), f"{gaps[len(gaps) // 2]:.1f}" if gaps else "-", message))
     return (head, *found)
 
 

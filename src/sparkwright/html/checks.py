@@ -97,10 +97,10 @@ def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> H
     )
 
 
-def length_s(whole_s: float, checks: Sequence[Check]) -> float:
+def length_s(span_s: float, checks: Sequence[Check]) -> float:
     """A span holds a check at least, and there are no more than MOST_SPANS."""
     gaps = [b.time_s - a.time_s for a, b in itertools.pairwise(checks)]
-    least = max(whole_s / MOST_SPANS, statistics.median(gaps) if gaps else 0.0)
+    least = max(span_s / MOST_SPANS, statistics.median(gaps) if gaps else 0.0)
     return float(next((one for one in LENGTHS_S if one >= least), 86400 * math.ceil(least / 86400)))
 
 

@@ -58,12 +58,12 @@ def svg(chart: Chart) -> str:
 def _lines(axes: Any, chart: Chart) -> None:
     for n, line in enumerate(chart.lines):
         xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
-        look = {
+        style = {
             "color": COLOURS[n % len(COLOURS)],
             "marker": MARKS[n % len(MARKS)],
             "linestyle": STROKES[n % len(STROKES)],
         }
-        axes.plot(xs, ys, **look, markersize=5, label=line.name)
+        axes.plot(xs, ys, **style, markersize=5, label=line.name)
 
 
 def _dots(axes: Any, chart: Chart) -> None:

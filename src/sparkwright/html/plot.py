@@ -104,9 +104,9 @@ def _grid(top: float, at: Callable[[float], float]) -> list[str]:
 
 def _times(axis: Axis, floor: float) -> list[str]:
     """Labels at round local times."""
-    whole_s = axis.until_s - axis.since_s
-    step_s = next((one for one in STEPS_S if whole_s / one <= LABELS), STEPS_S[-1])
-    form = "%d %b" if step_s >= DAY_S else "%a %H:%M" if whole_s > DAY_S else "%H:%M"
+    span_s = axis.until_s - axis.since_s
+    step_s = next((one for one in STEPS_S if span_s / one <= LABELS), STEPS_S[-1])
+    form = "%d %b" if step_s >= DAY_S else "%a %H:%M" if span_s > DAY_S else "%H:%M"
     shift_s = time.localtime(axis.until_s).tm_gmtoff
     first = math.ceil((axis.since_s + shift_s) / step_s) * step_s - shift_s
     parts = []

@@ -128,7 +128,7 @@ def _usual_s(itl: Spread) -> float:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Linear between neighbours, as numpy's default is. ordered: ascending, not empty. share: 0 to 100."""
+    """Linear between two values, as numpy's default is. ordered: ascending, not empty. share: 0 to 100."""
     place = (len(ordered) - 1) * share / 100
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)

@@ -65,8 +65,8 @@ class State:
             f"{self.temperature_c:.0f} °C" if self.temperature_c is not None else "",
             f"{self.utilization:.0f} % busy" if self.utilization is not None else "",
         ]
-        said = ", ".join(part for part in parts if part)
-        return f"{said} (median of {self.samples} while decoding)" if said else "nvidia-smi returned no data"
+        message = ", ".join(part for part in parts if part)
+        return f"{message} (median of {self.samples} while decoding)" if message else "nvidia-smi returned no data"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, units in the names."""

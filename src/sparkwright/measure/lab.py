@@ -96,7 +96,7 @@ def run(
     return {
         "started_at_s": round(began_s, 3),
         "seconds": round(time.time() - began_s, 3),
-        **_told(outcomes, before, after, lag, state),
+        **_reported(outcomes, before, after, lag, state),
         "derived": derived(wanted, outcomes),
         "series": _series(sent[-1]),
     }
@@ -113,9 +113,9 @@ def _idle(target: Target, idle_s: float) -> None:
         if not busy:
             return
         if time.monotonic() > deadline_s:
-            said = f"other traffic: {busy:.0f} requests running or waiting"
+            message = f"other traffic: {busy:.0f} requests running or waiting"
             raise Inconclusive(
-                f"{said}; measuring now would be inconclusive.", fix="Try again when the server is idle."
+                f"{message}; measuring now would be inconclusive.", fix="Try again when the server is idle."
             )
         time.sleep(0.1)
 
@@ -133,10 +133,10 @@ def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
 
 def _first(target: Target, asker: Asker, words: int, timeout_s: float) -> stream.Stream:
     """The first request, which also shows what this server does not take."""
-    whole = endpoints.measured_stream(target.model, "", 1)
-    body: dict[str, Any] | None = whole
+    full = endpoints.measured_stream(target.model, "", 1)
+    body: dict[str, Any] | None = full
     while body is not None:
-        asker.left_out = tuple(key for key in whole if key not in body)
+        asker.left_out = tuple(key for key in full if key not in body)
         try:
             return stream.run(
                 target.base_url,
@@ -147,8 +147,8 @@ def _first(target: Target, asker: Asker, words: int, timeout_s: float) -> stream
             )
         except stream.StreamError as error:
             body = endpoints.plainer(body) if error.status in endpoints.REFUSALS else None
-            said = str(error)
-    raise Failed(f"no token from {target.base_url}: {said}.")
+            answer = str(error)
+    raise Failed(f"no token from {target.base_url}: {answer}.")
 
 
 def _one(target: Target, request: Request, timeout_s: float) -> stream.Stream:
@@ -182,7 +182,7 @@ def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes:
     )
 
 
-def _told(
+def _reported(
     outcomes: Sequence[Outcome], before: Mapping[str, float], after: Mapping[str, float], lag: Lag, state: gpu.State
 ) -> dict[str, Any]:
     """Figures, all and by group, and what speaks against them."""
@@ -196,7 +196,7 @@ def _told(
         prefix.risen(before, after, endpoints.PREFIX_QUERIES),
     )
     warm = round(hits / queries, 4) if queries and hits is not None else None
-    doubts = [said for said in (_mismatch(before, after, outcomes),) if said]
+    doubts = [message for message in (_mismatch(before, after, outcomes),) if message]
     if warm is not None and warm > WARM:
         doubts.append(f"the prefix cache hit {warm:.0%} of prompts that should be new")
     if state.degraded(None):

@@ -210,8 +210,8 @@ def judge(
         return "misconfigured", "no run returned two tokens", ""
     median = statistics.median(run.tok_per_s for run in runs)
     if bounds.ceiling and not bounds.speculation and median > bounds.ceiling:
-        said = f"{median:.1f} tok/s exceeds the {bounds.ceiling:.0f} that memory bandwidth allows"
-        return "invalid", f"{said} without speculative decoding: wrong count, or cached answers", ""
+        message = f"{median:.1f} tok/s exceeds the {bounds.ceiling:.0f} that memory bandwidth allows"
+        return "invalid", f"{message} without speculative decoding: wrong count, or cached answers", ""
     if bounds.expected and median < FLOOR * bounds.expected:
         return (
             "misconfigured",
@@ -219,8 +219,8 @@ def judge(
             "",
         )
     if baseline is None:
-        said = "first measurement of this image, model and arguments on this host"
-        return ("new baseline" if last else "unclear"), said, ""
+        message = "first measurement of this image, model and arguments on this host"
+        return ("new baseline" if last else "unclear"), message, ""
     share, tolerance = statistics.median(baseline.share(run) for run in runs), baseline.tolerance
     against = f"{median:.1f} tok/s against {baseline.median:.1f} before"
     faster = "faster than its baseline: a cache, speculation or new kernels?" if share > 1 + tolerance else ""
@@ -244,8 +244,8 @@ class Shape:
         self, name: str, tokens: int, cap_s: float, on_chunk: Callable[[int], None] = lambda chunks: None
     ) -> stream.Stream:
         """One measured stream of a prompt. Raises stream.StreamError."""
-        whole = endpoints.measured_stream(self.model, prompt(name), tokens)
-        body = {key: value for key, value in whole.items() if key not in self._left_out}
+        full = endpoints.measured_stream(self.model, prompt(name), tokens)
+        body = {key: value for key, value in full.items() if key not in self._left_out}
         while True:
             try:
                 found = stream.run(
@@ -257,7 +257,7 @@ class Shape:
                     raise
                 body = plainer
                 continue
-            self._left_out = tuple(key for key in whole if key not in body)
+            self._left_out = tuple(key for key in full if key not in body)
             return found
 
 

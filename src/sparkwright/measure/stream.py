@@ -135,8 +135,8 @@ class _Socket(socket.socket):
         raise TimeoutError
 
     def _waits(self, which: int, seconds: float) -> None:
-        whole, part = divmod(max(seconds, 1e-6), 1)
-        self.setsockopt(socket.SOL_SOCKET, which, struct.pack("@ll", int(whole), int(part * 1e6) + 1))
+        full, part = divmod(max(seconds, 1e-6), 1)
+        self.setsockopt(socket.SOL_SOCKET, which, struct.pack("@ll", int(full), int(part * 1e6) + 1))
 
 
 def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
@@ -199,7 +199,7 @@ def record(
     try:
         connection = connection or connect(base_url, timeout_s)
     except OSError as error:
-        raise StreamError(f"no answer: {_said(error)}") from None
+        raise StreamError(f"no answer: {_message(error)}") from None
     try:
         answer = http.client.HTTPResponse(connection.sock, method="POST")
         found.sent_s = time.perf_counter()
@@ -207,14 +207,14 @@ def record(
         ends(connection, found.sent_s + min(timeout_s, cap_s))
         answer.begin()
         if answer.status != 200:
-            raise StreamError(_message(answer.read(ERROR_BYTES)), answer.status)
+            raise StreamError(_refusal(answer.read(ERROR_BYTES)), answer.status)
         ends(connection, found.sent_s + cap_s)
         _receive(answer, found, cap_s, on_chunk)
     except TimeoutError:
         found.capped = time.perf_counter() - found.sent_s >= cap_s
         found.broken = "" if found.capped else f"no data for {timeout_s:g} s"
     except (OSError, http.client.HTTPException) as error:
-        found.broken = f"the stream was interrupted: {_said(error)}"
+        found.broken = f"the stream was interrupted: {_message(error)}"
     finally:
         connection.close()
     return found
@@ -331,11 +331,11 @@ def _error(error: Any) -> str:
     return str(error.get("message") or error if isinstance(error, dict) else error)[:SHOWN_CHARS]
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"{type(error).__name__} {error}".strip()
 
 
-def _message(body: bytes) -> str:
+def _refusal(body: bytes) -> str:
     try:
         return _error(bounds.json_of(body)["error"])
     except (ValueError, KeyError, TypeError):

@@ -116,8 +116,8 @@ class Asker:
 
     def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
         """One request, without what this server refuses."""
-        whole = endpoints.measured_stream(self.model, text, tokens)
-        return Request({key: value for key, value in whole.items() if key not in self.left_out}, at_s, group)
+        full = endpoints.measured_stream(self.model, text, tokens)
+        return Request({key: value for key, value in full.items() if key not in self.left_out}, at_s, group)
 
     def sized(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
         """One request with a prompt of about so many tokens."""

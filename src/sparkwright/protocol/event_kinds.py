@@ -25,7 +25,7 @@ def exit_code(value: Any) -> int:
 SENTENCE = 20_000
 
 
-def said(value: Any) -> str:
+def text(value: Any) -> str:
     """A shape: something to read."""
     if not isinstance(value, str):
         raise ValueError("is not text")
@@ -42,7 +42,7 @@ INCIDENT_FILES = frozenset(
 COUNT = within(0, 2**53)
 #: a year: longer than any run, and every format of a duration takes it
 SECONDS = Usual(within(0, 366 * 86400), 0)
-TEXT = Usual(said, "")
+TEXT = Usual(text, "")
 LINE = Usual(line, "")
 FLAG = Usual(bool, False)
 OBJECT = Usual({str: object}, {})
@@ -52,12 +52,12 @@ TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": L
 CHANGE: dict[str, Shape] = {"field": line, "before": Usual(object, None), "after": Usual(object, None), "why": TEXT}
 
 #: of a diagnosis
-CAUSE: dict[str, Shape] = {"cause": said, "verdict": line, "evidence": TEXT, "fix": TEXT}
+CAUSE: dict[str, Shape] = {"cause": text, "verdict": line, "evidence": TEXT, "fix": TEXT}
 
 KINDS: dict[str, dict[str, Shape]] = {
     "alive": {},
-    "raw": {"text": said},
-    "note": {"task": LINE, "text": said},
+    "raw": {"text": text},
+    "note": {"task": LINE, "text": text},
     "part": {"n": COUNT, "of": COUNT, "text": str},
     "run_started": {"run": LINE, "play": LINE, "check": FLAG, "who": LINE, "sandbox": FLAG},
     "task_started": TASK,
@@ -84,7 +84,7 @@ KINDS: dict[str, dict[str, Shape]] = {
     # answers to a question
     "run": {"run": line, "play": Usual((None, line), None), "who": Usual((None, line), None), "state": line},
     "status": {
-        "record": {"state": line, "why": said},
+        "record": {"state": line, "why": text},
         "live": bool,
         "late": bool,
         "busy": line,
@@ -95,7 +95,7 @@ KINDS: dict[str, dict[str, Shape]] = {
     },
     "diagnosis": {
         "schema": COUNT,
-        **dict.fromkeys(("state", "summary"), said),
+        **dict.fromkeys(("state", "summary"), text),
         "fix": TEXT,
         "exit": exit_code,
         **dict.fromkeys(("tok_per_s", "expected_tok_per_s"), Usual((None, within(0, 1e6)), None)),
@@ -115,7 +115,7 @@ KINDS: dict[str, dict[str, Shape]] = {
     },
     "file": {"incident": STEP, "name": INCIDENT_FILES, "text": str},
     "serving": {"serving": bool},
-    "lock": {"owner": (None, {"run": line}), "alive": bool, "text": said},
+    "lock": {"owner": (None, {"run": line}), "alive": bool, "text": text},
     # what answers instead of a runner
     "runtime_missing": {"path": str, "python": str, "machine": str},
     "no_python": {},

@@ -145,7 +145,7 @@ def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(text, str):
             _widths(text)
         lines = text.count("\n") + 1 if isinstance(text, str) else 1
-        _fits(_size(text) + lines * sum(_size(value) + _whole(value) for value in (*args, *kwargs.values())))
+        _fits(_size(text) + lines * sum(_size(value) + _complete(value) for value in (*args, *kwargs.values())))
         return call(text, *args, **kwargs)
 
     return checked
@@ -199,7 +199,7 @@ def _size(value: Any) -> int:
     return len(value) if isinstance(value, str | bytes | list | tuple | dict) else 0
 
 
-def _whole(value: Any) -> int:
+def _complete(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 

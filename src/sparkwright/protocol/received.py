@@ -16,7 +16,7 @@ from sparkwright.trust.shapes import fitted, moment
 from sparkwright.visible import visible
 
 #: characters of one event that came in parts, and of a line that is shown as it is
-WHOLE_CHARACTERS = 16 * 2**20
+MOST_CHARACTERS = 16 * 2**20
 RAW_CHARACTERS = 2000
 
 
@@ -48,18 +48,18 @@ class Received:
         if one["event"] != "part":
             yield one
             return
-        text = self._whole(one)
+        text = self._complete(one)
         if text is not None:
-            whole = text.encode(errors="replace")
-            one = read(whole)
-            yield one if one["event"] != "part" else raw(whole)
+            full = text.encode(errors="replace")
+            one = read(full)
+            yield one if one["event"] != "part" else raw(full)
 
-    def _whole(self, part: Event) -> str | None:
-        """The text of an event whose last part this is. Parts out of turn, and beyond WHOLE_CHARACTERS, are dropped."""
+    def _complete(self, part: Event) -> str | None:
+        """The text of an event whose last part this is. Parts out of turn, and beyond MOST_CHARACTERS, are dropped."""
         if part["n"] == 1:
             self._parts, self._size = [], 0
         self._size += len(part["text"])
-        if part["n"] == len(self._parts) + 1 and self._size <= WHOLE_CHARACTERS:
+        if part["n"] == len(self._parts) + 1 and self._size <= MOST_CHARACTERS:
             self._parts.append(part["text"])
         if part["n"] != part["of"]:
             return None
@@ -70,7 +70,7 @@ class Received:
 def read(line: bytes) -> Event:
     """The event of one line."""
     try:
-        one = json_of(line.decode(errors="replace"), most_bytes=WHOLE_CHARACTERS, most_parts=PARTS)
+        one = json_of(line.decode(errors="replace"), most_bytes=MOST_CHARACTERS, most_parts=PARTS)
         kind = one.get("event") if isinstance(one, dict) else None
         if not isinstance(kind, str) or kind not in KINDS:
             return raw(line)

@@ -51,16 +51,18 @@ class Interpreter:
     machine: str
 
 
-def interpreter(said: Event, host: str) -> Interpreter:
+def interpreter(answer: Event, host: str) -> Interpreter:
     """What a host's `runtime_missing` says, each value matched before a path or a command is made of it.
 
     Raises Refused for a processor that sparkwright is not made for, Failed for a value that is none.
     """
-    if said["machine"] not in MACHINES:
-        wrong = one_line(said["machine"], at_most=80)
+    if answer["machine"] not in MACHINES:
+        wrong = one_line(answer["machine"], at_most=80)
         raise Refused(f"its processor is '{wrong}'; sparkwright runs on {' and '.join(MACHINES)}.", where=host)
-    path = matched(PYTHON_PATH, said["path"], f"the path of Python that {host} gives")
-    return Interpreter(path, matched(PYTHON_VERSION, said["python"], f"the Python that {host} gives"), said["machine"])
+    path = matched(PYTHON_PATH, answer["path"], f"the path of Python that {host} gives")
+    return Interpreter(
+        path, matched(PYTHON_VERSION, answer["python"], f"the Python that {host} gives"), answer["machine"]
+    )
 
 
 def start(runtime: str, need: str) -> str:

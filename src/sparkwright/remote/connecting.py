@@ -131,7 +131,7 @@ def _refusal(error: Exception, target: SshTarget, name: str, login: Login) -> Un
     if isinstance(error, paramiko.AuthenticationException):
         tried = ", ".join(str(path) for path in target.identity_files) or "no key file"
         tried += f" ({'; '.join(login.problems)})" if login.problems else ""
-        fix = f"Try `{target.by_hand}`."
+        fix = f"Try `{target.manual_login}`."
         return Unreachable(f"unreachable: {where} accepts none of the agent's keys and {tried}.", where=name, fix=fix)
     if isinstance(error, socket.gaierror):
         return Unreachable(f"unreachable: cannot resolve {target.hostname}.", where=name, fix="Check `address:`.")

@@ -178,7 +178,7 @@ def _append(path: Path, line: str) -> None:
 def _fix(target: SshTarget, lines: list[Known]) -> str:
     authority = any(line.marker == AUTHORITY for line in lines)
     if not authority and target.strict != "yes":
-        return f"Log in once by hand, compare it, and answer yes: `{target.by_hand}`."
+        return f"Log in once by hand, compare it, and answer yes: `{target.manual_login}`."
     why = "Certificates of hosts are not checked here. " if authority else ""
     if target.keep_in is None:
         return f"{why}Compare it at the host, and name a file in UserKnownHostsFile that holds it."

@@ -85,11 +85,11 @@ def _in_krl(path: Path, key: paramiko.PKey) -> bool:
     with tempfile.NamedTemporaryFile("w", suffix=".pub") as file:
         file.write(f"{key.get_name()} {key.get_base64()}\n")
         file.flush()
-        said = _keygen(["-Q", "-f", str(path), file.name])
-    if said.returncode and b"REVOKED" not in said.stdout:
-        why = one_line(said.stderr.decode(errors="replace").strip(), at_most=200)
+        answer = _keygen(["-Q", "-f", str(path), file.name])
+    if answer.returncode and b"REVOKED" not in answer.stdout:
+        why = one_line(answer.stderr.decode(errors="replace").strip(), at_most=200)
         raise Refused(f"RevokedHostKeys of ssh can't be read: {path}: {why}.")
-    return said.returncode != 0
+    return answer.returncode != 0
 
 
 def _matching(name: str, path: str, given: bytes) -> list[Known]:
@@ -117,14 +117,14 @@ def _command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
     }
     try:
         words = [ssh_tokens.fill("KnownHostsCommand", one, tokens) for one in shlex.split(target.known_hosts_command)]
-        said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, check=False)
+        answer = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, check=False)
     except (OSError, ValueError, IndexError) as error:
         raise Refused(
             f"KnownHostsCommand of ssh can't be run: {error}.", fix="Its program needs its full path."
         ) from None
     except subprocess.TimeoutExpired:
         raise Refused(f"KnownHostsCommand of ssh does not end within {COMMAND_S:g} s.") from None
-    if said.returncode:
-        last = one_line(said.stderr.decode(errors="replace").strip(), at_most=200)
-        raise Refused(f"KnownHostsCommand of ssh failed with {said.returncode}{f': {last}' if last else ''}.")
-    return said.stdout
+    if answer.returncode:
+        last = one_line(answer.stderr.decode(errors="replace").strip(), at_most=200)
+        raise Refused(f"KnownHostsCommand of ssh failed with {answer.returncode}{f': {last}' if last else ''}.")
+    return answer.stdout

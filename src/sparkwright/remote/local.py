@@ -55,8 +55,10 @@ class LocalLink:
         yield from received.end()
         if process.wait() != 0:
             errors.join(LAST_WORDS_S)
-            said = b"".join(last_words).decode(errors="replace").strip().splitlines()
-            raise Unreachable(f"the runner ended with {process.returncode}: {said[-1] if said else 'no reason given'}.")
+            answer = b"".join(last_words).decode(errors="replace").strip().splitlines()
+            raise Unreachable(
+                f"the runner ended with {process.returncode}: {answer[-1] if answer else 'no reason given'}."
+            )
 
     def ready(self) -> None:
         """See `Link.ready`: it is this machine."""

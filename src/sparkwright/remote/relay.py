@@ -21,7 +21,7 @@ class Ended:
     """How the program that took the stream ended. said: its last line."""
 
     code: int
-    said: str
+    message: str
     sent_bytes: int
 
 
@@ -45,8 +45,8 @@ def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> 
         code = _exit_code(target, "the host it goes to")
         return Ended(code, _last_line(target), sent)
     except OSError as error:
-        said = _last_line(target) if target.exit_status_ready() else str(error) or type(error).__name__
-        raise Failed(f"the copy broke off after {sent} bytes: {said}", fix="Run the command again.") from None
+        answer = _last_line(target) if target.exit_status_ready() else str(error) or type(error).__name__
+        raise Failed(f"the copy broke off after {sent} bytes: {answer}", fix="Run the command again.") from None
     finally:
         source.close()
         target.close()
@@ -59,10 +59,10 @@ def _exit_code(channel: Channel, who: str) -> int:
 
 
 def _last_line(channel: Channel) -> str:
-    said = b""
+    text = b""
     for ready, take in ((channel.recv_stderr_ready, channel.recv_stderr), (channel.recv_ready, channel.recv)):
         for _ in range(LAST_WORDS):
             if ready():
-                said = (said + take(CHUNK_BYTES))[-CHUNK_BYTES:]
-    lines = said.decode(errors="replace").strip().splitlines()
+                text = (text + take(CHUNK_BYTES))[-CHUNK_BYTES:]
+    lines = text.decode(errors="replace").strip().splitlines()
     return lines[-1][-LAST_CHARACTERS:] if lines else "no output"

@@ -33,10 +33,10 @@ def ship(
     try:
         channel.settimeout(UNPACK_S)  # a disk that others write to may hold it up
         yield from _sent(channel, data)
-        said = list(events(channel))
-        answer = next((one for one in reversed(said) if one["event"] in ("shipped", "not_shipped")), None)
+        reply = list(events(channel))
+        answer = next((one for one in reversed(reply) if one["event"] in ("shipped", "not_shipped")), None)
         if answer is None or answer["event"] != "shipped":
-            why = answer["why"] if answer else last_words(channel, str(said[-1].get("text", "")) if said else "")
+            why = answer["why"] if answer else last_words(channel, str(reply[-1].get("text", "")) if reply else "")
             raise Refused(
                 f"the runtime can't be put on the host: {one_line(why, at_most=TEXT_CHARACTERS)}.",
                 where=where,
@@ -51,13 +51,13 @@ def no_start(channel: Channel) -> str:
     lines = _errors(channel).splitlines()
     if bootstrap.NO_START not in lines:
         return ""
-    said = [line for line in lines[: lines.index(bootstrap.NO_START)] if line.strip()]
-    return one_line(said[-1], at_most=TEXT_CHARACTERS) if said else "no output"
+    answer = [line for line in lines[: lines.index(bootstrap.NO_START)] if line.strip()]
+    return one_line(answer[-1], at_most=TEXT_CHARACTERS) if answer else "no output"
 
 
-def last_words(channel: Channel, said: str) -> str:
+def last_words(channel: Channel, message: str) -> str:
     """The end of what a command said, its errors first."""
-    text = _errors(channel).strip() or said.strip()
+    text = _errors(channel).strip() or message.strip()
     return f"its last words: {one_line(text.splitlines()[-1][-200:])}" if text else "no output"
 
 

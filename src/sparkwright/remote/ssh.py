@@ -130,36 +130,36 @@ class SshLink:
                     last = one["text"].strip()
                     yield one
         except Unreachable as error:
-            error.fix = f"Nothing has begun there. Does `{self._by_hand} true` end, and print nothing?"
+            error.fix = f"Nothing has begun there. Does `{self._manual_login} true` end, and print nothing?"
             raise
         raise Refused(
             f"the login shell does not run what it is told{f', it says: {one_line(last, at_most=200)}' if last else ''}.",
             where=self._host.name,
-            fix=f"`{self._by_hand} true` must end with 0 and print nothing; look at ~/.bashrc there.",
+            fix=f"`{self._manual_login} true` must end with 0 and print nothing; look at ~/.bashrc there.",
         )
 
     @property
-    def _by_hand(self) -> str:
-        return ssh_config.resolve(self._host).by_hand
+    def _manual_login(self) -> str:
+        return ssh_config.resolve(self._host).manual_login
 
     def _conversation(
         self, channel: Channel, events: Iterator[Event], header: dict[str, Any], secrets: Mapping[str, Secret]
     ) -> Iterator[Event]:
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
-        said = ""
+        message = ""
         with contextlib.suppress(OSError):  # it may have ended already; its last words are still to be read
             channel.sendall(json.dumps(request, default=str).encode() + b"\n")
             channel.shutdown_write()
         for one in events:
             if one["event"] in ("runtime_missing", "no_python"):
                 raise self._lost("the runner was killed", running=True)
-            said = str(one.get("text", ""))
+            message = str(one.get("text", ""))
             yield one
             if one["event"] == "recap":
                 return  # the last word; that the runner's process ends after it needs no waiting for
         code = channel.recv_exit_status() if channel.exit_status_ready() else -1
         if code != 0:
-            raise self._lost(f"the runner ended with {code}; {shipping.last_words(channel, said)}")
+            raise self._lost(f"the runner ended with {code}; {shipping.last_words(channel, message)}")
 
     def _exec(self, transport: paramiko.Transport, command: str) -> Channel:
         try:
@@ -207,9 +207,9 @@ class SshLink:
             fix = "Install one (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
         if not may_ship:
-            said = no_start or "it is gone again"
+            message = no_start or "it is gone again"
             fix = f"On the host: `rm -r ~/{bootstrap.FOLDER}`, then once more."
-            raise Refused(f"the runtime was shipped and does not start: {said}", where=self._host.name, fix=fix)
+            raise Refused(f"the runtime was shipped and does not start: {message}", where=self._host.name, fix=fix)
         if no_start:
             yield event("note", task="", text=f"the runtime on the host does not start: {no_start}")
         found = bootstrap.interpreter(missing, self._host.name)

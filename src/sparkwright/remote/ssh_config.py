@@ -43,15 +43,17 @@ def _resolve(address: str, user: str, port: int) -> SshTarget:
     words = ["ssh", "-G", *(["-l", user] if user else []), *(["-p", str(port)] if port else []), "--", address]
     try:
         # paths are bytes, not always UTF-8
-        said = subprocess.run(words, capture_output=True, text=True, errors="surrogateescape", timeout=10, check=False)
+        answer = subprocess.run(
+            words, capture_output=True, text=True, errors="surrogateescape", timeout=10, check=False
+        )
     except FileNotFoundError:
         raise Refused("there is no ssh on this machine.", fix="Install the OpenSSH client.") from None
     except subprocess.TimeoutExpired:
         raise Refused(
             f"`ssh -G {address}` does not end.", fix="Look for a `Match exec` in your ssh configuration."
         ) from None
-    if said.returncode:
+    if answer.returncode:
         raise Refused(
-            f"ssh can't read its configuration for {address}: {one_line(' '.join(said.stderr.split()), at_most=400)}"
+            f"ssh can't read its configuration for {address}: {one_line(' '.join(answer.stderr.split()), at_most=400)}"
         )
-    return ssh_target.parse(said.stdout, address)
+    return ssh_target.parse(answer.stdout, address)

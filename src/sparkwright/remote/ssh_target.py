@@ -61,7 +61,7 @@ class SshTarget:
         return f"{self.user}@{self.hostname}:{self.port}"
 
     @property
-    def by_hand(self) -> str:
+    def manual_login(self) -> str:
         """The command a person logs in with; ssh finds the jump hosts itself."""
         port = ["-p", self.port] if self.port != 22 else []
         return join(["ssh", *port, f"{self.user}@{self.address or self.hostname}"])

@@ -59,7 +59,7 @@ def _put(archive: IO[bytes], place: Path) -> None:
         compileall.compile_dir(new / "lib", quiet=2, stripdir=str(new), prependdir=str(place))
         _sync(new)
         with _turn(place.parent):
-            if not (_whole(place) and _starts(place)):
+            if not (_complete(place) and _starts(place)):
                 fcntl.flock(lock, fcntl.LOCK_SH)  # whoever starts it now need not wait
                 _replace(place, new)
             _prune(place)
@@ -116,7 +116,7 @@ def _sync(folder: Path) -> None:
 # -- which runtimes there are ------------------------------------------------------------------------------------------
 
 
-def _whole(place: Path) -> bool:
+def _complete(place: Path) -> bool:
     """Whether another laptop has brought this runtime meanwhile, and every byte of it is right."""
     try:
         manifest = json.loads((place / "manifest.json").read_bytes())
@@ -132,10 +132,10 @@ def _starts(place: Path) -> bool:
     words = ["-IS", str(place / "lib/sparkwright/runner/boot.py"), str(place / "tag"), "engine"]
     try:
         python = (place / "python").read_text()
-        said = subprocess.run([python, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        answer = subprocess.run([python, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except (OSError, ValueError):
         return False
-    return said.returncode == GOOD_START
+    return answer.returncode == GOOD_START
 
 
 def _replace(place: Path, new: Path) -> None:

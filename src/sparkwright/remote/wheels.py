@@ -50,14 +50,14 @@ def fetched(python: str, machine: str, progress: Progress = lambda done, total, 
             f"there is no runtime for {one_line(machine)}, Python {one_line(python)}: there is one for {known}."
         )
     folder = _folder(python, machine)
-    found = _whole(folder)
+    found = _complete(folder)
     missing = {name: pin for name, pin in locked().items() if name not in found}
     if missing:
         try:
             _download(missing, folder, python, machine, progress)
         except OSError as error:
             raise Failed(f"the runtime's wheels can't be kept: {error.strerror}.", where=str(folder)) from None
-        found = _whole(folder)
+        found = _complete(folder)
     lost = sorted(set(locked()) - set(found))
     if lost:
         raise Failed(f"pip fetched no wheel of {', '.join(lost)}.", where=str(folder))
@@ -66,7 +66,7 @@ def fetched(python: str, machine: str, progress: Progress = lambda done, total, 
 
 def here(python: str, machine: str) -> bool:
     """Whether all wheels are in the laptop's cache and whole."""
-    return set(_whole(_folder(python, machine))) == set(locked())
+    return set(_complete(_folder(python, machine))) == set(locked())
 
 
 @functools.lru_cache(maxsize=4)
@@ -98,7 +98,7 @@ def _folder(python: str, machine: str) -> Path:
     return host_side.cache() / "runtime" / "wheels" / f"{python}-{machine}"
 
 
-def _whole(folder: Path) -> dict[str, Path]:
+def _complete(folder: Path) -> dict[str, Path]:
     """The wheels of a folder that are what the requirements pin, by the package's name."""
     by_hash = {digest: name for name, pin in locked().items() for digest in pin.hashes}
     found = {}
@@ -126,14 +126,14 @@ def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, 
             "--disable-pip-version-check",
         ]
         words += ["--retries=2", "--progress-bar=off", "--dest", beside, "--requirement", str(lines)]
-        said = _told([*words, *platform_words(machine, python)], len(missing), progress)
-        if said:
-            raise _refusal(said, python, machine)
+        answer = _reported([*words, *platform_words(machine, python)], len(missing), progress)
+        if answer:
+            raise _refusal(answer, python, machine)
         for path in Path(beside).glob("*.whl"):
             path.replace(folder / path.name)
 
 
-def _told(words: list[str], total: int, progress: Progress) -> str:
+def _reported(words: list[str], total: int, progress: Progress) -> str:
     """Run pip, telling how far it is; what it said when it failed, empty when it did not."""
     lines, done = [], 0
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
@@ -148,22 +148,22 @@ def _told(words: list[str], total: int, progress: Progress) -> str:
     return "".join(lines) or "pip said nothing"
 
 
-def _refusal(said: str, python: str, machine: str) -> Failed:
+def _refusal(message: str, python: str, machine: str) -> Failed:
     what = f"the runtime for {machine}, Python {python}"
     command = join(["sparkwright", "runtime.fetch", "--machine", machine, "--python", python])
-    if "DO NOT MATCH THE HASHES" in said:
+    if "DO NOT MATCH THE HASHES" in message:
         return Failed(
             f"{what} is not fetched: the package index offers a wheel that is not the pinned one.",
             fix=f"Somebody may be in between, or the index is broken: look at it with `{command} --debug`.",
         )
-    if _NOBODY.search(said):
+    if _NOBODY.search(message):
         return Failed(
             f"{what} is not in this laptop's cache, and no package index can be reached.",
             fix=f"Run `{command}` once where there is internet.",
         )
-    last = next((line for line in _backwards(said) if line.startswith("ERROR:")), next(_backwards(said), ""))
+    last = next((line for line in _backwards(message) if line.startswith("ERROR:")), next(_backwards(message), ""))
     return Failed(f"{what} can't be fetched: {one_line(last.removeprefix('ERROR:').strip(), at_most=300)}.")
 
 
-def _backwards(said: str) -> Iterator[str]:
-    return reversed(said.strip().splitlines())
+def _backwards(message: str) -> Iterator[str]:
+    return reversed(message.strip().splitlines())

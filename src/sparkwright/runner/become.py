@@ -78,13 +78,13 @@ class Become:
         }
         _send(process, request)
         while line := process.stdout.readline():
-            said = json.loads(line)
-            if "event" in said:
-                self._emit(said)
+            answer = json.loads(line)
+            if "event" in answer:
+                self._emit(answer)
                 continue
-            said["diff"] = [Change(**change) for change in said["diff"]]
-            said["exit"] = Exit(said["exit"]) if said["exit"] is not None else None
-            return Result(**said)
+            answer["diff"] = [Change(**change) for change in answer["diff"]]
+            answer["exit"] = Exit(answer["exit"]) if answer["exit"] is not None else None
+            return Result(**answer)
         raise Failed("the root process exited without a response.")
 
     def _launch(self) -> Root:

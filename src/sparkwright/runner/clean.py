@@ -43,6 +43,6 @@ def _wait_alone(state: StateFolder, host: str) -> None:
     deadline_s = time.monotonic() + END_S
     while living := others(state):
         if time.monotonic() > deadline_s:
-            said = f"{host} is in use by run {living[0].name}."
-            raise Refused(said, fix=f"Follow it with `invoke attach --host {host}`, then clean again.")
-        time.sleep(lock.LOOK_POLL_S)
+            message = f"{host} is in use by run {living[0].name}."
+            raise Refused(message, fix=f"Follow it with `invoke attach --host {host}`, then clean again.")
+        time.sleep(lock.POLL_S)

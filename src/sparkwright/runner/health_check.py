@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.errors import Inconclusive
 from sparkwright.health.check import Check
-from sparkwright.health.judge import Look
+from sparkwright.health.judge import Observation
 from sparkwright.health.record import Speed
 from sparkwright.health.settings import Settings
 from sparkwright.host.module import Context
@@ -33,7 +33,7 @@ def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Eve
     return journal.recap_of(book.folder) or {"failed": 1, "msg": "the run was cut off"}
 
 
-def measure_speed(context: Context, look: Look, tokens: int) -> Speed:
+def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed:
     """One `smoke_test` against the baseline of the last good state. A server that has none gets none from here."""
     from sparkwright.host.records.baselines import Baselines, key_of
     from sparkwright.modules.proof.smoke_test import SmokeTest
@@ -41,9 +41,9 @@ def measure_speed(context: Context, look: Look, tokens: int) -> Speed:
     serve = good_states.last(context.state).get("serve") or {}
     key = serve.get("baseline_key") or {}
     if Baselines(context.state).read(key_of(key, context.machine)) is None:
-        return Speed(verdict="it has no baseline", measured_s=look.time_s)
+        return Speed(verdict="it has no baseline", measured_s=observed.time_s)
     args = SmokeTest.Args(
-        base_url=look.server.url,
+        base_url=observed.server.url,
         model=serve.get("served_name", ""),
         tok_per_s=serve.get("tok_per_s"),
         baseline_key=key,
@@ -57,4 +57,4 @@ def measure_speed(context: Context, look: Look, tokens: int) -> Speed:
     if data["verdict"] in ("inconclusive", "invalid", "broken"):
         return Speed(verdict=data["verdict"])
     rate, base, first = data["tok_per_s"], data["baseline"], data["ttft_s"]
-    return Speed(rate, base, first, str(data["verdict"]), look.time_s)
+    return Speed(rate, base, first, str(data["verdict"]), observed.time_s)

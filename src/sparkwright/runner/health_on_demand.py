@@ -32,7 +32,7 @@ CURES = {
 
 def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """The verb `health`: {"smoke": bool, "token_s": seconds}. One task, and a recap with the state's exit code."""
-    said: list[Event] = []
+    answer: list[Event] = []
     settings = Settings.of(state)
     if request.get("token_s"):
         settings = dataclasses.replace(
@@ -41,14 +41,14 @@ def check(request: Mapping[str, Any], machine: Machine, state: StateFolder) -> I
     secrets = {name: Secret(value) for name, value in (request.get("secrets") or {}).items()}
     run_id = new_run_id("check")
     engine = Engine(machine, timeout_s=DOCKER_S)
-    context = RunContext(machine, state, run_id, said.append, secrets=secrets, task=TASK, engine=engine)
+    context = RunContext(machine, state, run_id, answer.append, secrets=secrets, task=TASK, engine=engine)
     yield event("task_started", task=TASK, name="Check the server's health", module=TASK, where="")
     started_s = time.monotonic()
     record = composed(context, settings, smoke=bool(request.get("smoke"))).run()
-    yield from said
+    yield from answer
     if interrupted := cut_off.interrupted(state):
         yield event("note", task=TASK, text=interrupted)
-    yield from _told(record, time.monotonic() - started_s)
+    yield from _reported(record, time.monotonic() - started_s)
 
 
 def sentence(record: Record) -> str:
@@ -57,10 +57,10 @@ def sentence(record: Record) -> str:
     return f"{record.seen}: {record.why}{so_far}"
 
 
-def _told(record: Record, seconds: float) -> Iterator[Event]:
+def _reported(record: Record, seconds: float) -> Iterator[Event]:
     code = EXITS[record.seen]
     failed = code is not Exit.OK
-    rows = [f"{one.level}: {one.check}: {one.said}" for one in record.evidence if one.level != "ok"]
+    rows = [f"{one.level}: {one.check}: {one.message}" for one in record.evidence if one.level != "ok"]
     data = {"evidence": rows, "record": record.to_json()}
     about: dict[str, Any] = {"task": TASK, "name": "Check the server's health", "module": TASK, "where": ""}
     fix = CURES.get(record.cure, "") if failed else ""

@@ -75,12 +75,12 @@ def answer(request: dict[str, Any]) -> int:
     except SparkwrightError as error:
         _say([_refusal(request, error)], hidden)
     except OSError as error:
-        said = f"run not started: {state.path}: {error.strerror}."
-        _say([_refusal(request, SparkwrightError(said, fix="On the host: `df -h ~`."))], hidden)
+        message = f"run not started: {state.path}: {error.strerror}."
+        _say([_refusal(request, SparkwrightError(message, fix="On the host: `df -h ~`."))], hidden)
     except Exception as error:
         traceback.print_exc()
-        said = f"internal error on the host: {type(error).__name__}: {error}."
-        _say([_refusal(request, SparkwrightError(said, fix="Please report it."))], hidden)
+        message = f"internal error on the host: {type(error).__name__}: {error}."
+        _say([_refusal(request, SparkwrightError(message, fix="Please report it."))], hidden)
     return 0
 
 
@@ -153,7 +153,7 @@ def _stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 
 def _at_work(state: StateFolder) -> Path:
     """The run that "stop" means when none is named: the one that holds the lock, or the only one there is."""
-    owner, alive = lock.look(state)
+    owner, alive = lock.inspect(state)
     living = [folder for folder in state.runs() if journal.lives(folder)]
     holding = [folder for folder in living if owner is not None and alive and folder.name == owner.run]
     if holding or len(living) == 1:

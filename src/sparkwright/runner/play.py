@@ -67,7 +67,7 @@ class PlayRun:
             if failure is None or self.plan.force_handlers:
                 failure = self._handlers() or failure
         failure = failure or self.stopped
-        said = failure or self.unproved
+        answer = failure or self.unproved
         return event(
             "recap",
             run=self.plan.run_id,
@@ -75,7 +75,7 @@ class PlayRun:
             **self.counts,
             exit=int(self._exit(failure)),
             seconds=round(time.monotonic() - started_s, 3),
-            msg=f"{said.msg} {said.fix}".strip() if said else "",
+            msg=f"{answer.msg} {answer.fix}".strip() if answer else "",
         )
 
     def _exit(self, failure: Result | None) -> Exit:
@@ -108,7 +108,7 @@ class PlayRun:
         except Exception as error:
             stands_for_it = Task(id=block.id, name=block.name, module="block", where=block.where)
             result = self._went_wrong(error, "block")
-            applies, failure = result.failed, self._told(stands_for_it, result) if result.failed else None
+            applies, failure = result.failed, self._reported(stands_for_it, result) if result.failed else None
         if not applies:
             self._skip_all(block.tasks)
             return None
@@ -130,7 +130,7 @@ class PlayRun:
             else:
                 self._finish(step, Result(skipped=True, msg="condition of the block is false"), 0.0)
 
-    def _told(self, task: Task, result: Result) -> Result | None:
+    def _reported(self, task: Task, result: Result) -> Result | None:
         """Finish what never began: as a task that starts and ends at once."""
         self.emit(event("task_started", task=task.id, name=task.name, module=task.module, where=task.where))
         return self._finish(task, result, 0.0)

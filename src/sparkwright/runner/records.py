@@ -51,14 +51,14 @@ def read_serving(request: dict[str, Any], machine: Machine, state: StateFolder) 
 
 def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `lock` event: owner (null: nobody), alive, and the story of one that was cut off."""
-    owner, alive = lock.look(state)
-    told = cut_off.story(state, owner) if owner is not None and not alive else ""
-    yield event("lock", owner=owner.to_json() if owner else None, alive=alive, text=f"{owner}" if alive else told)
+    owner, alive = lock.inspect(state)
+    reported = cut_off.story(state, owner) if owner is not None and not alive else ""
+    yield event("lock", owner=owner.to_json() if owner else None, alive=alive, text=f"{owner}" if alive else reported)
 
 
 def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """how: stop (at the next safe point), kill (now), forget (the line of one that was cut off)."""
-    owner, alive = lock.look(state)
+    owner, alive = lock.inspect(state)
     if owner is None:
         yield event("note", task="", text="the lock is free")
     elif not alive:

@@ -63,7 +63,7 @@ def play(
                     note(cut_off.story(state, before))
                 recap = run.run()
         else:
-            before, alive = lock.look(state) if plan.exclusive else (None, False)
+            before, alive = lock.inspect(state) if plan.exclusive else (None, False)
             if before is not None and cut_off.unfinished(state, before):
                 note(f"in progress there: {before}" if alive else cut_off.story(state, before))
             with _undisturbing(plan, state, note):
@@ -97,11 +97,11 @@ def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -
 
 def _beside(recap: Event, plan: Plan, state: StateFolder) -> Event:
     """How a run ended that measures: where another one has begun to work on the host meanwhile, a failure proves nothing."""
-    owner, alive = lock.look(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
+    owner, alive = lock.inspect(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
     if not alive:
         return recap
-    said = f"inconclusive: another run started on {plan.host}: {owner}."
-    return {**recap, "exit": int(Exit.INCONCLUSIVE), "msg": f"{said} ({recap['msg']})"}
+    message = f"inconclusive: another run started on {plan.host}: {owner}."
+    return {**recap, "exit": int(Exit.INCONCLUSIVE), "msg": f"{message} ({recap['msg']})"}
 
 
 def recap_of(host: str, error: SparkwrightError, seconds: float = 0.0) -> Event:

@@ -1,6 +1,6 @@
-"""What a host says of itself in one short answer: its last check where that still speaks for the present, else a look now.
+"""What a host says of itself in one short answer: its last check where that still speaks for the present, else what is there now.
 
-The container and /health are looked at each time; no token is asked for, and nothing is written.
+The container and /health are read each time; no token is asked for, and nothing is written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     busy, interrupted = _runs(state)
     found = record.latest(state.path)
     name = found.container.name if found is not None and found.container.name else str(request.get("container", ""))
-    now = live.look(machine, good, name, now_s)
+    now = live.inspect(machine, good, name, now_s)
     outdated = "" if found is None else live.outdated(found, now, good)
     late = found is not None and found.late(now_s)
     about = {"late": late, "busy": busy, "interrupted": interrupted, **_now(machine)}
@@ -76,7 +76,7 @@ def row_of(one: Record) -> list[Any]:
 
 def _runs(state: StateFolder) -> tuple[str, str]:
     """(who works here, which run was cut off), in words."""
-    owner, alive = lock.look(state)
+    owner, alive = lock.inspect(state)
     if owner is None or alive:
         return str(owner or ""), ""
     from sparkwright.host.runs import cut_off

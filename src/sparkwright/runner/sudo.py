@@ -26,7 +26,7 @@ PASSWORD = "BECOME_PASSWORD"
 #: PAM waits 2 s after a wrong password, a directory server longer
 ANSWER_S = 60.0
 #: of what it and its modules wrote; the reason stands there
-SAID_BYTES = 64 * 2**10
+OUTPUT_BYTES = 64 * 2**10
 #: what sudo says of a password it did not take (sudo 1.8 to 1.9, sudo-rs)
 _WRONG = ("incorrect password", "incorrect authentication", "sorry, try again", "no password was provided")
 _WANTED = ("a password is required", "interactive authentication is required")
@@ -56,7 +56,7 @@ class Sudo:
             raise Refused(f"sudo is not installed on {self._host}.", fix="Log in as root, or install sudo.")
         try:
             return self._expect(self._open([program, "-n"], argv), ready)
-        except _Said as refusal:
+        except _Refusal as refusal:
             if not self._password or not refusal.has(_WANTED):
                 raise self._refused(refusal) from None
         if "\n" in self._password:
@@ -66,24 +66,26 @@ class Sudo:
             # on a pipe that ends with the password: sudo can't wait for another, nor take anything else for one
             self._expect(self._open([*asking, "-v"], [], f"{self._password}\n"), b"")
             return self._expect(self._open(asking, argv, f"{self._password}\n"), ready)
-        except _Said as refusal:
+        except _Refusal as refusal:
             raise self._refused(refusal) from None
 
     def _open(self, sudo: Sequence[str], argv: Sequence[str], first: str = "") -> _Opened:
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - a file never fills up, as a pipe that nobody reads would
+        answer = tempfile.TemporaryFile()  # noqa: SIM115 - a file never fills up, as a pipe that nobody reads would
         env = {"PATH": self._path, "LC_ALL": "C", "LANG": "C"}
-        process = subprocess.Popen([*sudo, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=env)
+        process = subprocess.Popen(
+            [*sudo, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=answer, env=env
+        )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(first.encode())
             process.stdin.flush()
             if not argv:
                 process.stdin.close()
-        return process, said
+        return process, answer
 
     def _expect(self, opened: _Opened, ready: bytes) -> Root:
-        """Wait for the line READY, or with none for the end. Raises _Said when it ended otherwise, Refused when nothing came."""
-        process, said = opened
+        """Wait for the line READY, or with none for the end. Raises _Refusal when it ended otherwise, Refused on silence."""
+        process, answer = opened
         assert process.stdout is not None
         seen, ends_s = b"", time.monotonic() + self._answer_s
         while b"\n" not in seen:
@@ -96,17 +98,17 @@ class Sudo:
                 break
             seen += data
         if ready and seen.strip() == ready:
-            said.close()
+            answer.close()
             return process
         _close(process)
-        with said:
-            said.seek(0)
-            words = said.read(SAID_BYTES).decode(errors="replace")
+        with answer:
+            answer.seek(0)
+            words = answer.read(OUTPUT_BYTES).decode(errors="replace")
         if process.poll() == 0 and not ready:
             return process
-        raise _Said(words)
+        raise _Refusal(words)
 
-    def _refused(self, refusal: _Said) -> Refused:
+    def _refused(self, refusal: _Refusal) -> Refused:
         user = getpass.getuser()
         if self._password and refusal.has(_WRONG):
             fix = f"Correct the secret {PASSWORD} (hosts/groups.yml, `secrets`)."
@@ -117,7 +119,7 @@ class Sudo:
         return Refused(f"sudo on {self._host} denied {user}: {refusal.last}.", fix=fix)
 
 
-class _Said(Exception):
+class _Refusal(Exception):
     """What sudo wrote to its standard error before it ended."""
 
     def has(self, words: Sequence[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 FAULTS: dict[str, str] = {
     "slow": "the engine gives 5.7 tokens a second instead of 47",
     "wedge": "/health answers 200, and no token ever comes",
-    "slow-start": "the engine dies, is started again, and its load does not come to an end",
+    "slow-start": "the engine exits, is restarted, and its load does not come to an end",
     "power": "the GPU stays at few watts and a low clock however busy it is, and gives 5.7 tokens a second",
     "hot": "the GPU is at 96 C",
     "oom": "the engine finds too little memory at its start, although enough was free",
@@ -17,7 +17,7 @@ FAULTS: dict[str, str] = {
     "ollama-busy": "a request keeps Ollama's model in memory, if it fits beside the server",
     "ollama-loads": "Ollama is loading a second model: what lists or unloads models waits for it",
     "ollama-returns": "a client loads Ollama's model again right after it was unloaded",
-    "engine-dies": "the engine ends with exit code 0 at the first request",
+    "engine-exits": "the engine ends with exit code 0 at the first request",
     "crash-loop": "the engine exits with code 1 shortly after its start, every time, until it is stopped by hand",
     "no-space": "the disk is full",
     "half-model": "the hub cuts every file after half its bytes, and one file on the disk is damaged",

@@ -239,8 +239,8 @@ class HubApi(Handler):
             return max(0, size - int(last)), size - 1
         return None if int(first) >= size else (int(first), min(int(last), size - 1) if last else size - 1)
 
-    def _error(self, status: int, code: str, said: str) -> None:
-        self.reply(status, {"error": said}, {"X-Error-Code": code, "X-Error-Message": said})
+    def _error(self, status: int, code: str, message: str) -> None:
+        self.reply(status, {"error": message}, {"X-Error-Code": code, "X-Error-Message": message})
 
 
 def main() -> None:

@@ -40,8 +40,8 @@ UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 class Refused(Exception):
     """An error's status and text."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
@@ -210,15 +210,15 @@ class OllamaApi(Handler):
             raise Refused(404, f"model '{name}' not found")
         return found
 
-    def _answer(self, body: dict[str, Any], said: str, asked: str) -> None:
+    def _answer(self, body: dict[str, Any], message: str, asked: str) -> None:
         """said, asked: what the answer and the question are called."""
         model, keep_s = self._model(body), keep_alive(body.get("keep_alive"))
 
         def line(text: str, reason: str = "") -> dict[str, Any]:
-            content: Any = text if said == "response" else {"role": "assistant", "content": text}
+            content: Any = text if message == "response" else {"role": "assistant", "content": text}
             now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
             ended = {"done_reason": reason} if reason else {}
-            return {"model": body["model"], "created_at": now, said: content, "done": bool(reason), **ended}
+            return {"model": body["model"], "created_at": now, message: content, "done": bool(reason), **ended}
 
         if not body.get(asked) and keep_s == 0:
             self.ollama.unload(model)

@@ -42,14 +42,14 @@ class Model:
     def shown(self) -> dict[str, Any]:
         """The body of /api/show."""
         info = {"general.architecture": self.family, f"{self.family}.context_length": CONTEXT}
-        said = {
+        answer = {
             "license": "",
             "modelfile": f"FROM {self.name}\n",
             "template": "{{ .Prompt }}",
             "details": self.details(),
         }
         return {
-            **said,
+            **answer,
             "model_info": info,
             "capabilities": list(self.capabilities),
             "modified_at": self.tag()["modified_at"],

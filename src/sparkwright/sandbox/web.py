@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A TCP service that dies with its process. Its port is taken at once and refuses connections until it starts."""
+    """A TCP service that ends with its process. Its port is taken at once and refuses connections until it starts."""
 
     daemon_threads = True
     allow_reuse_address = True

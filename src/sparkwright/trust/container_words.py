@@ -69,8 +69,8 @@ def port(text: str) -> str:
         )
     for number in (outside, inside):
         if not _NUMBER.fullmatch(number) or int(number) > LARGEST_PORT:
-            said = f"{_quoted(number)} is not a port (1 to {LARGEST_PORT})"
-            return f"{_quoted(text)} is not a published port: {said}; write HOST:CONTAINER, as 8000:8000."
+            message = f"{_quoted(number)} is not a port (1 to {LARGEST_PORT})"
+            return f"{_quoted(text)} is not a published port: {message}; write HOST:CONTAINER, as 8000:8000."
     return ""
 
 

@@ -38,12 +38,12 @@ def words(command: Sequence[str]) -> list[str]:
     return found
 
 
-def value(name: str, told: Any) -> Any:
+def value(name: str, reported: Any) -> Any:
     """A field of a container, or a flag by its --name, as a difference shows it."""
-    if told is None or told == "":
-        return told
-    if isinstance(told, Mapping):
-        return variables(told)
+    if reported is None or reported == "":
+        return reported
+    if isinstance(reported, Mapping):
+        return variables(reported)
     if name.startswith("-") and names_a_secret(name.lstrip("-")):
         return DOTS
-    return " ".join(words(told.split(" "))) if isinstance(told, str) else told
+    return " ".join(words(reported.split(" "))) if isinstance(reported, str) else reported

@@ -110,8 +110,8 @@ def checked(value: Any, shape: Shape, what: str) -> Any:
         found = _below(error, "")
         place = f"{found.at}.{found.missing}" if found.missing else found.at
         part = one_line(place.removeprefix("."), at_most=80)
-        said = f": {part} is missing or of the wrong type." if part else "."
-        raise Failed(f"{what} is not valid{said}") from None
+        message = f": {part} is missing or of the wrong type." if part else "."
+        raise Failed(f"{what} is not valid{message}") from None
 
 
 def listed(shape: Partial, values: Any) -> list[dict[str, Any]]:
@@ -154,7 +154,7 @@ moment = within(0, LAST_MOMENT_S)
 number = within(-LARGEST, LARGEST)
 
 
-def whole_number(value: Any) -> int:
+def integer(value: Any) -> int:
     """A shape: a count."""
     if not isinstance(value, int):
         raise ValueError("is not a whole number")

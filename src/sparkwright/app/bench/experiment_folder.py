@@ -48,7 +48,7 @@ class Place:
         goes_on = bool(state.get("series")) and not state.get("finished") and not again
         place = cls(folder, state["series"] if goes_on else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
         if not goes_on:
-            place._set_aside(str(state.get("series", "")))
+            place._put_by(str(state.get("series", "")))
         place.mark(finished=False)
         return place
 
@@ -57,7 +57,7 @@ class Place:
         content = json.dumps({"series": self.series, "finished": finished}, indent=1) + "\n"
         write_atomically(self.folder / STATE, content.encode())
 
-    def _set_aside(self, series: str) -> None:
+    def _put_by(self, series: str) -> None:
         """The results of the series before are kept under its name."""
         old = self.folder / results_files.JSON
         if series and old.is_file():
@@ -152,8 +152,8 @@ class Collector:
         """What runs may be something else than its recipe."""
         drift = [str(one["field"]) for one in (event.get("data") or {}).get("drift") or ()]
         if event.get("register") == "server" and drift:
-            said = f"what runs differs from its recipe in {', '.join(drift)}"
-            self.notes.append(f"{said}: the flags shown are the recipe's, the figures the server's")
+            message = f"what runs differs from its recipe in {', '.join(drift)}"
+            self.notes.append(f"{message}: the flags shown are the recipe's, the figures the server's")
 
     def _on_lint(self, event: Event) -> None:
         """An arm that the image's own list of options refuses."""
@@ -191,8 +191,8 @@ class Collector:
             )
         else:
             arm = data.get("arm") or "b"
-            told = [_difference(name, first, second, arm) for name, (first, second) in data["differs"].items()]
-            self.notes.append(f"by the engine's own log the arms differ in: {'; '.join(told)}")
+            reported = [_difference(name, first, second, arm) for name, (first, second) in data["differs"].items()]
+            self.notes.append(f"by the engine's own log the arms differ in: {'; '.join(reported)}")
 
     def _serving(self, event: Event) -> str | None:
         """Whose settings these are: the module's key says it."""

@@ -11,7 +11,7 @@ from sparkwright.app.bench.experiment_folder import Collector, Place
 from sparkwright.bench import results_files
 from sparkwright.bench.experiment import Experiment, turns
 from sparkwright.bench.order import Order, Room, planned
-from sparkwright.bench.play import said
+from sparkwright.bench.play import verdict
 from sparkwright.bench.results_models import Results
 from sparkwright.console.out import say
 from sparkwright.engines.vllm import endpoints
@@ -38,7 +38,7 @@ def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = Fals
     found.cells = _finished(place, experiment)
     target = lab.Target(url, served, key, counters=lambda: server_metrics.read(url, key)[0])
     for cell in [one for turn in made for one in turn.cells if one.key not in found.cells]:
-        _say(f"measuring: {said(cell)}", quiet)
+        _say(f"measuring: {verdict(cell)}", quiet)
         about = {"key": cell.key, "arm": SERVER, "repetition": cell.repetition, "load": described(cell.load)}
         measured = {**about, **lab.run(target, cell.load)}
         _say(f"  {sentence(measured)}", quiet)
@@ -80,8 +80,8 @@ def _served(url: str, model: str, key: str) -> tuple[str, int | None]:
         )
     rows = answer.json()
     data = rows.get("data") if isinstance(rows, dict) else None
-    told = [row.get("id") for row in data if isinstance(row, dict)] if isinstance(data, list) else []
-    names = [name for name in told if isinstance(name, str)]
+    reported = [row.get("id") for row in data if isinstance(row, dict)] if isinstance(data, list) else []
+    names = [name for name in reported if isinstance(name, str)]
     if not names or (model and model not in names):
         raise Refused(f"{url} serves {', '.join(names) or 'no model'}.", fix="--model NAME")
     served = model or names[0]

@@ -40,8 +40,8 @@ class Neighbours:
         wanted = [task for task in _tasks(plan.steps) if task.module == MODULE and task.args.get("from")]
         if not wanted:
             return plan
-        told = {task.id: self._told(fleet, member, task, check=plan.check) for task in wanted}
-        return dataclasses.replace(plan, steps=tuple(_replaced(plan.steps, told)))
+        reported = {task.id: self._reported(fleet, member, task, check=plan.check) for task in wanted}
+        return dataclasses.replace(plan, steps=tuple(_replaced(plan.steps, reported)))
 
     def hand_out(self, source: str, model: Mapping[str, Any], token: Secret, *, readers: int) -> list[str]:
         """Have a host hand a model out. model: id, commit, files, dir. Returns where. Raises Failed by the host's name."""
@@ -59,7 +59,7 @@ class Neighbours:
         """Let go of them; what they hand out ends by itself."""
         hang_up(self._members.values())
 
-    def _told(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
+    def _reported(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
         source = str(task.args["from"])
         here = {**task.args, "from": ""}
         if source == member.host.name:
@@ -76,7 +76,7 @@ class Neighbours:
         token = new_token()
         member.secrets = {**member.secrets, TOKEN: token}
         urls = self.hand_out(source, task.args, token, readers=1)
-        return dataclasses.replace(task, args={**task.args, "neighbour": urls})
+        return dataclasses.replace(task, args={**task.args, "peer": urls})
 
     def _member(self, source: str) -> Member:
         if source not in self._members:
@@ -116,17 +116,17 @@ def _tasks(steps: Iterable[Step]) -> Iterator[Task]:
             yield step
 
 
-def _replaced(steps: Iterable[Step], told: Mapping[str, Task]) -> Iterator[Step]:
+def _replaced(steps: Iterable[Step], reported: Mapping[str, Task]) -> Iterator[Step]:
     for step in steps:
         if isinstance(step, Block):
             yield dataclasses.replace(
                 step,
-                tasks=tuple(_replaced(step.tasks, told)),
-                rescue=tuple(_replaced(step.rescue, told)),
-                always=tuple(_replaced(step.always, told)),
+                tasks=tuple(_replaced(step.tasks, reported)),
+                rescue=tuple(_replaced(step.rescue, reported)),
+                always=tuple(_replaced(step.always, reported)),
             )
         else:
-            yield told.get(step.id, step)
+            yield reported.get(step.id, step)
 
 
 def refuse_missing(entry: Mapping[str, Any] | None, key: str, host: Host) -> Mapping[str, Any]:

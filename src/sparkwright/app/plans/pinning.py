@@ -80,7 +80,7 @@ class Pins:
             self.lock = self.lock.with_model(wanted.file.model.id, wanted.file.model.revision, found["model"])
         if self._save:
             self._write()
-            for text in _told(wanted, found):
+            for text in _reported(wanted, found):
                 fleet.tell(member, f"spark.lock: {text}; commit it, so that the next host gets the same.")
 
     def _write(self) -> None:
@@ -92,7 +92,7 @@ class Pins:
             raise Failed(f"spark.lock can't be written: {error}.") from None
 
 
-def _told(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """What every other host will get because this one said it."""
     if "image" in found:
         yield f"{wanted.image} pinned to {found['image']['digest'][:19]}"

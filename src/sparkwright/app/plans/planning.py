@@ -54,7 +54,7 @@ class Planner:
         """What a host is to do. Raises Refused for what can't be right, with file and line."""
         return self._made(member, self._given)
 
-    def look(self, member: Member) -> Plan:
+    def preview(self, member: Member) -> Plan:
         """The same in check mode."""
         return self._made(member, replace(self._given, check=True))
 
@@ -90,7 +90,7 @@ class Planner:
         return self._neighbours.fill(self._chosen.fleet, member, plan)
 
     def _restart_plan(self, member: Member, names: Mapping[str, Any]) -> dict[str, Any]:
-        """How the host restarts what this play verifies, without a laptop; empty where that can't be told."""
+        """How the host restarts what this play verifies, without a laptop; empty where that is unknown."""
         try:
             with _ONE_BY_ONE:
                 return restart_plan.of(self._chosen, member.host, names)

@@ -75,7 +75,7 @@ def served(host: Host, names: Mapping[str, Any]) -> Served:
         served_name=names["served_name"],
         url=url,
         reach=way,
-        max_model_len=flags.whole_number(flags.value(wanted["vllm"], flags.MAX_MODEL_LEN)),
+        max_model_len=flags.integer(flags.value(wanted["vllm"], flags.MAX_MODEL_LEN)),
         key_variable=wanted["server_key"],
         warning=OPEN if wanted["open_to_network"] else "",
     )

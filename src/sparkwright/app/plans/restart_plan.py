@@ -71,8 +71,8 @@ def _play(chosen: Chosen, path: Path, host: Host) -> playbook.Play:
     """The one play that restarts this host. Raises Refused."""
     plays = [one for one in playbook.load(path).plays if host in chosen.inventory.match(one.hosts)]
     if len(plays) != 1 or not plays[0].has_task("grant_restart"):
-        said = f"{host.name} needs exactly one play that restarts and verifies it (`grant_restart`)"
-        raise Refused(f"{said}.", where=shown(path), fix="Compare it with the shipped playbooks/restart.yml.")
+        message = f"{host.name} needs exactly one play that restarts and verifies it (`grant_restart`)"
+        raise Refused(f"{message}.", where=shown(path), fix="Compare it with the shipped playbooks/restart.yml.")
     return plays[0]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sparkwright.doctor.fixes import MENDS
+from sparkwright.doctor.fixes import FIXES
 from sparkwright.engines.vllm.logs.logs import FIELDS
 from sparkwright.errors import Failed
-from sparkwright.protocol.event_kinds import COUNT, said
+from sparkwright.protocol.event_kinds import COUNT, text
 from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
 from sparkwright.trust.shapes import Shape, Usual, fitted, line, moment, within
 
@@ -34,9 +34,9 @@ def a_file(value: Any) -> str:
 FINDING: dict[str, Shape] = {
     "check": line,
     "verdict": frozenset(("ok", "warning", "bad", "unknown")),
-    "evidence": said,
-    **dict.fromkeys(("fix", "source"), Usual(said, "")),
-    "mend": Usual(frozenset(("", *MENDS)), ""),
+    "evidence": text,
+    **dict.fromkeys(("fix", "source"), Usual(text, "")),
+    "repair": Usual(frozenset(("", *FIXES)), ""),
 }
 #: of engines/vllm/logs/logs.py
 STATE: dict[str, Shape] = {

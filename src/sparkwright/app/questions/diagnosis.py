@@ -94,10 +94,10 @@ def _row(host: Host, answer: fan_out.Answer, known: Mapping[str, Any]) -> dict[s
     """A host's answer as programs get it."""
     if isinstance(answer, SparkwrightError):
         state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
-        said = {"state": state, "summary": str(answer), "error": str(answer), "exit": int(answer.exit)}
+        reply = {"state": state, "summary": str(answer), "error": str(answer), "exit": int(answer.exit)}
     else:
-        said = {name: answer[name] for name in FIELDS if name in answer}
-    row = {"host": host.name, **FIELDS, **said}
+        reply = {name: answer[name] for name in FIELDS if name in answer}
+    row = {"host": host.name, **FIELDS, **reply}
     if "error" in known:
         unread = {
             "cause": "the host's recipe can't be read",

@@ -102,9 +102,9 @@ def _row(member: Member, answer: fan_out.Answer, wanted: Pinned) -> Row:
 
 def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:
     """A host's answer as a row. A check that is overdue says nothing of the present. Raises ValueError for what is none."""
-    told = event["record"]
-    record = checked(told)
-    state, why = told["state"], told["why"] if event["live"] else record.sentence
+    reported = event["record"]
+    record = checked(reported)
+    state, why = reported["state"], reported["why"] if event["live"] else record.sentence
     if event["late"] and not event["live"]:
         state, why = "unknown", f"the check is overdue; at the last one it was {state}"
     digest = digest_of(record.serves.image)
@@ -173,5 +173,5 @@ def _unasked(member: Member, error: SparkwrightError, wanted: Pinned) -> Row:
 
 def _print_json(rows: list[Row]) -> None:
     for row in rows:
-        told = asdict(row)
-        say_json(told if row.error else {name: value for name, value in told.items() if name != "error"})
+        reported = asdict(row)
+        say_json(reported if row.error else {name: value for name, value in reported.items() if name != "error"})

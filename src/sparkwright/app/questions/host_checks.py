@@ -1,4 +1,4 @@
-"""What `doctor` asks of hosts, how the answers are shown, and the mends that a person agreed to."""
+"""What `doctor` asks of hosts, how the answers are shown, and the repairs that a person agreed to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid, tables
 from sparkwright.console.out import say, say_json
 from sparkwright.doctor.checks import clock
-from sparkwright.doctor.fixes import MENDS
+from sparkwright.doctor.fixes import FIXES
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.fleet import Member
 from sparkwright.project import recipe
@@ -28,14 +28,14 @@ COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
 @dataclass
 class Seen:
-    """One host's answer. error: why there is none. mended: what was done. broken: what was tried in vain."""
+    """One host's answer. error: why there is none. fixed: what was done. broken: what was tried in vain."""
 
     host: str
     findings: list[dict[str, Any]] = field(default_factory=list)
     user: str = ""
     error: str = ""
     error_exit: Exit = Exit.OK
-    mended: list[str] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
     @property
@@ -43,9 +43,9 @@ class Seen:
         return any(one["verdict"] == "bad" for one in self.findings)
 
     @property
-    def mends(self) -> list[str]:
+    def repairs(self) -> list[str]:
         """What may be done about it, each once."""
-        return list(dict.fromkeys(one["mend"] for one in self.findings if one["mend"]))
+        return list(dict.fromkeys(one["repair"] for one in self.findings if one["repair"]))
 
     @property
     def exit(self) -> Exit:
@@ -55,15 +55,15 @@ class Seen:
 
 def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> list[Exit]:
     """Look, show; with fix: show what would be done, ask, do it, and look again over a new login."""
-    seen = look(choose(pattern))
-    wanted = {one.host: one.mends for one in seen if one.mends} if fix else {}
+    seen = inspect(choose(pattern))
+    wanted = {one.host: one.repairs for one in seen if one.repairs} if fix else {}
     if wanted:
         if not json:
             _show(seen)
         for line in _announced(seen):
             say(line, file=sys.stderr if json else sys.stdout)
         if agreed():
-            seen = _mend(pattern, seen, wanted)
+            seen = _repair(pattern, seen, wanted)
         elif not json:
             return [one.exit for one in seen]
     if json:
@@ -72,11 +72,11 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
     else:
         _show(seen)
         if fix and not wanted:
-            say("There is nothing that sparkwright may mend by itself.")
+            say("sparkwright can fix none of this by itself.")
     return [one.exit for one in seen]
 
 
-def look(chosen: Chosen) -> list[Seen]:
+def inspect(chosen: Chosen) -> list[Seen]:
     """Every host's findings, in the order of the inventory. Closes the connections."""
     chosen.fleet.connect()
 
@@ -89,10 +89,10 @@ def look(chosen: Chosen) -> list[Seen]:
     return [answers.get(member.host.name) or _unanswered(member) for member in chosen.fleet.members]
 
 
-def _mend(pattern: str, seen: Sequence[Seen], wanted: Mapping[str, Sequence[str]]) -> list[Seen]:
-    """Do what was agreed to. The look after it has connections of its own: a login keeps the groups it began with."""
+def _repair(pattern: str, seen: Sequence[Seen], wanted: Mapping[str, Sequence[str]]) -> list[Seen]:
+    """Apply the confirmed fixes. The checks after it use new connections: a login keeps the groups it began with."""
     chosen = choose(pattern)
-    mended: dict[str, list[str]] = {one.host: [] for one in seen}
+    fixed: dict[str, list[str]] = {one.host: [] for one in seen}
     broken: dict[str, list[str]] = {one.host: [] for one in seen}
     users = {one.host: one.user for one in seen}
 
@@ -106,15 +106,15 @@ def _mend(pattern: str, seen: Sequence[Seen], wanted: Mapping[str, Sequence[str]
             except SparkwrightError as error:
                 broken[name].append(str(error))
             else:
-                mended[name].append(one)
+                fixed[name].append(one)
 
     try:
         chosen.fleet.each([member for member in chosen.fleet.members if member.host.name in wanted], act)
     finally:
         chosen.fleet.close()
-    again = look(choose(pattern))
+    again = inspect(choose(pattern))
     for one in again:
-        one.mended, one.broken = mended[one.host], broken[one.host]
+        one.fixed, one.broken = fixed[one.host], broken[one.host]
     return again
 
 
@@ -148,8 +148,8 @@ def _unanswered(member: Member) -> Seen:
 
 
 def _announced(seen: Sequence[Seen]) -> list[str]:
-    rows = [(one.host, one.user, name) for one in seen for name in one.mends]
-    lines = [f"  {host}: {MENDS[name].by_hand(user)}   # {MENDS[name].says}" for host, user, name in rows]
+    rows = [(one.host, one.user, name) for one in seen for name in one.repairs]
+    lines = [f"  {host}: {FIXES[name].manual_command(user)}   # {FIXES[name].says}" for host, user, name in rows]
     return ["", "This can be done now:", *lines]
 
 
@@ -167,10 +167,10 @@ def _show(seen: Sequence[Seen]) -> None:
             continue
         for style, text in tables.lines([_row(finding) for finding in one.findings], COLUMNS, grid.width()):
             console.print(styled(style, text), soft_wrap=True)
-        for name in one.mended:
-            console.print(styled("changed", f"mended: {name}: {MENDS[name].says}"), soft_wrap=True)
-        for said in one.broken:
-            console.print(styled("failed", f"not mended: {said}"), soft_wrap=True)
+        for name in one.fixed:
+            console.print(styled("changed", f"fixed: {name}: {FIXES[name].says}"), soft_wrap=True)
+        for message in one.broken:
+            console.print(styled("failed", f"not fixed: {message}"), soft_wrap=True)
         console.print(_counted(one))
 
 
@@ -187,6 +187,6 @@ def _counted(one: Seen) -> str:
 def _json(one: Seen) -> dict[str, Any]:
     if one.error:
         return {"host": one.host, "error": one.error, "exit": int(one.exit)}
-    rows = [{**row, "mend": bool(row["mend"])} for row in one.findings]
-    more = {"mended": one.mended, "not_mended": one.broken, "bad": one.bad}
+    rows = [{**row, "repair": bool(row["repair"])} for row in one.findings]
+    more = {"fixed": one.fixed, "not_fixed": one.broken, "bad": one.bad}
     return {"host": one.host, "findings": rows, **more, "exit": int(one.exit)}

@@ -71,10 +71,10 @@ def _bundle(host: str, events: list[Event], run: str) -> tuple[str, dict[str, st
 def _why(about: str) -> str:
     """When it was and what went wrong, one line; empty when the bundle does not say."""
     try:
-        told = fitted(clean(json_of(about, most_parts=PARTS)), {"time": moment, "why": line}, "about.json")
+        reported = fitted(clean(json_of(about, most_parts=PARTS)), {"time": moment, "why": line}, "about.json")
     except ValueError:
         return ""
-    return f"  {units.moment(told['time'])}  {told['why']}\n"
+    return f"  {units.moment(reported['time'])}  {reported['why']}\n"
 
 
 def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
@@ -84,17 +84,17 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
         raise Refused("`unlock` takes one host at a time.")
     fleet, member = chosen.fleet, chosen.fleet.members[0]
     try:
-        told = next((one for one in _answer(fleet, member, {"verb": "lock"}) if one["event"] == "lock"), None)
-        if told is None:
+        reported = next((one for one in _answer(fleet, member, {"verb": "lock"}) if one["event"] == "lock"), None)
+        if reported is None:
             raise Failed("the host does not say who holds its lock.", where=member.host.name)
-        if told["owner"] is None:
+        if reported["owner"] is None:
             say(f"{member.host.name}: nobody holds the lock")
             return Exit.OK
-        how = decide(told)
+        how = decide(reported)
         if not how:
             say("left as it is")
             return Exit.OK
-        for one in _answer(fleet, member, {"verb": "unlock", "how": how, "run": told["owner"]["run"]}):
+        for one in _answer(fleet, member, {"verb": "unlock", "how": how, "run": reported["owner"]["run"]}):
             say(one.get("text", ""))
     finally:
         fleet.close()

@@ -18,9 +18,9 @@ from sparkwright.host.state import write_atomically
 
 def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
     """Ask every host for its checks and write the page. Returns the exit codes."""
-    whole_s = units.seconds(since, "--since", least_s=60)
+    span_s = units.seconds(since, "--since", least_s=60)
     until_s = time.time()
-    since_s = until_s - whole_s
+    since_s = until_s - span_s
     hosts = ask(chosen, since_s, until_s)
     if json:
         for one in hosts:

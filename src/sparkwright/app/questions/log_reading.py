@@ -38,7 +38,7 @@ class Found:
         """How a command about this log ends."""
         if self.error:
             return self.error_exit
-        if self.state["died"]:
+        if self.state["failure"]:
             return Exit.FAILED
         return Exit.OK if self.known else Exit.INCONCLUSIVE
 
@@ -79,9 +79,9 @@ def _answer(member: Member, data: Mapping[str, Any] | None) -> Found:
 def show(one: Found, *, state: bool, json: bool, titled: bool) -> None:
     """Print one log, or its state; titled: with its host's name above."""
     if json:
-        said = error_row(one.error, one.error_exit) if one.error else {}
+        answer = error_row(one.error, one.error_exit) if one.error else {}
         body = one.state if state else {"text": one.text}
-        say_json({**one.source, **body, **said})
+        say_json({**one.source, **body, **answer})
     elif one.error:
         say(f"{' '.join(one.source.values())}: {one.error}", file=sys.stderr)
     else:

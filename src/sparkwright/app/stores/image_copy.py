@@ -127,14 +127,15 @@ def _refuse_what_cannot_be(
     wanted: Wanted, here: dict[str, Any], there: dict[str, Any], source: Member, target: Member
 ) -> None:
     if here["platform"] != there["host_platform"]:
-        said = f"{source.host.name} has {wanted.ref} for {here['platform']}, {target.host.name} needs {there['host_platform']}."
-        raise Refused(said, fix="Take it from a host of the same kind.")
+        has = f"{source.host.name} has {wanted.ref} for {here['platform']}"
+        message = f"{has}, {target.host.name} needs {there['host_platform']}."
+        raise Refused(message, fix="Take it from a host of the same kind.")
     need = int(here["size_bytes"] * MARGIN)
     if there["free_bytes"] is not None and there["free_bytes"] < need:
-        said = (
+        message = (
             f"{units.size(there['free_bytes'])} are free where Docker stores images, and {units.size(need)} are needed."
         )
-        raise Refused(said, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
+        raise Refused(message, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
     for member, found in ((source, here), (target, there)):
         if "docker" not in found["tools"]:
             raise Refused("the docker command is not there.", where=member.host.name, fix="Install docker-ce-cli.")
@@ -220,5 +221,5 @@ def _through_the_laptop(trip: Trip) -> str:
 
     ended = relay(out, into, progress)
     if ended.code:
-        raise Failed(f"its engine refuses the image: {ended.said}", where=trip.target.host.name)
+        raise Failed(f"its engine refuses the image: {ended.message}", where=trip.target.host.name)
     return f"{units.size(ended.sent_bytes)} through this laptop"

@@ -81,18 +81,18 @@ def _fetch(model: str, revision: str) -> bytes:
         raise Refused(f"its config.json is not the config of a model: it {error}.", where=model) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        said = getattr(reason, "strerror", None) or reason
-        raise Unreachable(f"{hub} does not answer: {said}.", fix="A folder on disk works without it.") from error
+        reply = getattr(reason, "strerror", None) or reason
+        raise Unreachable(f"{hub} does not answer: {reply}.", fix="A folder on disk works without it.") from error
 
 
 def _refusal(code: int, hub: str, model: str, revision: str, token: bool) -> SparkwrightError:
     if code in (401, 403):
         fix = "Is HF_TOKEN's account allowed to read it?" if token else "If you may read it, set HF_TOKEN."
-        said = f"the hub does not show {model} ({code}): it is gated, private, or does not exist."
-        return Refused(said, fix=f"Access is asked for at {hub}/{model}. {fix}")
+        message = f"the hub does not show {model} ({code}): it is gated, private, or does not exist."
+        return Refused(message, fix=f"Access is asked for at {hub}/{model}. {fix}")
     if code == 404:
-        said = f"the hub has no config.json of {model} at {revision!r}, and there is no such folder here."
-        return Refused(said, fix="Look at the id's spelling and the revision.")
+        message = f"the hub has no config.json of {model} at {revision!r}, and there is no such folder here."
+        return Refused(message, fix="Look at the id's spelling and the revision.")
     return Unreachable(f"{hub} answers {code} for {model}.", fix="Try again later, or give a folder on disk.")
 
 

@@ -53,9 +53,9 @@ def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
     if own:
         other = "its KV cache is fp8" if own == fp8 else f"{fp8} with an fp8 KV cache"
         yield _line("block", f"{own} tokens, {other} (predicted for one GPU; the engine's log is right)")
-    said = _substring_rule(config)
-    if said != ("dense" if found.kind == "dense" else "unknown" if found.kind == "unknown" else "recurrent"):
-        yield _line("elsewhere", f"a search for 'mamba' and the like would have said {said}")
+    answer = _substring_rule(config)
+    if answer != ("dense" if found.kind == "dense" else "unknown" if found.kind == "unknown" else "recurrent"):
+        yield _line("elsewhere", f"a search for 'mamba' and the like would have said {answer}")
     releases = architecture_support.in_words(found.name)
     if releases:
         yield _line("vLLM", releases)
@@ -70,5 +70,5 @@ def _substring_rule(config: Mapping[str, Any]) -> str:
     return "recurrent" if by_substrings(config) else "dense"
 
 
-def _line(label: str, said: str) -> str:
-    return f"  {label:<10}{said}"
+def _line(label: str, message: str) -> str:
+    return f"  {label:<10}{message}"

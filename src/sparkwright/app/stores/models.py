@@ -108,9 +108,9 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> int:
     else:
         for host, one in answers.found.items():
             how = "every byte read again" if deep else "as proved"
-            whole = f"whole: {one['files']} files, {units.size(one['size_bytes'])}, {how}"
-            said = f"wrong: {first(one['wrong'], 3)}" if one["wrong"] else whole
-            say(one_line(f"{host:<12} {models[host]['id']}  {said}"))
+            summary = f"whole: {one['files']} files, {units.size(one['size_bytes'])}, {how}"
+            message = f"wrong: {first(one['wrong'], 3)}" if one["wrong"] else summary
+            say(one_line(f"{host:<12} {models[host]['id']}  {message}"))
     drift = any(one["wrong"] for one in answers.found.values())
     return answers.exit(Exit.CHANGES if drift else Exit.OK)
 
@@ -125,16 +125,16 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> int:
         raise Refused(f"--to names nobody but {giver.name}.", fix="Name the hosts that need the model.")
     models = {host.name: locked_model(chosen.project, host) for host in takers}
     chosen.fleet.connect()
-    neighbours = peers.Neighbours(chosen.inventory)
+    message = peers.Neighbours(chosen.inventory)
     Shown(Chosen(chosen.project, chosen.inventory, takers, chosen.fleet), json=as_json, diff=False)
     try:
-        urls, tokens = _handed_out(neighbours, giver, models, check=check)
+        urls, tokens = _handed_out(message, giver, models, check=check)
 
         def one(member: Member) -> None:
             model = models[member.host.name]
             key = (model["id"], model["commit"])
             member.secrets = {peers.TOKEN: tokens[key]}
-            args = {**model, "from": giver.name, "neighbour": urls[key]}
+            args = {**model, "from": giver.name, "peer": urls[key]}
             name = f"Copy {model['id']} from {giver.name}"
             task = Task(id="copy", name=name, module=peers.MODULE, args=args)
             plan = Plan(run_id=new_run_id(), host=member.host.name, play="Copy", steps=(task,), check=check)
@@ -142,13 +142,13 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> int:
 
         chosen.fleet.each(chosen.fleet.members, one)
     finally:
-        neighbours.close()
+        message.close()
         chosen.fleet.close()
     return int(worst(chosen.fleet.codes()))
 
 
 def _handed_out(
-    neighbours: peers.Neighbours, giver: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
+    message: peers.Neighbours, giver: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
 ) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], Any]]:
     """Each model that somebody needs is handed out once, to all who need it."""
     urls: dict[tuple[str, str], list[str]] = {}
@@ -158,7 +158,7 @@ def _handed_out(
         if key not in urls:
             readers = sum(1 for other in models.values() if (other["id"], other["commit"]) == key)
             tokens[key] = peers.new_token()
-            urls[key] = [] if check else neighbours.hand_out(giver.name, model, tokens[key], readers=readers)
+            urls[key] = [] if check else message.hand_out(giver.name, model, tokens[key], readers=readers)
     return urls, tokens
 
 

@@ -17,10 +17,10 @@ SENTENCE = "interrupted by Ctrl-C."
 def install() -> None:
     """For these programs only: another program that imports the package keeps its own hook."""
     if PurePath(sys.argv[0]).name in PROGRAMS:
-        sys.excepthook = _told
+        sys.excepthook = _reported
 
 
-def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _reported(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return

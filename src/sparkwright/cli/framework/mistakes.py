@@ -1,6 +1,6 @@
 """What is wrong with a command line, in one sentence that names the nearest right word, and exit code 5.
 
-Invoke's own answers are "No idea what '--hst' is!" with exit code 1, and a traceback for a number that isn't one.
+Invoke's own answer to an unknown option exits with code 1, and it prints a traceback for a number that isn't one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORDLIKE = ("--host", "--recipe")
 
 
 def parse(program: Program, original: Callable[[Program], None]) -> None:
-    """Have Invoke's `original` parse the commands, and refuse what is wrong in one sentence. Raises Invoke's Exit."""
+    """Have Invoke's `original` parse the commands, and refuse a mistake in one sentence. Raises Invoke's Exit."""
     words: list[str] = program.core.unparsed
     if {"--help", "-h"} & set(words):
         _help_first(program, words)
@@ -100,19 +100,19 @@ def _refusal(sentence: str) -> InvokeExit:
     return InvokeExit(message=sentence, code=int(Exit.REFUSED))
 
 
-def _sentence(said: str, words: Sequence[str], context: Any, contexts: dict[str, Any]) -> str:
+def _sentence(text: str, words: Sequence[str], context: Any, contexts: dict[str, Any]) -> str:
     """Invoke's complaint, as an operator expects it. context: the command that it stands after, if any."""
     named = context.name if context is not None and context.name else ""
-    if said.startswith("No idea what"):
-        word = said.removeprefix("No idea what ").removesuffix(" is!").strip("'\"")
+    if text.startswith("No idea what"):  # words: data
+        word = text.removeprefix("No idea what ").removesuffix(" is!").strip("'\"")  # words: data
         return _unknown(word, words, named, context, contexts)
-    if said.startswith("Flag "):
+    if text.startswith("Flag "):
         option = next((word for word in reversed(words) if word.startswith("-")), "the option")
         return f"{option} needs a value."
     if named and context.missing_positional_args:
         missing = " ".join(one.name.upper() for one in context.missing_positional_args)
         return f"{named} needs {missing}: {named} --help."
-    return said
+    return text
 
 
 def _unknown(word: str, words: Sequence[str], named: str, context: Any, contexts: dict[str, Any]) -> str:

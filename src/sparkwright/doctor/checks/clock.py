@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding, Verdict
-from sparkwright.doctor.fixes import MENDS
+from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host
 
 NAME = "clock"
@@ -15,12 +15,14 @@ SYNCHRONIZED = "/run/systemd/timesync/synchronized"
 
 
 def check(host: Host) -> Iterator[Finding]:
-    source, fix = known.CLOCK.source, MENDS["clock"].by_hand(host.user)
+    source, fix = known.CLOCK.source, FIXES["clock"].manual_command(host.user)
     if host.there(SYNCHRONIZED):
         yield Finding(NAME, "ok", "set by systemd-timesyncd", source=source)
         return
-    said = host.said("timedatectl", "show", "-p", "NTP", "-p", "NTPSynchronized")
-    fields = dict(line.partition("=")[::2] for line in said.out.splitlines()) if said is not None and said.ok else {}
+    answer = host.output("timedatectl", "show", "-p", "NTP", "-p", "NTPSynchronized")
+    fields = (
+        dict(line.partition("=")[::2] for line in answer.out.splitlines()) if answer is not None and answer.ok else {}
+    )
     if fields.get("NTPSynchronized") == "yes":
         yield Finding(NAME, "ok", "synchronized", source=source)
     elif fields.get("NTP") == "no":
@@ -38,4 +40,4 @@ def against(host_s: float, laptop_s: float, user: str) -> Finding:
         return Finding(BESIDE, "ok", "in sync", source=source)
     verdict: Verdict = "bad" if abs(off_s) > known.CLOCK_BAD_S else "warning"
     shown = f"{abs(off_s):.0f} s {'ahead of' if off_s > 0 else 'behind'} the laptop's: {known.CLOCK.says}"
-    return Finding(BESIDE, verdict, shown, MENDS["clock"].by_hand(user), source)
+    return Finding(BESIDE, verdict, shown, FIXES["clock"].manual_command(user), source)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding
-from sparkwright.doctor.fixes import MENDS
+from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host
 from sparkwright.errors import SparkwrightError
 
@@ -24,12 +24,12 @@ def check(host: Host) -> Iterator[Finding]:
         yield _refused(host, error, gid, member=member, live=live)
     else:
         yield Finding(NAME, "ok", f"Docker {version} answers {host.user}", source=known.DOCKER_GROUP.source)
-    said = host.said("systemctl", "is-enabled", "docker.service", "docker.socket")
-    states = said.out.split() if said is not None else []
+    answer = host.output("systemctl", "is-enabled", "docker.service", "docker.socket")
+    states = answer.out.split() if answer is not None else []
     if "disabled" in states and "enabled" not in states:
-        mend = "docker at boot"
+        fix = "docker at boot"
         evidence = "docker.service is disabled: no server starts after a reboot"
-        yield Finding("docker at boot", "bad", evidence, MENDS[mend].by_hand(host.user), "systemctl(1)", mend)
+        yield Finding("docker at boot", "bad", evidence, FIXES[fix].manual_command(host.user), "systemctl(1)", fix)
     elif "enabled" in states:
         yield Finding("docker at boot", "ok", "Docker starts at boot", source="systemctl(1)")
     else:
@@ -47,8 +47,8 @@ def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, liv
     if not gid:
         return Finding(NAME, "bad", f"there is no group {GROUP}", "getent group docker", known.DOCKER_GROUP.source)
     evidence = f"no permission on the Docker socket: {host.user} is not in the group {GROUP}"
-    mend = "docker group"
-    return Finding(NAME, "bad", evidence, MENDS[mend].by_hand(host.user), known.DOCKER_GROUP.source, mend)
+    fix = "docker group"
+    return Finding(NAME, "bad", evidence, FIXES[fix].manual_command(host.user), known.DOCKER_GROUP.source, fix)
 
 
 def _group(host: Host) -> tuple[str, list[str]]:

@@ -15,16 +15,20 @@ DASHBOARD = "Finish the update in the DGX Dashboard (http://localhost:11000 on t
 
 
 def check(host: Host) -> Iterator[Finding]:
-    said = host.said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader,nounits")
+    answer = host.output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader,nounits")
     loaded_line = next((line for line in (host.read(LOADED) or "").splitlines() if "NVRM" in line), "")
     loaded = version_in(loaded_line.partition("Module")[2])
-    if said is not None and "version mismatch" in said.out + said.err:
-        evidence = f"nvidia-smi: {(said.out + said.err).strip().splitlines()[0]} (loaded: {loaded or 'unknown'})"
+    if answer is not None and "version mismatch" in answer.out + answer.err:
+        evidence = f"nvidia-smi: {(answer.out + answer.err).strip().splitlines()[0]} (loaded: {loaded or 'unknown'})"
         yield Finding(NAME, "bad", evidence, "sudo reboot", known.DRIVER_PAIR.source)
         return
     gpu = host.gpu()
     if gpu is None:
-        words = "nvidia-smi is not installed" if said is None else f"nvidia-smi: {(said.out + said.err).strip()[:200]}"
+        words = (
+            "nvidia-smi is not installed"
+            if answer is None
+            else f"nvidia-smi: {(answer.out + answer.err).strip()[:200]}"
+        )
         verdict: Verdict = "bad" if loaded else "unknown"
         yield Finding(NAME, verdict, words, DASHBOARD if loaded else "nvidia-smi", known.NVCHECKUP)
         return

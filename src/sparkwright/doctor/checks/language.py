@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding
-from sparkwright.doctor.fixes import MENDS
+from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host
 
 NAME = "locale"
@@ -18,17 +18,17 @@ ALWAYS = ("c", "posix", "")
 def check(host: Host) -> Iterator[Finding]:
     source = known.LOCALE.source
     wanted, where = _wanted(host)
-    said = host.said("locale", "-a")
-    if said is None or not said.ok:
+    answer = host.output("locale", "-a")
+    if answer is None or not answer.ok:
         yield Finding(NAME, "unknown", "`locale -a` does not list the locales", source=source)
         return
-    there = {_plain(line) for line in said.out.split()}
+    there = {_plain(line) for line in answer.out.split()}
     if _plain(wanted) in ALWAYS or _plain(wanted) in there:
         yield Finding(NAME, "ok", f"{wanted or 'C'} ({where})", source=source)
         return
     if where in FILES:
         evidence = f"{where} is {wanted}, which is not installed: {known.LOCALE.says}"
-        yield Finding(NAME, "warning", evidence, MENDS["locale"].by_hand(host.user), source, "locale")
+        yield Finding(NAME, "warning", evidence, FIXES["locale"].manual_command(host.user), source, "locale")
     else:
         evidence = f"ssh sends {where}={wanted}, which is not installed on the host: {known.LOCALE.says}"
         yield Finding(NAME, "warning", evidence, f"sudo locale-gen {wanted}", source)

@@ -25,15 +25,15 @@ def _own(host: Host, own: str) -> Finding:
     source = known.OWN_NAME.source
     if not own:
         return Finding(NAME, "unknown", "cannot read the hostname", source=source)
-    said = host.said("getent", "hosts", own)
-    if said is None:
+    answer = host.output("getent", "hosts", own)
+    if answer is None:
         return Finding(NAME, "unknown", f"unknown whether {own} resolves", source=source)
-    if not said.ok:
+    if not answer.ok:
         fix = f"echo 127.0.1.1 {own} | sudo tee -a /etc/hosts"
         return Finding(
             NAME, "warning", f"{own} does not resolve on the host itself: {known.OWN_NAME.says}", fix, source
         )
-    return Finding(NAME, "ok", f"{own} is {' '.join(said.out.split()[:1])}", source=source)
+    return Finding(NAME, "ok", f"{own} is {' '.join(answer.out.split()[:1])}", source=source)
 
 
 def _avahi(host: Host, own: str) -> Iterator[Finding]:
@@ -59,9 +59,9 @@ def _hub(host: Host) -> Finding:
     name = urlsplit(proxy if "://" in proxy else machine.hub_url).hostname or ""
     if not name or re.fullmatch(r"[\d.]+|.*:.*", name):
         return Finding("DNS", "ok", f"{name} is an address already")
-    said = host.said("getent", "ahosts", name)
-    if said is None:
+    answer = host.output("getent", "ahosts", name)
+    if answer is None:
         return Finding("DNS", "unknown", f"timed out resolving {name}", "resolvectl status", "getent(1)")
-    if not said.ok:
+    if not answer.ok:
         return Finding("DNS", "bad", f"cannot resolve {name}", "resolvectl status", "getent(1)")
-    return Finding("DNS", "ok", f"{name} is {said.out.split()[0]}", source="getent(1)")
+    return Finding("DNS", "ok", f"{name} is {answer.out.split()[0]}", source="getent(1)")

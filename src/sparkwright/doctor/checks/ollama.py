@@ -14,7 +14,7 @@ NAME = "Ollama"
 
 def check(host: Host) -> Iterator[Finding]:
     source, name = known.OLLAMA.source, host.wanted.name or "HOST"
-    seen = ollama_models.look(host.context, timeout_s=2)
+    seen = ollama_models.inspect(host.context, timeout_s=2)
     if seen.hanging:
         evidence = f"{', '.join(map(str, seen.hanging))} does not answer: it is loading a model or hung"
         yield Finding(NAME, "warning", evidence, f"invoke ollama.ps --host {name}", source)
@@ -33,8 +33,8 @@ def check(host: Host) -> Iterator[Finding]:
 
 def _open(host: Host) -> Iterator[Finding]:
     """A service that listens on every address lets anybody load a model into the engine's memory."""
-    said = host.said("systemctl", "show", ollama_places.SERVICE, "-p", "Environment", "--value")
-    words = said.out.split() if said is not None and said.ok else []
+    answer = host.output("systemctl", "show", ollama_places.SERVICE, "-p", "Environment", "--value")
+    words = answer.out.split() if answer is not None and answer.ok else []
     host_is = next((word.strip('"').partition("=")[2] for word in words if "OLLAMA_HOST=" in word), "")
     if "0.0.0.0" in host_is or "[::]" in host_is:
         evidence = f"{ollama_places.SERVICE} listens on every address (OLLAMA_HOST={host_is}): {known.OLLAMA_OPEN.says}"

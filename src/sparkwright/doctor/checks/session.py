@@ -1,4 +1,4 @@
-"""What a logout takes with it: shared memory (RemoveIPC) and the user's own services, unless he lingers."""
+"""What a logout takes with it: shared memory (RemoveIPC) and the user's own services, unless lingering is on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding
-from sparkwright.doctor.fixes import MENDS
+from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host
 
 NAME = "logout"
@@ -29,14 +29,14 @@ def check(host: Host) -> Iterator[Finding]:
         )
         yield Finding(NAME, "ok", f"{why}: nothing is removed at logout", source=source)
         return
-    fix, mend = MENDS["linger"].by_hand(host.user), "linger"
+    fix, repair = FIXES["linger"].manual_command(host.user), "linger"
     if value in NO:
         evidence = f"{where}; linger is off for {host.user}: user services stop at the last logout"
-        yield Finding(NAME, "warning", evidence, fix, "loginctl(1)", mend)
+        yield Finding(NAME, "warning", evidence, fix, "loginctl(1)", repair)
         return
     shares = ", and the recipe's container has `ipc: host`" if host.wanted.ipc == "host" else ""
     evidence = f"{where}; linger is off for {host.user}: {known.REMOVE_IPC.says}{shares}"
-    yield Finding(NAME, "warning", evidence, fix, source, mend)
+    yield Finding(NAME, "warning", evidence, fix, source, repair)
 
 
 def _remove_ipc(host: Host) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding, Verdict
-from sparkwright.doctor.fixes import MENDS
+from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host, numbers, version_in
 
 NAME = "container toolkit"
@@ -18,8 +18,8 @@ LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
 
 
 def check(host: Host) -> Iterator[Finding]:
-    said = host.said("nvidia-ctk", "--version")
-    version = version_in(said.out) if said is not None else ""
+    answer = host.output("nvidia-ctk", "--version")
+    version = version_in(answer.out) if answer is not None else ""
     runtimes = (host.engine_info() or {}).get("Runtimes") or {}
     hook = host.there(HOOK) or "nvidia" in runtimes
     gpu = host.gpu()
@@ -41,14 +41,14 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
     """A specification is as old as the driver it names; its date would only say when it was copied."""
     specs = _specs(host)
     refresh = numbers(version) >= known.CDI_REFRESH_SINCE and _has_service(host)
-    mend = "CDI service" if refresh else "CDI"
-    fix = MENDS[mend].by_hand(host.user)
+    repair = "CDI service" if refresh else "CDI"
+    fix = FIXES[repair].manual_command(host.user)
     stale = {path: found for path, found in specs.items() if found and found != driver}
     if stale:
         path, found = next(iter(stale.items()))
         evidence = f"{path} is for driver {found}, but {driver} is installed: {known.CDI.says}"
         if _mends(path, refresh):
-            return Finding("CDI", "bad", evidence, fix, known.CDI.source, mend)
+            return Finding("CDI", "bad", evidence, fix, known.CDI.source, repair)
         return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known.CDI.source)
     if any(specs.values()):
         return Finding("CDI", "ok", f"{', '.join(specs)} is for driver {driver}", source=known.CDI.source)
@@ -77,5 +77,5 @@ def _specs(host: Host) -> dict[str, str]:
 
 
 def _has_service(host: Host) -> bool:
-    said = host.said("systemctl", "cat", known.CDI_REFRESH)
-    return said is not None and said.ok
+    answer = host.output("systemctl", "cat", known.CDI_REFRESH)
+    return answer is not None and answer.ok

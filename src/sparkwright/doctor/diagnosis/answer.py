@@ -30,7 +30,7 @@ from sparkwright.measure import gpu
 from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
-#: how long a server that dies at a request may take to be gone
+#: how long a server that exits at a request may take to do so
 ENDS_S = 2.0
 AGAIN_S = 0.2
 
@@ -54,7 +54,7 @@ class Answer:
         return {
             "schema": SCHEMA,
             "state": self.place.state,
-            "summary": self.place.said,
+            "summary": self.place.message,
             "fix": self.place.fix,
             "exit": int(EXITS[self.place.state]),
             "tok_per_s": rate and round(rate, 1),
@@ -78,7 +78,7 @@ def diagnose(context: Context, asked: Asked) -> dict[str, Any]:
     limits = Settings.of(context.state).limits
     if asked.token_s:
         limits = replace(limits, token_s=asked.token_s)
-    seen = inspect.look(context, good, asked.container, limits, now_s)
+    seen = inspect.inspect_server(context, good, asked.container, limits, now_s)
     url = inspect.url_of(seen, good) or asked.base_url
     key = asked.key or (server_key.of_container(context.state, seen.inspected) if seen.inspected else "")
     answer = _answer(context, asked, good, limits, seen, url, key)
@@ -107,7 +107,7 @@ def _answer(
 
 
 def _asked(context: Context, good: Mapping[str, Any], asking: Asking, seen: Sight, model: str) -> Sight:
-    """With what came of asking for a token, unless others use it. A server that ended at the request is looked at again."""
+    """With what came of asking for a token, unless others use it. A server that ended at the request is inspected again."""
     probe = asking.others(seen.probe, seen)
     if probe.running:
         return replace(seen, probe=probe)
@@ -191,16 +191,16 @@ def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequen
     worst = next((one for one in rows if one.verdict == "found"), None)
     rate = found.tok_per_s
     if found.error or rate is None:
-        said = found.error or "the responses had fewer than two tokens"
+        message = found.error or "the responses had fewer than two tokens"
         return Standing(
-            "degraded", f"it generates a token, but a longer response failed: {said}", "`invoke logs` shows why."
+            "degraded", f"it generates a token, but a longer response failed: {message}", "`invoke logs` shows why."
         )
     if found.doubt:
         return Standing("busy", f"throughput inconclusive: {found.doubt}", "Try again when nothing else is running.")
     if slow is None:
         but = f"; but {_because(worst)}" if worst else ""
-        said = f"it serves at {rate:.1f} tok/s; nothing to compare with (no baseline, no `expect.tok_per_s`){but}"
-        return Standing("degraded" if worst else "unknown", said)
+        message = f"it serves at {rate:.1f} tok/s; nothing to compare with (no baseline, no `expect.tok_per_s`){but}"
+        return Standing("degraded" if worst else "unknown", message)
     of = f"{_figure(rate)} of {_figure(expected.tok_per_s or 0)} tok/s"
     if slow:
         reason = next((one for one in rows if one.verdict == "found" and one.of_rate), None)
@@ -224,8 +224,8 @@ def _docker(seen: Sight) -> list[Cause]:
     """The Docker Engine itself, and what could not be seen without it."""
     if not seen.engine_error:
         return []
-    said = f"{seen.engine_error}; cannot read its container or log"
-    return [Cause("no answer from the Docker Engine", "found", said, seen.engine_fix, 175, of_rate=False)]
+    message = f"{seen.engine_error}; cannot read its container or log"
+    return [Cause("no answer from the Docker Engine", "found", message, seen.engine_fix, 175, of_rate=False)]
 
 
 def _policy(good: Mapping[str, Any], seen: Sight) -> str:

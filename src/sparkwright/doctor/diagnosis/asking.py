@@ -34,12 +34,12 @@ class Asking:
 
     def served_name(self, known: str) -> str:
         """The name that requests use: the one that was verified, else the first that the server tells."""
-        told = http_probe.ask(self.url, endpoints.MODELS, api_key=self.key, timeout_s=HEALTH_S).json()
-        names = list(endpoints.served(told))
+        reported = http_probe.ask(self.url, endpoints.MODELS, api_key=self.key, timeout_s=HEALTH_S).json()
+        names = list(endpoints.served(reported))
         return known if known in names or not names else names[0]
 
     def others(self, probe: Probe, seen: Sight) -> Probe:
-        """Whether somebody else uses it, and whether they get their tokens: looked at twice, and longer where nothing moves."""
+        """Whether somebody else uses it, and whether they get their tokens: read twice, and longer where nothing moves."""
         before, at_s = self._counters(), time.monotonic()
         if endpoints.RUNNING not in before:
             return probe
@@ -65,8 +65,8 @@ class Asking:
             return replace(probe, token="refused")
         if answer.error == "timeout":
             return replace(probe, token="none", waited_s=limit_s)
-        said = f"{answer.status}: {answer.message()}" if answer.status else answer.error
-        return replace(probe, token="error", error=said)
+        message = f"{answer.status}: {answer.message()}" if answer.status else answer.error
+        return replace(probe, token="error", error=message)
 
     def _watched(self, probe: Probe, seen: Sight, generated: float) -> Probe:
         """Watch requests that get no token, until one does, they end, or it is long enough to be sure."""

@@ -36,17 +36,17 @@ def before_now(seen: Sight) -> list[Cause]:
 
 
 def last_words(seen: Sight) -> Reading:
-    """Why the engine died: as its present start says, or, where nothing answers, the start before it."""
-    if seen.log is not None and seen.log.died.value:
-        return seen.log.died
-    return seen.died if seen.probe.health != 200 else UNKNOWN
+    """Why the engine failed: as its present start says, or, where nothing answers, the start before it."""
+    if seen.log is not None and seen.log.failure.value:
+        return seen.log.failure
+    return seen.failure if seen.probe.health != 200 else UNKNOWN
 
 
 def _last_words(seen: Sight) -> Iterator[Cause]:
-    died = last_words(seen)
-    if died.value:
+    failure = last_words(seen)
+    if failure.value:
         fix = "`invoke logs` shows the context; `invoke lint` checks the recipe"
-        yield Cause(str(died.value).rstrip("."), "found", message(died.evidence), fix, 200)
+        yield Cause(str(failure.value).rstrip("."), "found", message(failure.evidence), fix, 200)
 
 
 def _out_of_memory(seen: Sight) -> Iterator[Cause]:
@@ -77,17 +77,17 @@ def _stopped(seen: Sight) -> Iterator[Cause]:
         return
     name = "it was stopped manually (docker stop, docker kill)"
     if seen.policy_keeps:
-        said = f"its restart policy is {seen.box.policy}, so Docker restarts it unless it was stopped"
-        yield Cause(name, "possible", said, "`invoke restart` starts it again", 60)
+        sentence = f"its restart policy is {seen.box.policy}, so Docker restarts it unless it was stopped"
+        yield Cause(name, "possible", sentence, "`invoke restart` starts it again", 60)
     elif seen.end.code in (KILLED, TERMINATED):
-        said = f"exit code {seen.end.code}: it was sent a signal"
-        yield Cause(name, "possible", said, "`invoke restart` starts it again", 40)
+        sentence = f"exit code {seen.end.code}: it was sent a signal"
+        yield Cause(name, "possible", sentence, "`invoke restart` starts it again", 40)
 
 
 def _broken(seen: Sight) -> Iterator[Cause]:
     if seen.broken:
-        said = f"a health check stopped it and disabled its restart policy: {seen.broken}"
-        yield Cause("a crash loop was stopped", "found", said, "`invoke incident` fetches its diagnostics", 150)
+        sentence = f"a health check stopped it and disabled its restart policy: {seen.broken}"
+        yield Cause("a crash loop was stopped", "found", sentence, "`invoke incident` fetches its diagnostics", 150)
 
 
 def _cut_off(seen: Sight) -> Iterator[Cause]:
@@ -99,17 +99,17 @@ def _cut_off(seen: Sight) -> Iterator[Cause]:
 def _hangs(seen: Sight) -> Iterator[Cause]:
     probe = seen.probe
     if probe.token == "none" and not probe.running:
-        said = f"no token within {probe.waited_s:g} s with no other requests running; /health answers 200"
+        sentence = f"no token within {probe.waited_s:g} s with no other requests running; /health answers 200"
         yield Cause(
             "the engine is hung",
             "found",
-            said,
+            sentence,
             "`invoke incident` first if you want to report it, then `invoke restart`",
             160,
         )
     elif probe.still_s is not None:
-        said = f"{probe.running:.0f} requests running, token counter unchanged for {probe.still_s:.0f} s"
-        yield Cause("the engine is hung", "possible", said, "`invoke restart`", 60)
+        sentence = f"{probe.running:.0f} requests running, token counter unchanged for {probe.still_s:.0f} s"
+        yield Cause("the engine is hung", "possible", sentence, "`invoke restart`", 60)
         yield Cause("a prefill of a very long prompt", "possible", "128K tokens take about 52 s on a GB10", "wait", 50)
 
 
@@ -132,8 +132,8 @@ def _restarts(seen: Sight) -> Iterator[Cause]:
     """It ended by itself at least once: Docker counts no restart by hand."""
     if seen.box.restarts and seen.box.status != "exited" and not last_words(seen).value:
         when = f", the last one {units.about(seen.now_s - seen.end.at_s)} ago" if seen.end.at_s is not None else ""
-        said = f"{seen.box.restarts} restarts{when} with exit code {seen.end.code}; its last line: {seen.last_line}"
-        yield Cause("it exits by itself", "found", said, "`invoke logs` shows why", 110)
+        sentence = f"{seen.box.restarts} restarts{when} with exit code {seen.end.code}; its last line: {seen.last_line}"
+        yield Cause("it exits by itself", "found", sentence, "`invoke logs` shows why", 110)
 
 
 ASKED: tuple[Callable[[Sight], Iterator[Cause]], ...] = (

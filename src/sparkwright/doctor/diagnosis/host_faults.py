@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.engines.vllm.failures.cause import Cause
-from sparkwright.health.judge import QUESTIONS, Limits, Look
+from sparkwright.health.judge import QUESTIONS, Limits, Observation
 from sparkwright.health.record import Gpu, Machine
 from sparkwright.host import evidence
 from sparkwright.host.module import Context
@@ -33,7 +33,7 @@ WEIGHT = 70
 
 def causes(context: Context, seen: Sight, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
     """What is bad of them, and what could not be told, each with its evidence. policy: the one that was verified."""
-    look = Look(
+    observed = Observation(
         seen.now_s,
         container=seen.box,
         policy=policy,
@@ -44,7 +44,7 @@ def causes(context: Context, seen: Sight, gpu: Gpu, policy: str, limits: Limits)
     )
     found = []
     for question, name in ASKED.items():
-        answer = QUESTIONS[question](look, limits)
+        answer = QUESTIONS[question](observed, limits)
         if answer is not None and answer[0] == "unknown":
             found.append(Cause(name, "unknown", answer[1]))
         elif answer is not None and "degraded" in answer[2:]:

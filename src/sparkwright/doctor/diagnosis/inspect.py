@@ -30,7 +30,7 @@ ERROR_CHARS = 500
 RESTARTS_S = 0.1
 
 
-def look(context: Context, good: Mapping[str, Any], name: str, limits: Limits, now_s: float) -> Sight:
+def inspect_server(context: Context, good: Mapping[str, Any], name: str, limits: Limits, now_s: float) -> Sight:
     """What is there now. good: the last verified state. name: of the recipe's container, for where nothing was verified."""
     verified = str((good.get("spec") or {}).get("name", ""))
     found = Sight(
@@ -62,7 +62,7 @@ def again(seen: Sight, context: Context, good: Mapping[str, Any]) -> Sight:
 
 def _with_runs(seen: Sight, context: Context) -> Sight:
     """Who works on the host, and who was cut off at it."""
-    owner, alive = lock.look(context.state)
+    owner, alive = lock.inspect(context.state)
     if owner is None or owner.run == context.run_id:
         return seen
     if alive:
@@ -88,10 +88,10 @@ def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name
 
 
 def _engine_error(context: Context, error: SparkwrightError) -> str:
-    said = error.message.rstrip(".")
-    if "refuses" not in said and shutil.which("docker", path=context.machine.env.get("PATH")) is None:
-        return f"{said} (docker is not installed)"
-    return said
+    message = error.message.rstrip(".")
+    if "refuses" not in message and shutil.which("docker", path=context.machine.env.get("PATH")) is None:
+        return f"{message} (docker is not installed)"
+    return message
 
 
 def end_of(inspected: Mapping[str, Any]) -> End:
@@ -117,10 +117,10 @@ def _with_log(seen: Sight, context: Context) -> Sight:
         return seen
     reader = logs.Reader()
     reader.push("\n".join(before).encode())
-    died = reader.finish().died
-    said = [line for line in before if line.strip()]
-    last = one_line(said[-1].strip(), at_most=LINE_CHARS) if said else ""
-    return replace(seen, log=now, died=died, last_line=last)
+    failure = reader.finish().failure
+    answer = [line for line in before if line.strip()]
+    last = one_line(answer[-1].strip(), at_most=LINE_CHARS) if answer else ""
+    return replace(seen, log=now, failure=failure, last_line=last)
 
 
 def _before(seen: Sight, context: Context) -> list[str]:

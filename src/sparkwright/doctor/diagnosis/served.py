@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def seen(
     context: Context, asked: Asked, good: Mapping[str, Any], server: Sight, found: Measured | None, url: str
 ) -> cause.Seen:
-    """Everything that was looked at. found, url: of a server that was measured."""
+    """Everything that was inspected. found, url: of a server that was measured."""
     config = server.inspected.get("Config") or {}
     words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
     command = command_words.parsed([str(one) for one in words])
@@ -32,7 +32,7 @@ def seen(
     folder = _model_folder(context, good, server, command.model)
     kind = architecture.classify(evidence.model_config(folder) if folder else {})
     version = versions.parse(_version(server, url))
-    told = rules.Asked(command.flags, str(config.get("Image") or ""), asked.platform, env)
+    reported = rules.Asked(command.flags, str(config.get("Image") or ""), asked.platform, env)
     measured = found or Measured()
     return cause.Seen(
         gpu=measured.gpu.sentence,
@@ -43,19 +43,19 @@ def seen(
         busy=server_metrics.busy(measured.before),
         kv_used=measured.after.get(endpoints.KV_CACHE_USED),
         acceptance=measured.acceptance,
-        findings=rules.check(told, kind, version) if server.inspected else (),
+        findings=rules.check(reported, kind, version) if server.inspected else (),
         flags=command.flags,
         model=str((good.get("model") or {}).get("id", "")) or asked.model_id or command.model,
         thought=measured.thought,
         answered=measured.answered,
-        budget=effective(told, kind, version).budget if server.inspected else None,
+        budget=effective(reported, kind, version).budget if server.inspected else None,
     )
 
 
 def _version(server: Sight, url: str) -> str | None:
     """As its log says, else as the server does."""
-    said = server.log.value("version") if server.log is not None else None
-    found = said or ((http_probe.ask(url, endpoints.VERSION).json() or {}).get("version") if url else None)
+    answer = server.log.value("version") if server.log is not None else None
+    found = answer or ((http_probe.ask(url, endpoints.VERSION).json() or {}).get("version") if url else None)
     return str(found) if found else None
 
 

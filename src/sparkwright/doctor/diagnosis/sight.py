@@ -44,7 +44,7 @@ class Sight:
     """now_s: seconds since the epoch. busy: the run that holds the host's lock, in words. cut_off: one that has no end.
 
     known: a server was verified here once. engine_error: why no answer from the Docker Engine, engine_fix: what to do.
-    log: of the present start, None where it could not be read. died: why the start before it ended, or this one if it did;
+    log: of the present start, None where it could not be read. failure: why the start before it ended, or this one if it did;
     last_line: the last of that log. loop: why its restarts are a loop. broken: why an earlier check stopped it.
     allowed_s: how long a start may take; ready_s: the last measured one. listener: who has the port that a container, which
     does not run, would publish. drift: what differs from the verified state.
@@ -61,7 +61,7 @@ class Sight:
     inspected: Mapping[str, Any] = field(default_factory=dict)
     end: End = field(default_factory=End)
     log: EngineState | None = None
-    died: Reading = UNKNOWN
+    failure: Reading = UNKNOWN
     last_line: str = ""
     loop: str = ""
     broken: str = ""

@@ -52,7 +52,7 @@ class Standing:
     """said: one sentence, true by itself. fix: the command that helps, if one does."""
 
     state: State
-    said: str
+    message: str
     fix: str = ""
 
 
@@ -61,7 +61,7 @@ def standing(seen: Sight, limits: Limits) -> Standing | None:
     found = next((one for ask in QUESTIONS if (one := ask(seen, limits)) is not None), None)
     if not seen.busy:
         return found
-    meanwhile = found.said if found is not None else "/health answers; not measured meanwhile"
+    meanwhile = found.message if found is not None else "/health answers; not measured meanwhile"
     return Standing(
         "in progress", f"in progress: {seen.busy}; {meanwhile}", "Run `invoke diagnose` again when it has finished."
     )
@@ -107,8 +107,8 @@ def _container(seen: Sight, limits: Limits) -> Standing | None:
         why = f": {seen.end.error}" if seen.end.error else ""
         return Standing("down", f"no server answers: {box.name} was created but never started{why}", RESTART)
     if seen.broken:  # a container that Docker would start again and left was stopped by hand, whatever it did before
-        said = f"no server answers: {box.name} {_ended(seen)}; crash loop: {seen.broken}"
-        return Standing("crash-looping", said, LOOK)
+        message = f"no server answers: {box.name} {_ended(seen)}; crash loop: {seen.broken}"
+        return Standing("crash-looping", message, SEE_LOGS)
     if box.status in ("exited", "dead"):
         return Standing("down", f"no server answers: {box.name} {_ended(seen)}", RESTART)
     return Standing("down", f"no server answers: {box.name} is {box.status}", RESTART)
@@ -120,10 +120,10 @@ def _loop(seen: Sight, limits: Limits) -> Standing | None:
     if seen.engine_error or seen.probe.health == 200:
         return None
     if (seen.loop or restarts >= LOOP) and not is_slow(seen, limits):
-        said = f"crash loop: {box.name} {_ended(seen, f', {restarts} restarts so far')}"
-        return Standing("crash-looping", f"no server answers: {said}", LOOK)
+        message = f"crash loop: {box.name} {_ended(seen, f', {restarts} restarts so far')}"
+        return Standing("crash-looping", f"no server answers: {message}", SEE_LOGS)
     if box.status == "restarting":
-        return Standing("down", f"no server answers: {box.name} {_ended(seen)}; Docker is restarting it", LOOK)
+        return Standing("down", f"no server answers: {box.name} {_ended(seen)}; Docker is restarting it", SEE_LOGS)
     return None
 
 
@@ -139,17 +139,17 @@ def _start(seen: Sight, limits: Limits) -> Standing | None:
     last = f"; the last start took {seen.ready_s:.0f} s" if seen.ready_s else ""
     again = f"; {name} {_ended(seen)} before it" if seen.box.restarts else ""
     stage = f" ({_stage(seen)})" if _stage(seen) else ""
-    said = f"for {age_s:.0f} s{stage}{last}{again}"
+    message = f"for {age_s:.0f} s{stage}{last}{again}"
     if seen.log is not None and seen.log.ready:
         return Standing(
             "down", f"no server answers: {name} was ready, and {seen.probe.url} is {_silent(seen)} now", RESTART
         )
     if age_s > seen.allowed_s or (seen.box.restarts and is_slow(seen, limits)):
-        return Standing("slow start", f"no server answers: slow start: {name} has been starting {said}", LOOK)
+        return Standing("slow start", f"no server answers: slow start: {name} has been starting {message}", SEE_LOGS)
     if seen.box.restarts:
-        return Standing("down", f"no server answers: {name} is starting again {said}", LOOK)
+        return Standing("down", f"no server answers: {name} is starting again {message}", SEE_LOGS)
     how = "slow start: " if is_slow(seen, limits) else ""
-    return Standing("starting", f"no server answers yet: {how}{name} has been starting {said}", WAIT)
+    return Standing("starting", f"no server answers yet: {how}{name} has been starting {message}", WAIT)
 
 
 def _health(seen: Sight, limits: Limits) -> Standing | None:
@@ -161,14 +161,14 @@ def _health(seen: Sight, limits: Limits) -> Standing | None:
 def _token(seen: Sight, limits: Limits) -> Standing | None:
     probe = seen.probe
     if probe.token == "ended":
-        return Standing("down", f"no server answers: {seen.box.name} {_ended(seen)}, on the test request", LOOK)
+        return Standing("down", f"no server answers: {seen.box.name} {_ended(seen)}, on the test request", SEE_LOGS)
     if probe.token == "none" and not probe.running:
-        said = f"/health answers 200, no other requests, but no token within {probe.waited_s:g} s"
-        return Standing("wedged", f"no token: the server is wedged: {said}", RESTART)
+        message = f"/health answers 200, no other requests, but no token within {probe.waited_s:g} s"
+        return Standing("wedged", f"no token: the server is wedged: {message}", RESTART)
     if probe.token == "refused":
         return Standing("unknown", "not measured: the server requires an API key that is not known here", key_file.SET)
     if probe.token == "error":
-        return Standing("down", f"no token: the server returned an error: {probe.error}", LOOK)
+        return Standing("down", f"no token: the server returned an error: {probe.error}", SEE_LOGS)
     return None
 
 
@@ -183,10 +183,10 @@ def _others(seen: Sight, limits: Limits) -> Standing | None:
         return Standing(
             "busy", f"not measured: {runs}{rate}; measuring would slow them down", "Try again when the server is idle."
         )
-    said = f"{runs}, no token for {probe.still_s:.0f} s"
+    message = f"{runs}, no token for {probe.still_s:.0f} s"
     if probe.still_s >= limits.frozen_s:
-        return Standing("stalled", f"no token: the server is wedged: {said}", RESTART)
-    return Standing("unknown", f"unknown whether it is wedged: {said}; it may be a long prefill", "Try again.")
+        return Standing("stalled", f"no token: the server is wedged: {message}", RESTART)
+    return Standing("unknown", f"unknown whether it is wedged: {message}; it may be a long prefill", "Try again.")
 
 
 QUESTIONS: tuple[Callable[[Sight, Limits], Standing | None], ...] = (
@@ -195,7 +195,7 @@ QUESTIONS: tuple[Callable[[Sight, Limits], Standing | None], ...] = (
 
 DEPLOY = "Run `invoke deploy` to start a server."
 RESTART = "Run `invoke restart`."
-LOOK = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
+SEE_LOGS = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
 WAIT = "Wait, then try again."
 
 

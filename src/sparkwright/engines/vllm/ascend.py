@@ -36,5 +36,5 @@ def with_scheduler(flags: Mapping[str, Any], *, enabled: bool, chunked: bool) ->
     """The flags with both settings in --additional-config, beside what stands there."""
     config = flag_words.value(flags, CONFIG)
     rest = dict(config) if isinstance(config, Mapping) else {}
-    others = {name: said for name, said in flags.items() if name != CONFIG}
+    others = {name: message for name, message in flags.items() if name != CONFIG}
     return {**others, CONFIG: {**rest, SCHEDULER: {**scheduler(flags), ENABLED: enabled, CHUNKED: chunked}}}

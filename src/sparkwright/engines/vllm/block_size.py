@@ -69,8 +69,8 @@ def block_size(
 
 def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
     """The KV cache's dtype that a quantized checkpoint asks for (ModelOpt's can), "bfloat16" where none does."""
-    whole = Part("", config)
-    quantization = Part("quantization_config", whole.mapping("quantization_config") or {})
+    full = Part("", config)
+    quantization = Part("quantization_config", full.mapping("quantization_config") or {})
     if not quantization.word("quant_method").startswith("modelopt"):
         return "bfloat16"
     inner = Part("", quantization.mapping("quantization") or quantization.keys)
@@ -79,9 +79,9 @@ def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
         if scheme:
             plain = scheme.get("type") == "float" and scheme.get("dynamic") is False
             return {8: "fp8", 4: "nvfp4"}.get(count_of(scheme.get("num_bits")) or 0, "") if plain else "bfloat16"
-        said = one.word("kv_cache_quant_algo").lower()
-        if said:
-            return said
+        message = one.word("kv_cache_quant_algo").lower()
+        if message:
+            return message
     return "bfloat16"
 
 

@@ -154,8 +154,8 @@ def spoken(answer: Any) -> tuple[str, str]:
 def tokens_of(answer: Any) -> int:
     """How many tokens a whole answer was made of. A single one may have no text: a mark of thinking, half a character."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
-    told = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
-    return told if told is not None else int(any(spoken(answer)))
+    reported = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
+    return reported if reported is not None else int(any(spoken(answer)))
 
 
 def counters(metrics_text: str) -> dict[str, float]:

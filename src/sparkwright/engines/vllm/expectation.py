@@ -52,16 +52,16 @@ def decide(
     sentence, ways, note = why
     if when_impossible == "refuse":
         return Decision(asked.flags, "disabled", "", Finding("error", RULE, sentence, ways, SOURCE, SWITCH))
-    kept = {name: said for name, said in asked.flags.items() if name != SWITCH}
+    kept = {name: message for name, message in asked.flags.items() if name != SWITCH}
     return Decision(kept, "any", note, Finding("info", RULE, f"{sentence} It goes on: {note}.", ways, SOURCE, SWITCH))
 
 
 def _enabled(asked: Asked) -> Decision:
     if asked.flag(SWITCH) is not False:
         return Decision(asked.flags, "enabled")
-    said = "the recipe expects chunked prefill on, and its flags turn it off."
+    message = "the recipe expects chunked prefill on, and its flags turn it off."
     way = Way("leave it on", {SWITCH: None})
-    return Decision(asked.flags, "enabled", "", Finding("error", RULE, said, (way,), "the recipe", SWITCH))
+    return Decision(asked.flags, "enabled", "", Finding("error", RULE, message, (way,), "the recipe", SWITCH))
 
 
 def _impossible(
@@ -75,10 +75,8 @@ def _impossible(
             "on, as it always is there",
         )
     wants_prefix = architecture.kind == "recurrent" and asked.flag(PREFIX) is True
-    by_whole_blocks = (
-        architecture.name not in CACHE_MODE_ALL or at_least(version, defaults.ALIGN_ONLY_SINCE) is not False
-    )
-    if not wants_prefix or not by_whole_blocks:
+    by_blocks = architecture.name not in CACHE_MODE_ALL or at_least(version, defaults.ALIGN_ONLY_SINCE) is not False
+    if not wants_prefix or not by_blocks:
         return None
     ways = (
         Way("give up prefix caching", {PREFIX: False}),

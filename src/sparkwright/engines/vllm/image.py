@@ -18,8 +18,8 @@ def version_of(config: Mapping[str, Any]) -> str | None:
     """The engine's version from an image's Config, or None when it does not say (then ask GET /version)."""
     labels = config.get("Labels") or {}
     variables = dict(pair.partition("=")[::2] for pair in config.get("Env") or ())
-    said = [labels.get(name) for name in LABELS] + [variables.get(name) for name in VARIABLES]
-    return next((text for text in said if text and _is_version(text)), None)
+    answer = [labels.get(name) for name in LABELS] + [variables.get(name) for name in VARIABLES]
+    return next((text for text in answer if text and _is_version(text)), None)
 
 
 def _is_version(text: str) -> bool:
@@ -32,7 +32,7 @@ def _is_version(text: str) -> bool:
     return True
 
 
-def version_in(said: str) -> str | None:
+def version_in(text: str) -> str | None:
     """The version that `vllm --version` printed, among whatever else its imports print."""
-    words = (line.strip().rpartition(" ")[2] for line in reversed(said.splitlines()))
+    words = (line.strip().rpartition(" ")[2] for line in reversed(text.splitlines()))
     return next((word for word in words if "." in word and _is_version(word)), None)

@@ -101,22 +101,22 @@ def _chunked_prefill(asked: Asked, version: Version | None) -> bool | None:
         from sparkwright.engines.vllm import ascend
 
         return ascend.chunked_prefill(asked.flags)
-    said = asked.flag("enable-chunked-prefill")
-    if said is None or said is True:
+    answer = asked.flag("enable-chunked-prefill")
+    if answer is None or answer is True:
         return True
     honoured = at_least(version, defaults.CHUNKED_PREFILL_OPTIONAL_SINCE)
     return None if honoured is None and version is not None else honoured is False
 
 
 def _prefix_caching(asked: Asked, architecture: Architecture, version: Version | None) -> bool | None:
-    said = asked.flag("enable-prefix-caching")
-    if said is False:
+    answer = asked.flag("enable-prefix-caching")
+    if answer is False:
         return False
     names = {"recurrent": defaults.PREFIX_CACHING_HYBRID, "dense": defaults.PREFIX_CACHING_DENSE}
     names["attention_free"] = defaults.PREFIX_CACHING_ATTENTION_FREE
-    if said is True and architecture.kind == "recurrent":
+    if answer is True and architecture.kind == "recurrent":
         return at_least(version, defaults.RECURRENT_PREFIX_CACHING_SINCE) is not False
-    if said is True:
+    if answer is True:
         return True
     name = names.get(architecture.kind)
     return None if name is None else defaults.default(name, version)
@@ -132,16 +132,16 @@ def _mamba_cache_mode(
     if prefix is None:
         return None
     since_align_only = at_least(version, defaults.ALIGN_ONLY_SINCE)
-    said = asked.flag("mamba-cache-mode")
-    if since_align_only or architecture.name not in CACHE_MODE_ALL or said == "align":
+    answer = asked.flag("mamba-cache-mode")
+    if since_align_only or architecture.name not in CACHE_MODE_ALL or answer == "align":
         return "align"
     return "all" if since_align_only is False else None
 
 
 def _budget(asked: Asked, chunked: bool | None, length: int | None) -> int | None:
-    said = _number(asked, "max-num-batched-tokens")
-    if said is not None:
-        return said
+    answer = _number(asked, "max-num-batched-tokens")
+    if answer is not None:
+        return answer
     usual = int(defaults.DEFAULTS[defaults.MAX_NUM_BATCHED_TOKENS][0].value)
     if chunked is False:  # raised so that a whole prompt fits one step (source 0.11.0, 0.17.1, 0.33.0)
         return max(usual, length) if length else None
@@ -149,5 +149,5 @@ def _budget(asked: Asked, chunked: bool | None, length: int | None) -> int | Non
 
 
 def _number(asked: Asked, name: str) -> int | None:
-    said = asked.flag(name)
-    return flags.whole_number(said) if said is not None else None
+    answer = asked.flag(name)
+    return flags.integer(answer) if answer is not None else None

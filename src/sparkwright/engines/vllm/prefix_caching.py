@@ -60,14 +60,14 @@ class Judged:
 
 def block_tokens(cache: Mapping[str, str], from_log: int | None) -> int:
     """The block in which prefixes hit. cache: of /metrics, where 0.18 to 0.22 tell too little for hybrids; from_log: authority."""
-    told = (cache.get(name, "") for name in ("block_size", "effective_attention_block_size"))
-    return max([from_log or 0, *(int(one) for one in told if one.isdigit())]) or USUAL_BLOCK
+    reported = (cache.get(name, "") for name in ("block_size", "effective_attention_block_size"))
+    return max([from_log or 0, *(int(one) for one in reported if one.isdigit())]) or USUAL_BLOCK
 
 
 def is_off(cache: Mapping[str, str]) -> bool | None:
     """Whether the engine itself says that there is none; None when it says nothing."""
-    said = cache.get("enable_prefix_caching")
-    return None if said not in ("True", "False") else said == "False"
+    answer = cache.get("enable_prefix_caching")
+    return None if answer not in ("True", "False") else answer == "False"
 
 
 def is_hybrid(cache: Mapping[str, str]) -> bool:
@@ -96,18 +96,18 @@ def judge(
     again = [one for one in sightings[1:] if one.hits is not None]
     if not again:
         return Judged("unknown", "the server has no counters of its prefix cache")
-    whole = prefix_tokens // block * block
+    full = prefix_tokens // block * block
     best = max(one.hits or 0 for one in again)
-    share = best / whole if whole else 0.0
+    share = best / full if full else 0.0
     cold, warm = sightings[0].ttft_s, min(one.ttft_s for one in sightings[1:])
     times = f"first token after {cold * 1000:.0f} ms cold, {warm * 1000:.0f} ms warm"
-    counted = f"{best:.0f} of {whole} cached tokens in blocks of {block}"
+    counted = f"{best:.0f} of {full} cached tokens in blocks of {block}"
     if share >= WORKS:
         return Judged("hits", f"{counted}; {times}", share=share)
-    said = f"{counted} although seen {len(sightings)} times; {times}"
+    message = f"{counted} although seen {len(sightings)} times; {times}"
     why, fix = _why(version) if hybrid or is_hybrid(cache) else ("", "look for evictions: is the KV cache full?")
     verdict: Verdict = "few hits" if best else "no hits"
-    return Judged(verdict, f"{said}{why}", fix, share)
+    return Judged(verdict, f"{message}{why}", fix, share)
 
 
 def _why(version: Version | None) -> tuple[str, str]:

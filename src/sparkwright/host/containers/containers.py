@@ -158,17 +158,17 @@ def _accepts(port: int) -> bool:
 
 def refused_start(error: Exception, machine: Machine, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
     """The engine's refusal to start a container, with what to do about it."""
-    said = str(getattr(error, "explanation", "") or error).strip()
-    if "could not select device driver" in said or "nvidia" in said.lower():
+    message = str(getattr(error, "explanation", "") or error).strip()
+    if "could not select device driver" in message or "nvidia" in message.lower():
         return Failed(
             "Docker has no NVIDIA runtime.",
             fix="On the host: `sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`.",
         )
-    if "port is already allocated" in said or "address already in use" in said:
+    if "port is already allocated" in message or "address already in use" in message:
         port = int(ports[0].split(":")[-2]) if ports else 0
         holder = who_listens(machine, client, port)
         return Failed(
             f"port {port} is in use{f' by {holder}' if holder else ''}.",
             fix=to_free_a_port(holder),
         )
-    return Failed(f"Docker could not start the container: {said}")
+    return Failed(f"Docker could not start the container: {message}")

@@ -50,7 +50,7 @@ def verdict(container: Mapping[str, Any], seen: Sequence[Sample], *, now_s: floa
 
 
 def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
-    """Take the policy away, keep what there is to know, stop it. Returns the name of the incident.
+    """Take the policy away, collect incident diagnostics, stop it. Returns the name of the incident.
 
     who: for the history; empty for the one whose run this is.
     """
@@ -65,8 +65,8 @@ def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
     return folder.name
 
 
-def look(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
-    """The verdict on a container now; a look that finds nothing is remembered for the next."""
+def inspect(container: Mapping[str, Any], context: Context, *, most: int = MOST, within_s: float = WITHIN_S) -> str:
+    """The verdict on a container now; one that finds nothing is remembered for the next."""
     why = verdict_now(container, context, most=most, within_s=within_s)
     if not why and not context.check:
         now = Sample(time.time(), int(container.get("RestartCount", 0)))

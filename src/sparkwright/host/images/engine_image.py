@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engines.vllm import image as said_by_image
+from sparkwright.engines.vllm import image as vllm_image
 from sparkwright.engines.vllm.flags import flag_shapes
 from sparkwright.host.images import image_names
 from sparkwright.host.module import Context
@@ -42,8 +42,8 @@ def ask(context: Context, ref: str, ids: Collection[str] = ()) -> EngineImage | 
     if kept is not None and "options" in kept and flag_shapes.is_current(kept["options"]):
         return EngineImage(kept["version"], kept["options"])
     context.note("reading the image's version and options (once)")
-    version = said_by_image.version_of(image.get("Config") or {})
-    version = version or said_by_image.version_in(_run(api, image["Id"], ["--version"]))
+    version = vllm_image.version_of(image.get("Config") or {})
+    version = version or vllm_image.version_in(_run(api, image["Id"], ["--version"]))
     shapes = flag_shapes.listed(_run(api, image["Id"], ["serve", "--help=all"]))
     found = EngineImage(version, flag_shapes.difference(shapes) if shapes else None)
     if not context.check:
@@ -62,8 +62,8 @@ def _run(api: Any, image_id: str, words: list[str]) -> str:
         created = api.create_container(image_id, words, entrypoint=["vllm"], host_config=host)["Id"]
         api.start(created)
         ended = api.wait(created, timeout=ASK_S)
-        said: bytes = api.logs(created, stdout=True, stderr=False)
-        return said.decode(errors="replace") if ended.get("StatusCode") == 0 else ""
+        text: bytes = api.logs(created, stdout=True, stderr=False)
+        return text.decode(errors="replace") if ended.get("StatusCode") == 0 else ""
     except (APIError, RequestException):
         return ""
     finally:

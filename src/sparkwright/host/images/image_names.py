@@ -26,14 +26,14 @@ def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> d
     """
     name = Name.parse(ref)
     if not name.digest:
-        return look(api, name.asked)
-    candidates = (look(api, one) for one in (name.asked, *ids, name.digest))
+        return inspect(api, name.asked)
+    candidates = (inspect(api, one) for one in (name.asked, *ids, name.digest))
     proved = (image for image in candidates if proves(image, name.digest, ids))
     found = next((image for image in proved if platform in ("", platform_of(image))), {})
     return found if found or ids else _pulled_elsewhere(api, name.digest, platform)
 
 
-def look(api: Any, ref: str) -> dict[str, Any]:
+def inspect(api: Any, ref: str) -> dict[str, Any]:
     """What the engine says of an image by a name or an Id; empty when it has none."""
     from docker.errors import ImageNotFound
 
@@ -65,7 +65,7 @@ def name_of(api: Any, ref: str, image_id: str) -> str:
     it in `docker ps`; a tag that names another image is passed over, and the Id itself always does."""
     name = Name.parse(ref)
     names = (ref, name.asked, name.proved) if name.digest else (name.asked,)
-    return next((one for one in names if look(api, one).get("Id") == image_id), image_id)
+    return next((one for one in names if inspect(api, one).get("Id") == image_id), image_id)
 
 
 def name_by_digest(api: Any, image_id: str, name: Name) -> None:
@@ -80,5 +80,5 @@ def _pulled_elsewhere(api: Any, digest: str, platform: str) -> dict[str, Any]:
     """An image of this digest that was pulled under another repository's name, a mirror's."""
     everyone: Iterator[str] = (one for image in api.images() for one in image.get("RepoDigests") or ())
     known = next((one for one in everyone if digest_of(one) == digest), "")
-    found = look(api, known) if known else {}
+    found = inspect(api, known) if known else {}
     return found if platform in ("", platform_of(found)) else {}

@@ -86,9 +86,9 @@ def open_registry(api: Any, name: Name) -> Registry:
 def _insecure(config: dict[str, Any], registry: str) -> bool:
     import ipaddress
 
-    told = (config.get("IndexConfigs") or {}).get(registry)
-    if told is not None:
-        return not told.get("Secure", True)
+    reported = (config.get("IndexConfigs") or {}).get(registry)
+    if reported is not None:
+        return not reported.get("Secure", True)
     host = registry.rpartition(":")[0] or registry
     if host == "localhost":
         return True

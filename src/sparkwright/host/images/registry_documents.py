@@ -95,7 +95,7 @@ def sized(manifest: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def config(document: dict[str, Any], what: str) -> dict[str, Any]:
-    """platform, created (null when it is no time) and config of an image's config. Raises Failed when it is none."""
+    """platform, created (null when it is not a timestamp) and config of an image's config. Raises Failed when it is none."""
     found = checked(document, _CONFIG, what)
     platform = f"{found.get('os') or 'linux'}/{found.get('architecture') or ''}"
     created = found.get("created") or ""

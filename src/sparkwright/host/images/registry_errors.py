@@ -57,9 +57,9 @@ def explained(ref: str) -> Iterator[None]:
         raise explain(ref, f"timeout ({type(error).__name__})") from None
 
 
-def explain(ref: str, said: str) -> SparkwrightError:
+def explain(ref: str, text: str) -> SparkwrightError:
     """The sentence for what was said about an image reference."""
-    low = said.lower()
+    low = text.lower()
     if "no space left on device" in low:
         return Failed(
             f"no space left on Docker's disk: cannot pull {ref}.",
@@ -67,7 +67,7 @@ def explain(ref: str, said: str) -> SparkwrightError:
         )
     if any(word in low for word in _NETWORK):
         return RegistryDown(
-            f"the registry of {ref} does not answer: {said.strip()}",
+            f"the registry of {ref} does not answer: {text.strip()}",
             fix="Check the host's network, its DNS and proxy; a host that already has the image needs no registry.",
         )
     if "unauthorized" in low or "denied" in low or "authentication required" in low:
@@ -77,4 +77,4 @@ def explain(ref: str, said: str) -> SparkwrightError:
         )
     if "not found" in low or "manifest unknown" in low or "does not exist" in low or "manifest_unknown" in low:
         return NotThere(f"the registry has no {ref}.", fix=_GONE if "@" in ref else _NO_TAG)
-    return Failed(f"cannot pull {ref}: {said.strip()}")
+    return Failed(f"cannot pull {ref}: {text.strip()}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import requests
 
 ANSWER_S = 20  # for the next bytes
-WHOLE_ANSWER_S = 60
+ANSWER_S = 60
 HELPER_S = 30.0  # a program of the user's, which may ask for a PIN that nobody gives
 REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
@@ -114,7 +114,7 @@ class Http:
             raise Failed(f"the registry {self.name.registry} {what} {one_line(url, at_most=80)}, which is not https.")
 
     def _body(self, answer: requests.Response, at_most: int) -> bytes:
-        until_s, pieces, seen = time.monotonic() + WHOLE_ANSWER_S, list[bytes](), 0
+        until_s, pieces, seen = time.monotonic() + ANSWER_S, list[bytes](), 0
         for chunk in answer.iter_content(2**16):
             pieces.append(chunk)
             seen += len(chunk)
@@ -123,16 +123,14 @@ class Http:
                 raise Failed(f"the response of the registry {self.name.registry} exceeds {at_most >> 10} KiB.")
             if time.monotonic() > until_s:
                 answer.close()
-                raise registry_errors.explain(
-                    self.name.asked, f"timeout: no complete response within {WHOLE_ANSWER_S} s"
-                )
+                raise registry_errors.explain(self.name.asked, f"timeout: no complete response within {ANSWER_S} s")
         return b"".join(pieces)
 
     def _refusal(self, answer: requests.Response) -> Exception:
-        said = f"{answer.status_code} {one_line(str(answer.reason), at_most=80)}"
+        message = f"{answer.status_code} {one_line(str(answer.reason), at_most=80)}"
         words = errors_of(self._body(answer, LARGEST_ERROR_BYTES))
         hidden = Redactor(self._given)  # whoever is given a login can repeat it
-        return registry_errors.explain(self.name.asked, hidden.text(f"{said} {words}".strip()))
+        return registry_errors.explain(self.name.asked, hidden.text(f"{message} {words}".strip()))
 
     # -- login ---------------------------------------------------------------------------------------------------
 
@@ -164,8 +162,8 @@ class Http:
         answer = self._one(realm, {}, params=asked, auth=_nobody if foreign or not login else login)
         if answer.status_code != 200:
             if foreign:
-                said = f"asks for the login at {one_line(realm, at_most=80)}, a different domain. It was not sent."
-                raise Failed(f"the registry {self.name.registry} {said}")
+                message = f"asks for the login at {one_line(realm, at_most=80)}, a different domain. It was not sent."
+                raise Failed(f"the registry {self.name.registry} {message}")
             raise self._refusal(answer)
         return token_of(self._body(answer, LARGEST_TOKEN_BYTES), f"the token of {self.name.registry}")
 
@@ -217,11 +215,11 @@ def credentials(registry: str) -> tuple[str, str] | None:
     try:
         found = within(HELPER_S, lambda: _configured(HUB_LOGIN if registry == DOCKER_HUB else registry))
     except DockerException as error:
-        said = one_line(str(error), at_most=200)
-        raise Failed(f"Docker's credential helper for {registry} failed: {said}", fix=fix) from None
+        message = one_line(str(error), at_most=200)
+        raise Failed(f"Docker's credential helper for {registry} failed: {message}", fix=fix) from None
     except TimeoutError:
-        said = f"Docker's credential helper for {registry} does not answer within {HELPER_S:g} s: it may be waiting for input."
-        raise Failed(said, fix=fix) from None
+        message = f"Docker's credential helper for {registry} does not answer within {HELPER_S:g} s: it may be waiting for input."
+        raise Failed(message, fix=fix) from None
     user, word = found.get("username") or found.get("Username"), found.get("password") or found.get("Password")
     return (str(user), str(word)) if user and word else None
 

@@ -43,7 +43,7 @@ def before_stop(context: Context, container: dict[str, Any]) -> None:
 
 
 def _still_held(context: Context, held: int | None, available: int) -> int | None:
-    """What a server is recorded to hold, as far as it may do so now: one that died, or starts, has not taken all of it."""
+    """What a server is recorded to hold, as far as it may do so now: one that exited, or starts, has not taken all of it."""
     before = (context.state.read("before_start") or {}).get("available_bytes")
     return held if held is None or before is None else max(0, min(held, int(before) - available))
 

@@ -44,7 +44,7 @@ class Process:
         return self.own_bytes + self.gpu_bytes
 
 
-def look(context: Context) -> list[dict[str, Any]]:
+def inspect(context: Context) -> list[dict[str, Any]]:
     """Rows of kind, holder, bytes and frees, largest first.
 
     kind: container, ollama, process, page cache, shared memory or driver.
@@ -97,11 +97,11 @@ def _gpu_bytes(context: Context) -> dict[int, int]:
     """What the GPU keeps for each process; empty where nvidia-smi is not there or says nothing."""
     query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     try:
-        said = context.machine.run(query, timeout_s=5)
+        answer = context.machine.run(query, timeout_s=5)
     except SparkwrightError:
         return {}
     found: dict[int, int] = defaultdict(int)
-    for line in said.out.splitlines() if said.ok else ():
+    for line in answer.out.splitlines() if answer.ok else ():
         pid, _, mib = (part.strip() for part in line.partition(","))
         if pid.isdigit() and mib.isdigit():
             found[int(pid)] += int(mib) * 2**20
@@ -111,7 +111,7 @@ def _gpu_bytes(context: Context) -> dict[int, int]:
 def _ollama(context: Context) -> list[dict[str, Any]]:
     return [
         _row("ollama", _called(one), one.model.size_bytes or 0, _stop(one))
-        for one in ollama_models.look(context, timeout_s=2).held
+        for one in ollama_models.inspect(context, timeout_s=2).held
     ]
 
 

@@ -49,10 +49,10 @@ def never(need: Need) -> Result:
     return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=LOWER)
 
 
-def refusal(context: Context, need: Need, said: str, data: dict[str, Any]) -> Result:
-    """The refusal with the table of who holds the memory. said: how much there is, as a clause."""
-    rows = holders.look(context)
-    msg = f"{gib(need.bytes)} GiB needed ({need}), but {said}."
+def refusal(context: Context, need: Need, message: str, data: dict[str, Any]) -> Result:
+    """The refusal with the table of who holds the memory. message: how much there is, as a clause."""
+    rows = holders.inspect(context)
+    msg = f"{gib(need.bytes)} GiB needed ({need}), but {message}."
     return Result(
         failed=True,
         exit=Exit.REFUSED,

@@ -1,1 +1,1 @@
-"""Models: the hub, transfers that finish, files proved whole, neighbours."""
+"""Models: the hub, transfers that finish, verified files, peers."""

@@ -71,8 +71,8 @@ def _metadata(*args: Any, **kwargs: Any) -> Any:
     if found.etag is not None and not ETAG.fullmatch(found.etag):
         raise Failed(f"the hub's ETag of {file['path']} is not valid: '{one_line(found.etag, at_most=80)}'.", fix=_fix)
     if found.size is not None and found.size != file["size_bytes"]:
-        said = f"{file['path']} has {found.size} bytes on the hub, {file['size_bytes']} in spark.lock."
-        raise Failed(said, fix=_fix)
+        message = f"{file['path']} has {found.size} bytes on the hub, {file['size_bytes']} in spark.lock."
+        raise Failed(message, fix=_fix)
     # with xet's address huggingface_hub would keep the token for the place that the file is redirected to
     return dataclasses.replace(found, xet_file_data=None) if constants.HF_HUB_DISABLE_XET else found
 

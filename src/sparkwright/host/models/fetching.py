@@ -69,8 +69,8 @@ def _fetch(source: hub.Source, file: Mapping[str, Any], staging: Path, again: bo
         _say({"failed": path, "kind": kind, "message": error.message, "fix": error.fix})
         os._exit(0)
     except BaseException as error:
-        said = f"the transfer failed: {type(error).__name__}: {error}."
-        _say({"failed": path, "kind": "refused", "message": said, "fix": ""})
+        message = f"the transfer failed: {type(error).__name__}: {error}."
+        _say({"failed": path, "kind": "refused", "message": message, "fix": ""})
         os._exit(0)
 
 

@@ -39,7 +39,7 @@ class DiskFull(Failed):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model at a commit, and who hands it out: a hub, or a neighbour that speaks as one."""
+    """A model at a commit, and who hands it out: a hub, or a peer that speaks as one."""
 
     url: str
     id: str

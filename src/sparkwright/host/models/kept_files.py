@@ -48,7 +48,7 @@ def commit_of(folder: Path) -> str:
     return str(_about(folder).get("commit", ""))
 
 
-def put_back(folder: Path) -> int:
+def restore_kept(folder: Path) -> int:
     """Give every kept file its place again, and drop those that came with the other revision. Returns how many changed."""
     kept = folder / FOLDER
     if kept.is_symlink():  # what it leads to is another's

@@ -91,7 +91,7 @@ class Manifest:
         """The commit whose files these are; "" when that was not kept."""
         return str(self.about.get("commit", ""))
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every file of its commit was proved and has not changed since. Costs a stat each."""
         paths = self.about.get("paths") or ()
         stamps = ((self.rows.get(path, ())[:3], stamp(self.folder / path)) for path in paths)

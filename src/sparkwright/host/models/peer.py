@@ -227,7 +227,7 @@ def _range(given: str, size: int) -> tuple[int, int]:
 def main() -> None:
     """Hand out what standard input names, and say the port on standard output."""
     request = json.loads(sys.stdin.buffer.readline())
-    ctypes.CDLL(None).prctl(PR_SET_NAME, b"model-neighbour")
+    ctypes.CDLL(None).prctl(PR_SET_NAME, b"model-peer")
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     hub = _Hub(request)
     print(hub.server_address[1], flush=True)
@@ -241,7 +241,7 @@ def main() -> None:
 
 @contextmanager
 def reached(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[str]:
-    """The first of a neighbour's addresses that answers; it is told when the copy is over. Raises Failed when none does."""
+    """The first of a peer's addresses that answers; the peer is notified when the copy is over. Raises Failed when none does."""
     headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
     url = next((url for url in urls if _asked(url + HERE, headers)), None)
     if url is None:
@@ -258,7 +258,7 @@ def _asked(url: str, headers: Mapping[str, str]) -> bool:
 
     try:
         with requests.Session() as session:
-            session.trust_env = False  # a proxy knows nothing of the neighbour
+            session.trust_env = False  # a proxy can't reach the peer
             with session.get(
                 url, headers=dict(headers), timeout=REACH_S, allow_redirects=False, stream=True
             ) as response:

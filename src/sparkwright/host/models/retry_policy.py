@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """tries: so many in a row that bring nothing end it. pauses_s: before the second, the third, ... try; the last holds on.
 
     say_every_s: between two words of progress. hub_retries: what the hub's client does by itself within one try, unsaid, for

@@ -50,7 +50,7 @@ class Staging:
             self.manifest.staged[file["path"]] = [*now, wanted(file)]
 
     def place(self, files: Iterable[Mapping[str, Any]]) -> None:
-        """Every file over the old one, each in one step; nothing waits any more."""
+        """Every file over the previous one, each in one step; nothing waits any more."""
         for file in files:
             target = place(self.manifest.folder, file["path"])
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -27,10 +27,10 @@ from sparkwright.errors import Failed
 from sparkwright.host.models import hub
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
-from sparkwright.host.models.retry_policy import Patience
+from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.host.models.staging import Staging
 from sparkwright.host.module import Context
-from sparkwright.host.throughput import Pace, left
+from sparkwright.host.throughput import Throughput, left
 from sparkwright.visible import first
 
 POLL_S = 0.25
@@ -60,12 +60,12 @@ class Transfer:
     files: Sequence[Mapping[str, Any]]
     context: Context
     stall_s: float
-    patience: Patience = Patience()
+    retry_policy: RetryPolicy = RetryPolicy()
     wrong: dict[str, int] = field(default_factory=dict)
     _at: dict[str, Path] = field(default_factory=dict)
     _base_bytes: int = 0
-    _paces: dict[str, Pace] = field(default_factory=dict)
-    _said_s: float = 0.0
+    _rates: dict[str, Throughput] = field(default_factory=dict)
+    _reported_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.staging = Staging(self.manifest)
@@ -90,7 +90,7 @@ class Transfer:
                     raise Failed(attempt.message, fix=attempt.fix)
                 now = self._kept(mode)
                 tries, kept = (0 if now >= kept + WORTH_BYTES else tries + 1), now
-                if tries >= self.patience.tries:
+                if tries >= self.retry_policy.tries:
                     self.staging.tidy(self.files, disk_is_full=False)
                     raise self._gave_up(attempt)
                 mode = self._again(attempt, mode, tries)
@@ -148,7 +148,7 @@ class Transfer:
             "files": files,
             "mode": mode,
             "again": [path for path in self.wrong if path in self.missing],
-            "retries": self.patience.hub_retries,
+            "retries": self.retry_policy.hub_retries,
         }
         top = str(Path(sparkwright.__file__).parents[1])
         env = {**self.context.machine.env, "PYTHONPATH": top, "HF_HUB_DISABLE_TELEMETRY": "1", "MALLOC_ARENA_MAX": "2"}
@@ -221,7 +221,7 @@ class Transfer:
         """Say why, pause longer each time, and go on: in the next mode after one that hung."""
         following = NEXT[mode] if attempt.stalled else mode
         if attempt.message:
-            pause_s = 0.0 if attempt.stalled else self.patience.pause_s(tries)
+            pause_s = 0.0 if attempt.stalled else self.retry_policy.pause_s(tries)
             how = f"Continuing with {following}" if following != mode else "Retrying"
             self.context.note(f"{attempt.message} {how}{f' in {pause_s:g} s' if pause_s else ''}.")
             time.sleep(pause_s)
@@ -229,10 +229,10 @@ class Transfer:
 
     def _gave_up(self, attempt: Attempt) -> Failed:
         there = len(self.files) - len(self.missing)
-        said = attempt.message or "no file was downloaded."
+        message = attempt.message or "no file was downloaded."
         have = f"{there} of {len(self.files)} missing files downloaded; still missing: {first(sorted(self.missing), 3)}"
         fix = attempt.fix or "Run it again: complete files are kept."
-        return hub.HubDown(f"{said} {have}.", fix=fix)
+        return hub.HubDown(f"{message} {have}.", fix=fix)
 
     # -- bytes ---------------------------------------------------------------------------------------------------
 
@@ -246,15 +246,15 @@ class Transfer:
 
     def _done(self) -> int:
         """Bytes that are here."""
-        whole = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
+        full = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
         partial = sum(_blocks(path) for path in self.staging.partial_files())
-        return min(self._base_bytes + whole + partial, self.total_bytes)
+        return min(self._base_bytes + full + partial, self.total_bytes)
 
     def _progress(self, mode: str) -> None:
-        if time.monotonic() - self._said_s < self.patience.say_every_s:
+        if time.monotonic() - self._reported_s < self.retry_policy.say_every_s:
             return
-        self._said_s, done = time.monotonic(), self._done()
-        rate = self._paces.setdefault("", Pace()).at(done)
+        self._reported_s, done = time.monotonic(), self._done()
+        rate = self._rates.setdefault("", Throughput()).at(done)
         parts = [self._part(path) for path in list(self._at) if path in self.missing]
         parts.sort(key=lambda part: -part["done"])
         in_all = [units.speed(rate), left(self.total_bytes - done, rate)] if rate else []
@@ -265,7 +265,7 @@ class Transfer:
     def _part(self, path: str) -> dict[str, Any]:
         size = int(self.missing[path]["size_bytes"])
         done = min(_blocks(self._at[path]), size)
-        rate = self._paces.setdefault(path, Pace()).at(done)
+        rate = self._rates.setdefault(path, Throughput()).at(done)
         left_s = round((size - done) / rate, 1) if rate else None
         return {"path": path, "done": done, "total": size, "rate": round(rate), "left_s": left_s}
 

@@ -19,7 +19,7 @@ from sparkwright.units import gib
 
 #: a name with its registry, namespace and tag
 NAME_CHARS = 500
-#: looked at in one list; Ollama keeps three a GPU
+#: read from one list; Ollama keeps three a GPU
 MODELS = 256
 
 

@@ -40,7 +40,7 @@ class Seen:
         return not self.held and not self.hanging
 
 
-def look(context: Context, *, timeout_s: float = 5) -> Seen:
+def inspect(context: Context, *, timeout_s: float = 5) -> Seen:
     """Ask each Ollama of this host. One that OLLAMA_HOST names on another machine holds nothing here and is not asked."""
     held: list[Held] = []
     present, hanging = [], []
@@ -68,7 +68,7 @@ def unload(context: Context, *, timeout_s: float) -> Seen:
     asked: dict[str, float] = {}
     most = 0
     while True:
-        seen = look(context, timeout_s=max(0.5, min(5.0, deadline_s - time.monotonic())))
+        seen = inspect(context, timeout_s=max(0.5, min(5.0, deadline_s - time.monotonic())))
         most = max(most, len(seen.held))
         if seen.empty or time.monotonic() > deadline_s:
             return seen

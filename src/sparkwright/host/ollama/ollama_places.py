@@ -51,10 +51,10 @@ def find(context: Context) -> list[Place]:
 
 def _service(machine: Machine) -> list[Place]:
     try:
-        said = machine.run(["systemctl", "show", SERVICE, "-p", "ActiveState,MainPID,Environment"], timeout_s=5)
+        answer = machine.run(["systemctl", "show", SERVICE, "-p", "ActiveState,MainPID,Environment"], timeout_s=5)
     except SparkwrightError:
         return []
-    fields = dict(line.partition("=")[::2] for line in said.out.splitlines()) if said.ok else {}
+    fields = dict(line.partition("=")[::2] for line in answer.out.splitlines()) if answer.ok else {}
     if fields.get("ActiveState") not in ("active", "activating", "reloading"):
         return []
     given = (word.strip('"') for word in fields.get("Environment", "").split())

@@ -23,7 +23,7 @@ ROLLED_BACK = "rolled back"
 
 
 def append(context: Context, what: str, **more: Any) -> None:
-    """Write one line down. A full disk must not keep a server from being put back: then the line is lost, and said."""
+    """Write one line down. A full disk must not keep a server from being restored: then the line is lost, with a note."""
     row = {"time": round(time.time(), 3), "run": context.run_id, "who": who(context), "what": what, **more}
     try:
         with open(context.state.folder() / FILE, "ab", opener=private.opener) as file:

@@ -1,4 +1,4 @@
-"""The bundle of an incident: what there is to know of a server that failed, kept on the host for `invoke incident`.
+"""The incident diagnostics of a server that failed, kept on the host for `invoke incident`.
 
 ~/.local/state/sparkwright/incidents/ID/    about.json  container.log  inspect.json  meminfo  holders.txt  dmesg.txt
                                             docker-ps.txt  nvidia-smi.txt  plan.json  events.jsonl
@@ -62,8 +62,8 @@ def bundles(state: StateFolder) -> list[Path]:
 def files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
     """Names and texts of a bundle. The events are the run's own, which went on after the bundle was written."""
     for path in sorted(one for one in folder.iterdir() if one.name in INCIDENT_FILES):
-        whole = run_folder / path.name if path.name == "events.jsonl" else path
-        text = (whole if whole.exists() else path).read_text(errors="replace")
+        full = run_folder / path.name if path.name == "events.jsonl" else path
+        text = (full if full.exists() else path).read_text(errors="replace")
         yield (
             path.name,
             in_json(text) if path.suffix in (".json", ".jsonl") else text,
@@ -79,7 +79,7 @@ def _parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callabl
     yield "container.log", lambda: "\n".join(log_reading.last_lines(context.docker(), name, LOG_LINES)) + "\n"
     yield "inspect.json", lambda: json.dumps(redacted(containers.inspect(context.docker(), name) or {}), indent=1)
     yield "meminfo", lambda: machine.path("/proc/meminfo").read_text()
-    yield "holders.txt", lambda: "\n".join(holders.table(holders.look(context))) + "\n"
+    yield "holders.txt", lambda: "\n".join(holders.table(holders.inspect(context))) + "\n"
     yield "dmesg.txt", lambda: _dmesg(context)
     yield "docker-ps.txt", lambda: _containers(context)
     yield "nvidia-smi.txt", lambda: machine.run(["nvidia-smi"], timeout_s=10).out
@@ -94,9 +94,9 @@ def _dmesg(context: Context) -> str:
         ["sudo", "-n", "dmesg", "--ctime"],
         ["journalctl", "-k", "-n", str(DMESG_LINES)],
     ):
-        said = context.machine.run(argv, timeout_s=10)
-        if said.ok and said.out.strip():
-            return "\n".join(said.out.splitlines()[-DMESG_LINES:]) + "\n"
+        answer = context.machine.run(argv, timeout_s=10)
+        if answer.ok and answer.out.strip():
+            return "\n".join(answer.out.splitlines()[-DMESG_LINES:]) + "\n"
     return "not available:  the kernel log is readable by root only (`sudo dmesg`)\n"
 
 

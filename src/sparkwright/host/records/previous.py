@@ -12,7 +12,7 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 
 
-def set_aside(context: Context, container: dict[str, Any]) -> None:
+def stop_and_keep(context: Context, container: dict[str, Any]) -> None:
     """Write down what a server was that makes room for another one."""
     _write(context, container, {})
 

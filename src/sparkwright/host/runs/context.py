@@ -52,12 +52,12 @@ class Engine:
 
         asking = docker.APIClient(base_url=url, timeout=self.timeout_s, version=DEFAULT_DOCKER_API_VERSION)
         try:
-            said = asking.get(f"{asking.base_url}/_ping")
+            answer = asking.get(f"{asking.base_url}/_ping")
         except RequestException as error:
             raise DockerException(f"Error while fetching server API version: {error}") from None
         finally:
             asking.close()
-        return said.headers.get("Api-Version") or "auto"
+        return answer.headers.get("Api-Version") or "auto"
 
 
 @dataclass
@@ -110,18 +110,18 @@ def engine_went_away(error: Exception) -> bool:
 
 
 def _refusal(url: str, error: Exception) -> Failed:
-    """Docker's refusal in one sentence, with what mends it."""
+    """Docker's refusal in one sentence, with its fix."""
     import getpass
 
-    said = str(error)
-    if "Permission denied" in said or "PermissionError" in said:
+    answer = str(error)
+    if "Permission denied" in answer or "PermissionError" in answer:
         return Failed(
             f"{getpass.getuser()} has no permission on the Docker socket {url.removeprefix('unix://')}.",
             fix=f"On the host: `sudo usermod -aG docker {getpass.getuser()}`; takes effect at next login.",
         )
-    if "FileNotFoundError" in said or "No such file" in said or "Connection refused" in said:
+    if "FileNotFoundError" in answer or "No such file" in answer or "Connection refused" in answer:
         return Failed(
             f"no answer from the Docker Engine at {url}.",
             fix="On the host: `sudo systemctl start docker` (and `systemctl status docker` for why it is down).",
         )
-    return Failed(f"the Docker Engine at {url} does not answer: {said}")
+    return Failed(f"the Docker Engine at {url} does not answer: {answer}")

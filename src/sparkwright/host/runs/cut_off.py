@@ -21,24 +21,24 @@ OTHERWISE = "`invoke unlock --host {host}` clears it"
 
 def interrupted(state: StateFolder) -> str:
     """The run that nobody finishes, in one sentence with the command that settles it; empty when there is none."""
-    owner, alive = lock.look(state)
+    owner, alive = lock.inspect(state)
     if owner is None or alive or not unfinished(state, owner):
         return ""
     what = PurePath(owner.what).stem
     host = journal.plan_of(state.path / "runs" / owner.run).get("host") or "HOST"
     task = last_task(state, owner.run)
     at = units.moment(owner.since, units.MINUTE)
-    told = f"{what} of {at} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
-    return f"{told}; {SETTLES.get(what, OTHERWISE).format(host=host)}"
+    reported = f"{what} of {at} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
+    return f"{reported}; {SETTLES.get(what, OTHERWISE).format(host=host)}"
 
 
 def story(state: StateFolder, owner: Owner) -> str:
     """One sentence: who, what, when, and in which task it ended."""
-    told = f"an earlier run was interrupted: {owner}"
+    reported = f"an earlier run was interrupted: {owner}"
     task = last_task(state, owner.run)
     held = state.read("previous") or {}
     aside = f"; it had stopped {held['name']}" if held.get("run") == owner.run and held.get("name") else ""
-    return f"{told}, {f'in: {task}' if task else 'before its first task'}{aside}. This run resumes from there."
+    return f"{reported}, {f'in: {task}' if task else 'before its first task'}{aside}. This run resumes from there."
 
 
 def unfinished(state: StateFolder, owner: Owner) -> bool:

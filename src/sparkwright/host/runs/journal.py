@@ -134,8 +134,8 @@ class Journal:
 def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
     """The events of a run from its first, until its recap; `alive` every 2 s of silence.
 
-    A runner that died without a recap gets one that says so. bell: the reading end of the journal's; without it the file is
-    looked at every POLL_S.
+    A runner that ended without a recap gets one that says so. bell: the reading end of the journal's; without it the file is
+    read every POLL_S.
     """
     quiet_since = time.monotonic()
     with (folder / "events.jsonl").open("rb") as file:

@@ -21,12 +21,12 @@ from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
 from sparkwright.trust.names import STEP
-from sparkwright.trust.shapes import LAST_MOMENT_S, Partial, text, whole_number, within
+from sparkwright.trust.shapes import LAST_MOMENT_S, Partial, integer, text, within
 
 POLL_S = 0.2
 #: who looks at the lock holds it for a moment too; that is nobody who works
-LOOK_S = 0.25
-LOOK_POLL_S = 0.02
+GRACE_S = 0.25
+POLL_S = 0.02
 SAY_AGAIN_S = 60.0
 
 
@@ -53,7 +53,7 @@ _OWNER = Partial(
     {
         "what": text,
         "who": text,
-        "pid": whole_number,
+        "pid": integer,
         "since": within(-LAST_MOMENT_S, LAST_MOMENT_S),
         "run": (frozenset(("",)), STEP),
     },
@@ -72,7 +72,7 @@ def held(
 ) -> Iterator[Owner | None]:
     """Hold the lock for the length of the block. Yields the owner that was cut off before, if there is one.
 
-    wait_s: how long to wait for somebody else, who is named through note. Raises Refused, naming him, when that was not enough.
+    wait_s: how long to wait for another owner, who is named through note. Raises Refused, naming it, when that was not enough.
     """
     with _opened(state) as file:
         _take(file, host, wait_s, note)
@@ -84,8 +84,8 @@ def held(
             write_line(file, "")
 
 
-def look(state: StateFolder) -> tuple[Owner | None, bool]:
-    """Who the lock names, and whether he lives. (None, False): nobody holds it and nobody was cut off."""
+def inspect(state: StateFolder) -> tuple[Owner | None, bool]:
+    """The owner that the lock names, and whether its process lives. (None, False): it is free, and no run was cut off."""
     try:
         with (state.path / "lock").open("r", errors="replace") as file:
             try:
@@ -99,17 +99,17 @@ def look(state: StateFolder) -> tuple[Owner | None, bool]:
 
 def wait_free(state: StateFolder, *, host: str, wait_s: float, note: Callable[[str], None]) -> None:
     """Return when nobody holds the lock. Raises Inconclusive, naming the owner, when that takes longer than wait_s."""
-    deadline_s, told = time.monotonic() + wait_s, False
+    deadline_s, reported = time.monotonic() + wait_s, False
     while True:
-        owner, alive = look(state)
+        owner, alive = inspect(state)
         if not alive:
             return
         if time.monotonic() >= deadline_s:
             fix = f"Follow it with `invoke attach --host {host}`, or wait for the lock with `--wait`."
             raise Inconclusive(f"{host} is in use, and measurements do not run beside another run: {owner}.", fix=fix)
-        if not told:
+        if not reported:
             note(f"waiting: {owner}")
-            told = True
+            reported = True
         time.sleep(POLL_S)
 
 
@@ -132,21 +132,21 @@ def _opened(state: StateFolder) -> IO[str]:
 
 
 def _take(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) -> None:
-    begun_s, said_s = time.monotonic(), -SAY_AGAIN_S
+    begun_s, reported_s = time.monotonic(), -SAY_AGAIN_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() >= begun_s + max(wait_s, LOOK_S):
+            if time.monotonic() >= begun_s + max(wait_s, GRACE_S):
                 owner = _read(file) or Owner()
                 fix = f"Follow it with `invoke attach --host {host}`, or wait for the lock with `--wait`."
                 raise Refused(f"{host} is locked: {owner}.", fix=fix) from None
-        if time.monotonic() < begun_s + LOOK_S:
-            time.sleep(LOOK_POLL_S)
+        if time.monotonic() < begun_s + GRACE_S:
+            time.sleep(POLL_S)
             continue
-        if time.monotonic() - said_s >= SAY_AGAIN_S:
-            said_s = time.monotonic()
+        if time.monotonic() - reported_s >= SAY_AGAIN_S:
+            reported_s = time.monotonic()
             note(f"waiting: {_read(file) or Owner()}")
         time.sleep(POLL_S)
 

@@ -15,7 +15,7 @@ class Template(StateModule["Template.Args", files.Standing]):
     """A file is there with the content of a rendered template.
 
     `src` in a playbook names a file of templates/; what it renders to arrives here as content. `validate` is a command that
-    gets the new file's path as its last word and must succeed before it replaces the old one.
+    gets the new file's path as its last word and must succeed before it replaces the file that is there.
     """
 
     @dataclass(frozen=True)
@@ -53,6 +53,6 @@ class Template(StateModule["Template.Args", files.Standing]):
         with tempfile.NamedTemporaryFile("w", suffix=".new") as file:
             file.write(args.content)
             file.flush()
-            said = context.machine.run([*args.validate, file.name])
-        if not said.ok:
-            raise Failed(f"{args.validate[0]} refuses the new {args.dest}: {(said.err or said.out).strip()[-300:]}")
+            answer = context.machine.run([*args.validate, file.name])
+        if not answer.ok:
+            raise Failed(f"{args.validate[0]} refuses the new {args.dest}: {(answer.err or answer.out).strip()[-300:]}")

@@ -38,7 +38,7 @@ class AdoptImage(Module["AdoptImage.Args"]):
         undone = loads.undo(api, loads.Names.from_json(args.before), args.incoming) if args.before else []
         for sentence in undone:
             context.note(sentence)
-        image = image_names.look(api, args.incoming)
+        image = image_names.inspect(api, args.incoming)
         if not image:
             raise Failed("no image arrived.", fix="Run the command again.")
         reason = _why_another(args, name, image)

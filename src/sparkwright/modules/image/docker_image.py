@@ -84,7 +84,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         image = image_names.find(api, args.ref, _ids(args), platform)
         if not name.digest or (image and name.digest in image_names.digests_of(image)):
             return Found(image, platform)
-        tagged = image_names.look(api, name.proved).get("Id", "")
+        tagged = image_names.inspect(api, name.proved).get("Id", "")
         impostor = tagged if tagged != image.get("Id") else ""
         return Found(image, platform, named=bool(tagged) and not impostor, impostor=impostor)
 
@@ -119,12 +119,12 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         msg = self._pull_from_somewhere(args, name, found.platform, context)
         image = image_names.find(api, args.ref, _ids(args), found.platform)
         if not image:
-            has = image_names.look(api, name.asked)
+            has = image_names.inspect(api, name.asked)
             pulled = f"{has['Id']} for {image_names.platform_of(has)}" if has else "no image with that digest"
             raise Failed(
                 f"{args.ref} was pulled for {found.platform}, but the Docker Engine has {pulled}, which does not match the lock."
             )
-        if found.impostor or (name.digest and image_names.look(api, name.asked).get("Id") != image["Id"]):
+        if found.impostor or (name.digest and image_names.inspect(api, name.asked).get("Id") != image["Id"]):
             image_names.name_by_digest(api, image["Id"], name)
         elif name.tag:
             api.tag(image["Id"], name.repository, name.tag, force=True)

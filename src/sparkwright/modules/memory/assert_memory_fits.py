@@ -15,7 +15,7 @@ from sparkwright.units import gib
 
 
 class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
-    """The new server will find its memory once the old one and Ollama's models are gone; else nothing is stopped for it.
+    """The new server will find its memory once the previous one and Ollama's models are gone; else nothing is stopped for it.
 
     What will be free is what is available now, and what goes: the running server (as recorded when it was verified, else as its
     processes show it) and, unless Ollama is left alone, its models. When what the server holds is not known nothing is
@@ -42,7 +42,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
             return Result(msg=f"{gib(available)} GiB available, {gib(need.bytes)} GiB needed", data=data)
         if server is None:
             return Result(msg="memory held by the running server is unknown; checked again after it stops", data=data)
-        held = [one.model.size_bytes for one in ollama_models.look(context).held]
+        held = [one.model.size_bytes for one in ollama_models.inspect(context).held]
         taken = need.total_bytes - available - sum(size or 0 for size in held)
         server = min(server, max(0, taken))  # a dead one holds less than was recorded, and nothing of what Ollama has
         sizes = [] if args.ollama == "leave" else held

@@ -14,7 +14,7 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.units import gib
 
 POLL_S = 0.1
-LOOK_AGAIN_S = 1.0
+RECHECK_S = 1.0
 
 
 class Memory(Module["Memory.Args"]):
@@ -54,7 +54,7 @@ class Memory(Module["Memory.Args"]):
                 return Result(msg=msg, data=data)
             if context.check or waited_s > args.timeout_s:
                 return memory_fit.refusal(context, need, f"{gib(available)} GiB are available", data)
-            if args.ollama != "leave" and now_s - looked_s > LOOK_AGAIN_S:
+            if args.ollama != "leave" and now_s - looked_s > RECHECK_S:
                 looked_s = now_s
                 self._unload_again(args.timeout_s - waited_s, context)
             context.progress(available, need.bytes, unit="bytes", text="waiting for memory to be released")
@@ -62,7 +62,7 @@ class Memory(Module["Memory.Args"]):
 
     @staticmethod
     def _unload_again(left_s: float, context: Context) -> None:
-        came = ollama_models.look(context, timeout_s=2).held
+        came = ollama_models.inspect(context, timeout_s=2).held
         if came:
             context.note(f"Ollama has reloaded {', '.join(one.model.name for one in came)}; unloading again")
             ollama_models.unload(context, timeout_s=max(1.0, left_s))

@@ -20,7 +20,7 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
 
     What it held was recorded when it was verified. On shared memory a CUDA context, or what the driver leaks, can outlive its
     process; so this waits, and names who holds what is missing. It does not fail: whether the next server fits is for
-    `memory` to say, and what a driver has leaked would keep the old server out just as well.
+    `memory` to say, and what a driver has leaked would keep the previous server out just as well.
 
     Returns: back (false: some is missing; null: nothing to compare with), missing_bytes, waited_s, holders.
     """
@@ -51,7 +51,7 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
             context.progress(max(0, available - stopped["available_bytes"]), held, unit="bytes", text="released")
             time.sleep(POLL_S)
         missing = stopped["available_bytes"] + held - available
-        rows = holders.look(context)
+        rows = holders.inspect(context)
         msg = f"{gib(missing)} of the {gib(held)} GiB it held not released within {args.timeout_s:g} s"
         context.note(msg)
         for line in holders.table(rows):

@@ -15,7 +15,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.models import hub, kept_files
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
-from sparkwright.host.models.retry_policy import Patience
+from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.host.models.transfer import Transfer, sizes
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
@@ -41,7 +41,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
     """The model's folder holds the locked files, each proved by its hash, and none of an older revision.
 
     Files that were proved before cost a stat each. A file that is missing, truncated or wrong is named and fetched, alone,
-    beside the old one; when the hashes of all are right they take their places together, so a server never reads a part.
+    beside the current one; when the hashes of all are right they take their places together, so a server never reads a part.
     Room is checked first (+5 %). With every file whole nobody is asked at all. Every shard that a safetensors index names
     has to be there.
 
@@ -74,15 +74,15 @@ class HfModel(StateModule["HfModel.Args", Found]):
         tries: int = arg("retries in a row without progress before giving up; the delay between them grows", default=6)
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
         from_: str = arg("host to copy the model from; empty: the hub", default="")
-        neighbour: list[str] = arg("URLs on which that host serves it; set by the command", default_factory=list)
+        peer: list[str] = arg("URLs on which that host serves it; set by the command", default_factory=list)
 
-    def __init__(self, patience: Patience | None = None) -> None:
-        self._patience = patience
+    def __init__(self, retry_policy: RetryPolicy | None = None) -> None:
+        self._retry_policy = retry_policy
 
     def read(self, args: Args, context: Context) -> Found:
         checked(args.files, f"the list of files of {args.id}")
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
-        missing = manifest.prove(args.files, heard=_told(context, sizes(args.files)))
+        missing = manifest.prove(args.files, heard=_reported(context, sizes(args.files)))
         dropped = _dropped(manifest, args)
         if not missing and not dropped:
             _refuse_lost_shards(manifest, args)
@@ -101,13 +101,13 @@ class HfModel(StateModule["HfModel.Args", Found]):
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         size = sizes(args.files)
-        whole = f"{count(len(args.files), 'file')}, {units.size(size)}, all hashes match"
+        summary = f"{count(len(args.files), 'file')}, {units.size(size)}, all hashes match"
         return {
             "dir": str(found.manifest.folder),
             "commit": args.commit,
             "size_bytes": size,
             "fetched": [],
-            "msg": "" if found.missing or found.dropped else whole,
+            "msg": "" if found.missing or found.dropped else summary,
         }
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -120,8 +120,8 @@ class HfModel(StateModule["HfModel.Args", Found]):
         found.manifest.about = found.manifest.about or {"id": args.id, "commit": args.commit}
         cached_before = context.machine.meminfo().get("Cached", 0)
         with _source(args, context) as source:
-            patience = self._patience or Patience(tries=args.tries)
-            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, patience)
+            retry_policy = self._retry_policy or RetryPolicy(tries=args.tries)
+            transfer = Transfer(source, found.manifest, files, context, args.stall_seconds, retry_policy)
             mode = transfer.run(_first_mode(args)) if files else ""
         for path in found.dropped:
             place(folder, path).unlink(missing_ok=True)
@@ -143,7 +143,7 @@ class HfModel(StateModule["HfModel.Args", Found]):
 
 
 def _dropped(manifest: Manifest, args: HfModel.Args) -> list[str]:
-    """What was put there for another revision and is not part of this one. Files that somebody else laid there are his."""
+    """What was put there for another revision and is not part of this one. Files that somebody else laid there stay."""
     if manifest.about.get("id") != args.id:
         return []
     wanted = {file["path"] for file in args.files}
@@ -173,21 +173,21 @@ def _about(args: HfModel.Args) -> dict[str, Any]:
 
 @contextmanager
 def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
-    """Who hands the files out: the hub, or the neighbour that `from` names."""
+    """Who hands the files out: the hub, or the peer that `from` names."""
     if not args.from_:
         yield Source(context.machine.hub_url, args.id, args.commit, context.secrets.get(args.token_secret))
         return
-    if not args.neighbour:
+    if not args.peer:
         fix = "Use `invoke models.copy`."
         raise Failed(f"{args.from_} does not serve {args.id} for copying.", fix=fix)
     from sparkwright.host.models import peer
 
-    with peer.reached(args.neighbour, args.from_, context.secrets.get(peer.TOKEN)) as url:
+    with peer.reached(args.peer, args.from_, context.secrets.get(peer.TOKEN)) as url:
         yield Source(url, args.id, args.commit, context.secrets.get(peer.TOKEN))
 
 
 def _first_mode(args: HfModel.Args) -> str:
-    """A neighbour's connections are not throttled; `plain` goes on where it was cut."""
+    """A peer's connections are not throttled; `plain` goes on where it was cut."""
     return "plain" if args.from_ and args.transfer in ("auto", "xet") else args.transfer
 
 
@@ -199,7 +199,7 @@ def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
         raise Failed(f"the index of {args.id} names missing files: {some}.", fix=fix)
 
 
-def _told(context: Context, total: int) -> Callable[[int], None]:
+def _reported(context: Context, total: int) -> Callable[[int], None]:
     """Adds up what several threads have read, and tells how far it is."""
     guard, done = threading.Lock(), 0
 
@@ -207,7 +207,7 @@ def _told(context: Context, total: int) -> Callable[[int], None]:
         nonlocal done
         with guard:
             done += count
-            context.progress(min(done, total - 1), total, unit="bytes", text="proving")
+            context.progress(min(done, total - 1), total, unit="bytes", text="verifying")
 
     return heard
 
@@ -233,5 +233,7 @@ def _make_room(folder: Path, need_bytes: int, context: Context) -> None:
         raise Failed(f"no permission to write in {folder}.", fix=fix)
     free = context.machine.free_bytes(folder)
     if need_bytes * MARGIN > free:
-        said = f"not enough disk space for {folder}: {units.size(need_bytes * MARGIN)} needed, {units.size(free)} free."
-        raise Failed(said, fix="Free some space, or choose another `model.dir`.")
+        message = (
+            f"not enough disk space for {folder}: {units.size(need_bytes * MARGIN)} needed, {units.size(free)} free."
+        )
+        raise Failed(message, fix="Free some space, or choose another `model.dir`.")

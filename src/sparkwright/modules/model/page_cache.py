@@ -17,9 +17,9 @@ DROP = "/proc/sys/vm/drop_caches"
 class PageCache(Module["PageCache.Args"]):
     """The page cache holds no more of the model's files: on shared memory CUDA counts it as taken.
 
-    As root (`become: true`) the kernel drops all its clean pages. Without root the pages of the model's files are advised
-    away, file by file; what of them was not written to the disk yet is written first. Pages that a running process has mapped
-    stay. It changes nothing that anybody can notice but memory and the time of the next read.
+    As root (`become: true`) the kernel drops all its clean pages. Without root the kernel is advised to drop the pages
+    of the model's files, file by file; what of them was not written to the disk yet is written first. Pages that a running
+    process has mapped stay. It changes nothing that anybody can notice but memory and the time of the next read.
 
     Returns: how (dropped or advised), freed_bytes (by which the page cache shrank), files.
     """

@@ -16,7 +16,7 @@ from sparkwright.visible import count
 class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
     """The model's folder holds again what the verified server was started with, when another revision took its place.
 
-    For a run that fails between fetching a revision and swapping the servers: the old server runs on with the old weights in
+    For a run that fails between fetching a revision and swapping the servers: the previous server runs on with the old weights in
     its memory, and were it to start again it must find them in its folder too.
     Where another container has the verified one's name already, of a run that was cut off, the files are that one's and stay.
 
@@ -40,7 +40,7 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
 
     def act(self, args: Args, found: str, changes: list[Change], context: Context) -> dict[str, Any]:
         folder = kept_files.served_folder(context)
-        changed = kept_files.put_back(folder) if folder else 0
+        changed = kept_files.restore_kept(folder) if folder else 0
         return {"msg": f"{count(changed, 'model file')} restored to {found[:12]}"}
 
 

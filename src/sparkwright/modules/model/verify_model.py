@@ -42,7 +42,7 @@ class VerifyModel(Module["VerifyModel.Args"]):
         size = sum(file["size_bytes"] for file in args.files)
         wrong += lost
         how = "read again" if args.deep else "as verified before"
-        whole = f"{count(len(args.files), 'file')}, {units.size(size)}, {how}"
-        msg = f"missing or wrong: {first(wrong, 3)}" if wrong else whole
+        summary = f"{count(len(args.files), 'file')}, {units.size(size)}, {how}"
+        msg = f"missing or wrong: {first(wrong, 3)}" if wrong else summary
         data = {"dir": str(manifest.folder), "wrong": wrong, "files": len(args.files), "size_bytes": size}
         return Result(msg=msg, data=data)

@@ -22,7 +22,7 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
     """The models that were unloaded for a deploy are in memory again, each one that still fits beside the engine.
 
     Call it when the engine is verified: it has taken its memory by then, so MemAvailable tells the truth. An Ollama that
-    was stopped is started again (service and container; a user's process is his to start). A model comes back with its
+    was stopped is started again (service and container; a user's process is started by its user). A model comes back with its
     context length, and pinned when it was. What does not fit, is of unknown size, or does not come, is said; it is no
     failure: the engine serves.
 

@@ -32,7 +32,7 @@ class OllamaStop(StateModule["OllamaStop.Args", list[Place]]):
         mode: Literal["unload", "stop", "leave"] = arg("only stop stops it", default="stop")
 
     def read(self, args: Args, context: Context) -> list[Place]:
-        return list(ollama_models.look(context, timeout_s=2).present) if args.mode == "stop" else []
+        return list(ollama_models.inspect(context, timeout_s=2).present) if args.mode == "stop" else []
 
     def differences(self, args: Args, found: list[Place]) -> list[Change]:
         return [Change(str(one), "running", "stopped", "ollama: stop") for one in found]
@@ -45,21 +45,21 @@ class OllamaStop(StateModule["OllamaStop.Args", list[Place]]):
         for place in found:
             _STOP[place.kind](place, context)
         deadline_s = time.monotonic() + GONE_S
-        while left := ollama_models.look(context, timeout_s=1).present:
+        while left := ollama_models.inspect(context, timeout_s=1).present:
             if time.monotonic() > deadline_s:
-                raise Failed(f"Ollama ({left[0]}) still answers at {left[0].url}.", fix=_BY_HAND)
+                raise Failed(f"Ollama ({left[0]}) still answers at {left[0].url}.", fix=_MANUALLY)
             time.sleep(ollama_models.POLL_S)
         return {}
 
 
-_BY_HAND = "On the host: `sudo systemctl stop ollama`, or stop whatever restarts it; then try again."
+_MANUALLY = "On the host: `sudo systemctl stop ollama`, or stop whatever restarts it; then try again."
 
 
 def _service(place: Place, context: Context) -> None:
     systemctl = ["systemctl", "stop", SERVICE]
-    said = context.machine.run(systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl], timeout_s=60)
-    if not said.ok:
-        raise Failed(f"cannot stop {SERVICE}: {(said.err or said.out).strip()}.", fix=_BY_HAND)
+    answer = context.machine.run(systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl], timeout_s=60)
+    if not answer.ok:
+        raise Failed(f"cannot stop {SERVICE}: {(answer.err or answer.out).strip()}.", fix=_MANUALLY)
 
 
 def _container(place: Place, context: Context) -> None:
@@ -80,7 +80,7 @@ def _process(place: Place, context: Context) -> None:
 
 
 def _unknown(place: Place, context: Context) -> None:
-    raise Failed(f"cannot stop the Ollama at {place.url}: unknown how it was started.", fix=_BY_HAND)
+    raise Failed(f"cannot stop the Ollama at {place.url}: unknown how it was started.", fix=_MANUALLY)
 
 
 _STOP = {"service": _service, "container": _container, "process": _process, "address": _unknown}

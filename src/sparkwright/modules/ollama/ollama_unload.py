@@ -45,7 +45,7 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
             return Seen((), (), ())
         deadline_s = time.monotonic() + args.timeout_s
         while True:
-            seen = ollama_models.look(context)
+            seen = ollama_models.inspect(context)
             if not seen.hanging:
                 return seen
             if time.monotonic() > deadline_s or context.check:

@@ -58,12 +58,14 @@ class EngineConfig(Module["EngineConfig.Args"]):
 
 def readings(state: logs.EngineState) -> dict[str, Any]:
     """What the log tells, without what it does not."""
-    told = state.to_json()
-    about = {name: told[name] for name in logs.FIELDS if told[name] is not None}
+    reported = state.to_json()
+    about = {name: reported[name] for name in logs.FIELDS if reported[name] is not None}
     evidence = {
-        name: told["evidence"][name] for name in ("chunked_prefill", "prefix_caching") if name in told["evidence"]
+        name: reported["evidence"][name]
+        for name in ("chunked_prefill", "prefix_caching")
+        if name in reported["evidence"]
     }
-    return {**about, "warnings": told["warnings"][:SHOWN], "evidence": evidence}
+    return {**about, "warnings": reported["warnings"][:SHOWN], "evidence": evidence}
 
 
 def _sentence(state: logs.EngineState) -> str:

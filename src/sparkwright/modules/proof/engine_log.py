@@ -36,6 +36,6 @@ class EngineLog(Module["EngineLog.Args"]):
             reader.push(chunk)
         state = reader.finish()
         text = log_text.plain("\n".join(log_reading.last_lines(client, args.name, args.tail))) if args.tail else ""
-        msg = state.died.value or (state.stage if state.known else "no engine start in the log")
+        msg = state.failure.value or (state.stage if state.known else "no engine start in the log")
         data = {"state": state.to_json(), "known": state.known, "text": text, "cut": log.cut}
         return Result(msg=f"{msg}; {log.cut}" if log.cut else msg, data=data)

@@ -119,14 +119,14 @@ def _expected(
 ) -> dict[str, Any]:
     """What this very server is to show. own: its verified state, empty when it has none."""
     if not changes and pinned and args.serve:
-        told = args.serve
+        reported = args.serve
     elif (own.get("serve") or {}).get("baseline_key"):
-        told = own["serve"]
+        reported = own["serve"]
     elif not changes:
-        told = {**args.serve, "baseline_key": {}}
+        reported = {**args.serve, "baseline_key": {}}
     else:
-        told = {}
-    found = {name: told.get(name, usual) for name, usual in NOTHING.items()}
+        reported = {}
+    found = {name: reported.get(name, usual) for name, usual in NOTHING.items()}
     return {**found, "log": {**NOTHING["log"], **(found["log"] or {})}}
 
 
@@ -137,7 +137,7 @@ def _rows(args: InspectServer.Args, changes: list[Change], server: Running, *, p
         {
             "check": one.field,
             "verdict": "differs",
-            "evidence": f"runs {_said(one.before)}; {wanted}: {_said(one.after)}",
+            "evidence": f"runs {_message(one.before)}; {wanted}: {_message(one.after)}",
         }
         for one in changes
     ]
@@ -147,13 +147,13 @@ def _rows(args: InspectServer.Args, changes: list[Change], server: Running, *, p
         )
         return rows
     if not pinned:
-        said = f"runs {server.image}; spark.lock has no digest to compare it with"
-        return [{"check": "image", "verdict": "not found", "evidence": said}]
-    said = f"container {server.name}: image and arguments match {wanted}"
-    return [{"check": "recipe", "verdict": "proved", "evidence": said}]
+        message = f"runs {server.image}; spark.lock has no digest to compare it with"
+        return [{"check": "image", "verdict": "not found", "evidence": message}]
+    message = f"container {server.name}: image and arguments match {wanted}"
+    return [{"check": "recipe", "verdict": "proved", "evidence": message}]
 
 
-def _said(value: Any) -> str:
+def _message(value: Any) -> str:
     return "none" if value is None else "on" if value == "" else str(value)
 
 
@@ -188,25 +188,25 @@ def _exited(name: str, inspected: dict[str, Any], context: Context) -> Result:
     state, restarts = inspected["State"], int(inspected.get("RestartCount") or 0)
     how = f"exit code {state.get('ExitCode')}" + (", OOM-killed" if state.get("OOMKilled") else "")
     if state["Status"] == "paused":
-        said = f"{name} is paused"
+        message = f"{name} is paused"
     elif state["Status"] == "restarting":
-        said = f"{name} keeps exiting ({how}), restart {restarts} in progress"
+        message = f"{name} keeps exiting ({how}), restart {restarts} in progress"
     else:
-        said = f"{name} is {state['Status']} ({how}, {ended_ago(inspected)})"
-    return _none(said, name, context)
+        message = f"{name} is {state['Status']} ({how}, {ended_ago(inspected)})"
+    return _none(message, name, context)
 
 
 def _starting(server: Running, url: str, error: str, context: Context) -> Result:
     restarts = int(server.container.get("RestartCount") or 0)
     again = f", after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
-    said = f"{server.name} has been running for {server.age_s:.0f} s{again}; nothing answers at {url} ({error})"
-    return _none(said, server.name, context)
+    message = f"{server.name} has been running for {server.age_s:.0f} s{again}; nothing answers at {url} ({error})"
+    return _none(message, server.name, context)
 
 
-def _none(said: str, name: str, context: Context) -> Result:
+def _none(message: str, name: str, context: Context) -> Result:
     """No server, with the engine's own reason and the end of its log."""
     lines = [line.rstrip() for line in log_reading.last_lines(context.docker(), name, 200) if line.strip()]
-    died = logs.read("\n".join(lines)).died.value
-    why = f": {died}" if died else ""
+    failure = logs.read("\n".join(lines)).failure.value
+    why = f": {failure}" if failure else ""
     data = {"evidence": lines[-EVIDENCE_LINES:]}
-    return Result(failed=True, msg=f"no server: {said}{why.rstrip('.')}.", fix="Run `invoke diagnose`.", data=data)
+    return Result(failed=True, msg=f"no server: {message}{why.rstrip('.')}.", fix="Run `invoke diagnose`.", data=data)

@@ -18,7 +18,7 @@ class Lint(Module["Lint.Args"]):
     """The flags are ones that this very engine will start with, for this very model. Nothing is changed.
 
     The laptop has looked already, with what the lock and the tables say; here the image itself says its version and its
-    options, and the model's own config.json is there. An error refuses the run while the old server still serves.
+    options, and the model's own config.json is there. An error refuses the run while the previous server still serves.
 
     Returns: engine_version (null when nothing says it), listed (how many options the image named), options (what makes them from
     those of a known release; null when it named none), findings.
@@ -48,8 +48,8 @@ class Lint(Module["Lint.Args"]):
         data = {**about, "findings": rows}
         bad = [one for one in found if one.severity == "error"]
         if not bad:
-            said = f"vLLM {engine.version or 'of unknown version'}, {kind.sentence}"
-            return Result(msg="; ".join([said, *_warnings(found)]), data=data)
+            message = f"vLLM {engine.version or 'of unknown version'}, {kind.sentence}"
+            return Result(msg="; ".join([message, *_warnings(found)]), data=data)
         ways = "; or ".join(way.text for way in bad[0].ways_out)
         more = [f"{one.rule}: {one.sentence}" for one in bad[1:]]
         fix = f"{ways[:1].upper()}{ways[1:]}. Why: `invoke explain {bad[0].rule}`." if ways else ""

@@ -68,7 +68,7 @@ class Liveness(Module["Liveness.Args"]):
 
 
 def _not_running(name: str, found: dict[str, Any], start: str) -> str:
-    """Why no engine is there to be asked; empty when one is. start: of the container at the look before; empty at the first."""
+    """Why no engine is there to be asked; empty when one is. start: of the container as inspected before; empty at first."""
     if not found:
         return f"there is no container {name}."
     state = found["State"]

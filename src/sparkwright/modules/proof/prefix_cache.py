@@ -66,10 +66,10 @@ class PrefixCache(Module["PrefixCache.Args"]):
         room = _room(args, key)
         data: dict[str, Any] = {"block_tokens": block, "prefix_tokens": words}
         if room is not None and words * TOKENS_A_WORD + MARGIN_TOKENS > room:
-            said = (
+            message = (
                 f"two blocks of {block} tokens do not fit into its context of {room}: most prompts cannot hit the cache"
             )
-            return _result(prefix_caching.Judged("unknown", said), args, data)
+            return _result(prefix_caching.Judged("unknown", message), args, data)
         try:
             sightings = prefix.sight(
                 args.base_url,
@@ -115,11 +115,11 @@ def _foreign(sightings: list[prefix_caching.Sighting]) -> str:
 
 def _result(judged: prefix_caching.Judged, args: PrefixCache.Args, data: dict[str, Any]) -> Result:
     share = round(judged.share, 3) if judged.share is not None else None
-    whole = {**data, "verdict": judged.verdict, "hit_share": share}
+    full = {**data, "verdict": judged.verdict, "hit_share": share}
     wanted = prefix_caching.asked_for(args.flags)
     failed = wanted and judged.verdict in ("no hits", "few hits", "off")
-    said = f"{judged.verdict}: {judged.sentence}" if judged.verdict != "hits" else judged.sentence
+    message = f"{judged.verdict}: {judged.sentence}" if judged.verdict != "hits" else judged.sentence
     if failed:
         fix = f"{judged.fix[:1].upper()}{judged.fix[1:]}." if judged.fix else ""
-        return Result(failed=True, msg=f"{said}.", fix=fix, data=whole)
-    return Result(msg=said, data=whole)
+        return Result(failed=True, msg=f"{message}.", fix=fix, data=full)
+    return Result(msg=message, data=full)

@@ -23,7 +23,7 @@ MARGIN = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. verdict: ok, bad or unknown."""
+    """One thing checked. verdict: ok, bad or unknown."""
 
     name: str
     verdict: str
@@ -32,7 +32,7 @@ class Finding:
 
 
 class Preflight(Module["Preflight.Args"]):
-    """Everything that can be known in advance is checked while the old server still serves. Nothing is changed.
+    """Everything that can be known in advance is checked while the previous server still serves. Nothing is changed.
 
     Looks at: the Docker socket, the planned home folder, the image's platforms against this host, room on the disk for image
     and model (their size + 5 %, less what is there), the server's port (taken by whom), the GPU. All findings are listed; one
@@ -48,13 +48,13 @@ class Preflight(Module["Preflight.Args"]):
         model: dict[str, Any] | None = arg("the lock's entry of the model", default=None)
         model_dir: str = arg("the model's folder", default="")
         home: str = arg("the home folder the plan counts on", default="")
-        look_only: bool = arg("report only, never fail", default=False)
+        report_only: bool = arg("report only, never fail", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         found = [finding for check in _CHECKS for finding in check(args, context)]
         checks = [{"name": one.name, "verdict": one.verdict, "evidence": one.evidence} for one in found]
         bad = [one for one in found if one.verdict == "bad"]
-        if args.look_only:
+        if args.report_only:
             return Result(msg="; ".join(f"{one.name}: {one.evidence}" for one in found), data={"checks": checks})
         if not bad:
             return Result(msg=f"{count(len(found), 'check')} passed", data={"checks": checks})

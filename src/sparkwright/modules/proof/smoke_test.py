@@ -112,9 +112,9 @@ class SmokeTest(Module["SmokeTest.Args"]):
                 found.note = f"the nearest baseline: {other}"
         doubt = _doubt(found, seen, baseline)
         if doubt is not None:
-            verdict, said, fix = doubt
+            verdict, message, fix = doubt
             return Result(
-                failed=True, exit=Exit.INCONCLUSIVE, msg=f"{said}.", fix=fix, data={**data, "verdict": verdict}
+                failed=True, exit=Exit.INCONCLUSIVE, msg=f"{message}.", fix=fix, data={**data, "verdict": verdict}
             )
         if found.verdict in BAD:
             return _failed(found, seen, bounds, baseline, args, context, data)
@@ -133,8 +133,8 @@ def _idle(args: SmokeTest.Args, key: str) -> dict[str, float]:
         if not running:
             return counters
         if time.monotonic() > deadline_s:
-            said = f"other traffic: {running:.0f} requests running or waiting"
-            raise Inconclusive(f"{said}; measuring now would be inconclusive.", fix=IDLE)
+            message = f"other traffic: {running:.0f} requests running or waiting"
+            raise Inconclusive(f"{message}; measuring now would be inconclusive.", fix=IDLE)
         time.sleep(0.1)
 
 
@@ -192,8 +192,8 @@ def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str,
     if seen.lag.spoils_rates(found.decoding_s):
         return "inconclusive", lagging, "Check what else uses the host's CPUs (`top`)."
     if seen.gpu.degraded(baseline.clock_mhz if baseline else None) and (fails or found.verdict == "new baseline"):
-        said = f"host degraded: {seen.gpu.sentence}; {found.tok_per_s:.1f} tok/s says nothing about the server"
-        return "host degraded", said, "Cut the host's AC power for 60 s (USB-PD); a restart does not fix it."
+        message = f"host degraded: {seen.gpu.sentence}; {found.tok_per_s:.1f} tok/s says nothing about the server"
+        return "host degraded", message, "Cut the host's AC power for 60 s (USB-PD); a restart does not fix it."
     return None
 
 

@@ -63,23 +63,23 @@ class Verdict(Module["Verdict.Args"]):
                 failed=True, exit=Exit.INCONCLUSIVE, msg=args.only_if["msg"], fix=args.only_if["fix"], data=data
             )
         words = {row.verdict for row in rows}
-        said = ", ".join(f"{sum(row.verdict == word for row in rows)} {word}" for word in ORDER if word in words)
+        message = ", ".join(f"{sum(row.verdict == word for row in rows)} {word}" for word in ORDER if word in words)
         first = next((row for word in ORDER[:2] for row in rows if row.verdict == word), None)
         if first is None:
-            return _differing(rows, said, data)
+            return _differing(rows, message, data)
         code = None if first.verdict == "failed" else Exit.INCONCLUSIVE
-        msg = f"{first.check}: {first.evidence} ({said})."
+        msg = f"{first.check}: {first.evidence} ({message})."
         return Result(failed=True, exit=code, msg=msg, fix=_sentence(first.fix), data=data)
 
 
-def _differing(rows: list[Row], said: str, data: dict[str, Any]) -> Result:
+def _differing(rows: list[Row], message: str, data: dict[str, Any]) -> Result:
     """All is well, but for what is not as the recipe says."""
     others = [row for row in rows if row.verdict == "differs"]
     if not others:
-        return Result(msg=said, data=data)
+        return Result(msg=message, data=data)
     names = ", ".join(row.check for row in others)
     fix = next((_sentence(row.fix) for row in others if row.fix), "")
-    msg = f"the server works but does not match the recipe: {names} ({said})."
+    msg = f"the server works but does not match the recipe: {names} ({message})."
     return Result(msg=msg, fix=fix, exit=Exit.CHANGES, data=data)
 
 

@@ -18,7 +18,7 @@ DYING_S = 2.0
 class VerifyHealth(Module["VerifyHealth.Args"]):
     """The server generates: /health, the served name in /v1/models, then a token whose content is not null.
 
-    A status code proves nothing: a wedged engine answers 200, and one that dies on its first request did so before.
+    A status code proves nothing: a wedged engine answers 200, and one that crashes on its first request did so before.
 
     Returns: verdict (ready, loading, wedged, dying, wrong name), version (GET /version), token_s, models, max_model_len, thinks
     (it thought although asked not to, as gpt-oss does: clients get null content until it ends); status of a refused request.
@@ -39,13 +39,13 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         health = http_probe.ask(args.base_url, endpoints.HEALTH)
         if health.status != 200:
             return _loading(args.base_url, health)
-        told = http_probe.ask(args.base_url, endpoints.MODELS, api_key=key)
-        served = endpoints.served(told.json()) if told.status == 200 else {}
+        reported = http_probe.ask(args.base_url, endpoints.MODELS, api_key=key)
+        served = endpoints.served(reported.json()) if reported.status == 200 else {}
         names = list(served)
         if args.model and args.model not in names:
-            said = ", ".join(names) or "none"
+            message = ", ".join(names) or "none"
             fix = "Check `served-model-name` in the recipe."
-            return _failed("wrong name", f"the server does not serve {args.model!r}; it serves {said}.", fix=fix)
+            return _failed("wrong name", f"the server does not serve {args.model!r}; it serves {message}.", fix=fix)
         version = (http_probe.ask(args.base_url, endpoints.VERSION, api_key=key).json() or {}).get("version")
         started_s = time.monotonic()
         model = args.model or next(iter(names), "")
@@ -74,18 +74,20 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             return _failed("unauthorized", "the server requires an API key that is not known here.", fix=key_file.SET)
         after = _settled(args.base_url)
         if answer.error == "timeout":
-            said = f"/health answers {after.status or after.error}, but no token arrived within {args.timeout_s:g} s."
-            return _failed("wedged", said, fix="Only a restart helps: `invoke restart`.")
+            message = (
+                f"/health answers {after.status or after.error}, but no token arrived within {args.timeout_s:g} s."
+            )
+            return _failed("wedged", message, fix="Only a restart helps: `invoke restart`.")
         if after.status != 200:
-            said = f"it crashed on the first request ({answer.status or answer.error}, /health {after.status or after.error})."
-            return _failed("dying", said, fix="See `docker logs`.")
+            message = f"it crashed on the first request ({answer.status or answer.error}, /health {after.status or after.error})."
+            return _failed("dying", message, fix="See `docker logs`.")
         refused = _failed("error", f"the test request failed with {answer.status}: {answer.message()}")
         refused.data["status"] = answer.status
         return refused
 
 
 def _settled(base_url: str) -> http_probe.Answer:
-    """/health a little after a bad answer: an engine that dies takes a moment to say so."""
+    """/health a little after a bad answer: an engine that fails takes a moment to say so."""
     deadline_s = time.monotonic() + DYING_S
     while True:
         answer = http_probe.ask(base_url, endpoints.HEALTH)

@@ -19,7 +19,7 @@ Verdict = Literal["proved", "disproved", "not found"]
 EVIDENCE_CHARS = 300
 #: of a line; the longest that an engine writes, its config dump, has 6 kB
 SEARCHED_CHARS = 1 << 13
-SAID = {True: "enabled", False: "disabled", None: "unknown"}
+SHOWN_AS = {True: "enabled", False: "disabled", None: "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,11 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         }
         bad = [one for one in checks if one.verdict in wrong(args.log_unknown)]
         if bad:
-            said = "; ".join(f"{one.check}: {one.verdict}" for one in bad)
+            message = "; ".join(f"{one.check}: {one.verdict}" for one in bad)
             return Result(
-                failed=True, msg=f"{_joined(said, log.cut)}.", data={**data, "evidence": [one.evidence for one in bad]}
+                failed=True,
+                msg=f"{_joined(message, log.cut)}.",
+                data={**data, "evidence": [one.evidence for one in bad]},
             )
         open_ones = [f"{one.check}: {one.verdict}" for one in checks if one.verdict == "not found"]
         return Result(msg=_joined(_sentence(state, args.note), *open_ones, log.cut), data=data)
@@ -117,7 +119,7 @@ def checks_of(args: VerifyLogs.Args, state: logs.EngineState, found: dict[str, s
 
 def _chunked_prefill(expected: str, state: logs.EngineState) -> Check:
     reading = state.reading("chunked_prefill")
-    is_now = SAID[reading.value]
+    is_now = SHOWN_AS[reading.value]
     verdict: Verdict = "not found" if reading.value is None else "proved" if is_now == expected else "disproved"
     name = f"chunked prefill {expected}" + (f", is {is_now}" if verdict == "disproved" else "")
     return Check(name, verdict, reading.evidence or "no config dump in the log")
@@ -139,12 +141,12 @@ def _forbidden(pattern: str, line: str | None, state: logs.EngineState, cut: str
     )
 
 
-def _joined(*said: str) -> str:
-    return "; ".join(one for one in said if one)
+def _joined(*message: str) -> str:
+    return "; ".join(one for one in message if one)
 
 
 def _sentence(state: logs.EngineState, note: str) -> str:
-    def said(name: str, title: str) -> str:
+    def sentence_of(name: str, title: str) -> str:
         value = state.value(name)
         return f"{title} {'unknown' if value is None else 'on' if value else 'off'}"
 
@@ -153,6 +155,6 @@ def _sentence(state: logs.EngineState, note: str) -> str:
     chunked = (
         f"chunked prefill {note}"
         if note and state.value("chunked_prefill")
-        else said("chunked_prefill", "chunked prefill")
+        else sentence_of("chunked_prefill", "chunked prefill")
     )
-    return f"{chunked}, {said('prefix_caching', 'prefix caching')}, {capacity} (engine log)"
+    return f"{chunked}, {sentence_of('prefix_caching', 'prefix caching')}, {capacity} (engine log)"

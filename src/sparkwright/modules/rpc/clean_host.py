@@ -96,9 +96,9 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
 def _servers(args: CleanHost.Args, context: Context) -> set[str]:
     """Names of the servers that were deployed here, as recipes and state know them."""
     states = [good_states.last(context.state), *good_states.before(context.state)]
-    told = [(one.get("spec") or {}).get("name") for one in states]
+    reported = [(one.get("spec") or {}).get("name") for one in states]
     before = (context.state.read("previous") or {}).get("name")
-    return {str(name).removesuffix(containers.PREVIOUS) for name in (*args.servers, *told, before) if name}
+    return {str(name).removesuffix(containers.PREVIOUS) for name in (*args.servers, *reported, before) if name}
 
 
 def _containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:

@@ -24,7 +24,7 @@ class Diagnose(Module["Diagnose.Args"]):
     Returns: state, summary, fix, exit, causes (cause, verdict: found, possible, unknown, noted or excluded, evidence, fix),
     tok_per_s, expected_tok_per_s, expected_by, container, gpu.
 
-    Fails when something is wrong; inconclusive when that can't be told.
+    Fails when something is wrong; inconclusive when that is unknown.
     """
 
     safe_in_check = False

@@ -15,13 +15,13 @@ from sparkwright.units import GIB
 
 
 class Doctor(Module["Doctor.Args"]):
-    """What this host should be like before it serves, looked at one by one. Changes nothing, and needs no root.
+    """What this host should be like before it serves, checked one by one. Changes nothing, and needs no root.
 
     Looks at: DGX OS and its update, memory, driver and firmware, kernel, Docker for this very login and at boot, container
     toolkit and CDI specification, what a logout takes away, locale, names, earlyoom against the recipe, swap, disk, clock,
     the server's port, Ollama, the image's platform. What can't be seen is `unknown`, never `ok`.
 
-    Returns: findings (check, verdict ok/warning/bad/unknown, evidence, fix: one command, source, mend), user, now_s (the host's
+    Returns: findings (check, verdict ok/warning/bad/unknown, evidence, fix: one command, source, repair), user, now_s (the host's
     clock, seconds since the epoch). It never fails: the findings are the answer.
     """
 

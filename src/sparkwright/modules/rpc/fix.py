@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwright.doctor.fixes import MENDS
+from sparkwright.doctor.fixes import FIXES
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
@@ -27,19 +27,20 @@ class Fix(Module["Fix.Args"]):
         user: str = arg("the ssh user on this host")
 
     def run(self, args: Args, context: Context) -> Result:
-        mend = MENDS.get(args.name)
-        if mend is None:
-            raise Refused(f"unknown fix {args.name!r}.", fix=f"Known fixes: {', '.join(MENDS)}.")
+        fix = FIXES.get(args.name)
+        if fix is None:
+            raise Refused(f"unknown fix {args.name!r}.", fix=f"Known fixes: {', '.join(FIXES)}.")
         if context.machine.sandbox:
             raise Refused("fixes are not applied to a sandbox: its programs belong to this machine.")
-        argv = mend.command(args.user)
+        argv = fix.command(args.user)
         data = {"command": join(argv)}
         if context.check:
-            return Result(changed=True, msg=mend.says, data=data)
-        said = context.machine.run(argv, timeout_s=COMMAND_S)
-        if not said.ok:
-            last = (said.err.strip() or said.out.strip() or f"exit {said.code}").splitlines()[-1]
+            return Result(changed=True, msg=fix.says, data=data)
+        answer = context.machine.run(argv, timeout_s=COMMAND_S)
+        if not answer.ok:
+            last = (answer.err.strip() or answer.out.strip() or f"exit {answer.code}").splitlines()[-1]
             raise Failed(
-                f"{args.name}: `{join(argv)}` failed: {last[-300:]}", fix=f"On the host: `{mend.by_hand(args.user)}`."
+                f"{args.name}: `{join(argv)}` failed: {last[-300:]}",
+                fix=f"On the host: `{fix.manual_command(args.user)}`.",
             )
-        return Result(changed=True, msg=mend.says, data=data)
+        return Result(changed=True, msg=fix.says, data=data)

@@ -35,7 +35,7 @@ class InspectImage(Module["InspectImage.Args"]):
         api: Any = context.docker().api
         name = Name.given(args.ref)
         image = image_names.find(api, args.ref, args.ids)
-        tagged = "" if image else image_names.look(api, name.proved if name.digest else name.asked).get("Id", "")
+        tagged = "" if image else image_names.inspect(api, name.proved if name.digest else name.asked).get("Id", "")
         data = {
             "present": bool(image),
             "impostor": tagged,

@@ -46,7 +46,7 @@ class LockModel(Module["LockModel.Args"]):
         try:
             data = _of_hub(args, context)
         except hub.HubDown as error:
-            copy = _whole_copy(args, context) if args.or_here else None
+            copy = _complete_copy(args, context) if args.or_here else None
             if copy is None:
                 raise
             context.note(f"{error.message} Using the complete copy on this host: {copy.folder}, commit {copy.commit}.")
@@ -68,13 +68,13 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     return {"commit": found["commit"], "config": config and essence(config), "files": found["files"]}
 
 
-def _whole_copy(args: LockModel.Args, context: Context) -> Manifest | None:
+def _complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:
     """The one copy of this model here that is whole; none when two commits could be meant."""
     copies = [
         one
         for one in Manifest.all(context.state)
         if one.about.get("id") == args.id
-        and one.is_whole()
+        and one.is_complete()
         and (not _is_commit(args.revision) or one.commit == args.revision)
     ]
     return copies[0] if len({one.commit for one in copies}) == 1 else None

@@ -21,7 +21,7 @@ class OllamaPs(Module["OllamaPs.Args"]):
         timeout_s: float = arg("how long each may take to answer, seconds", default=5.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        seen = ollama_models.look(context, timeout_s=args.timeout_s)
+        seen = ollama_models.inspect(context, timeout_s=args.timeout_s)
         rows = [
             {
                 "name": one.model.name,
@@ -32,8 +32,8 @@ class OllamaPs(Module["OllamaPs.Args"]):
             }
             for one in seen.held
         ]
-        said = [f"{one.model.name}, {one.model.size_text} ({one.place})" for one in seen.held]
-        said += [f"{place} does not answer: it is loading a model or hung" for place in seen.hanging]
+        answer = [f"{one.model.name}, {one.model.size_text} ({one.place})" for one in seen.held]
+        answer += [f"{place} does not answer: it is loading a model or hung" for place in seen.hanging]
         idle = f"no model loaded ({', '.join(map(str, seen.present))})" if seen.present else "Ollama is not running"
         data = {"models": rows, "present": list(map(str, seen.present)), "hanging": list(map(str, seen.hanging))}
-        return Result(msg="; ".join(said) or idle, data=data)
+        return Result(msg="; ".join(answer) or idle, data=data)

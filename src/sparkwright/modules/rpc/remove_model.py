@@ -20,7 +20,7 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
     """A model's files are gone from this host: those that sparkwright proved there, and what transfers left.
 
     Files of others in the same folder stay, and are counted; so does what a link in it leads to elsewhere. A folder that any
-    container mounts, running or not, is refused: the server that was set aside needs its model to come back.
+    container mounts, running or not, is refused: the previous server needs its model to be restored.
 
     Returns: dir, freed_bytes, left (files of others that are still there).
     """

@@ -130,11 +130,11 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
     try:
         with closing(_saved(args, context)) as pieces:
             for chunk in pieces:
-                with listener.patience():
+                with listener.waits():
                     packing.stdin.write(chunk)
                 sent += len(chunk)
                 context.progress(sent, max(args.size_bytes, sent), unit="bytes", text="copying")
-        with listener.patience():
+        with listener.waits():
             packing.stdin.close()
             packing.wait()
     except BrokenPipeError:
@@ -144,12 +144,12 @@ def _send(args: SendImage.Args, ssh: list[str], context: Context) -> tuple[int, 
         raise
     finally:
         packing.kill() if sending.poll() is not None else None
-    said = listener.end()
+    answer = listener.end()
     packing.wait()
     if sending.returncode == SSH_FAILED:
-        return sent, said
+        return sent, answer
     if sending.returncode:
-        raise Failed(f"the copy stopped after {sent} bytes: {said}", fix="Run the command again.")
+        raise Failed(f"the copy stopped after {sent} bytes: {answer}", fix="Run the command again.")
     return sent, ""
 
 
@@ -158,13 +158,13 @@ class _Listener:
 
     def __init__(self, sending: subprocess.Popen[bytes]) -> None:
         self._sending = sending
-        self._said = bytearray()
+        self._message = bytearray()
         self._gave_up = ""
         self._hearing = threading.Thread(target=self._hear, daemon=True)
         self._hearing.start()
 
     @contextmanager
-    def patience(self) -> Iterator[None]:
+    def waits(self) -> Iterator[None]:
         """For as long as something is being sent."""
         timer = threading.Timer(SILENCE_S, self._give_up, (f"no progress for {SILENCE_S:g} s",))
         timer.daemon = True
@@ -182,14 +182,14 @@ class _Listener:
             self._give_up(f"not finished {ENDED_S:g} s after the last byte")
             self._sending.wait()
         self._hearing.join(PIPE_S)
-        lines = self._said.decode(errors="replace").strip().splitlines()
+        lines = self._message.decode(errors="replace").strip().splitlines()
         return self._gave_up or (one_line(lines[-1], at_most=LAST_CHARACTERS) if lines else "no output")
 
     def _hear(self) -> None:
         assert self._sending.stdout is not None
         with self._sending.stdout as pipe:
             while piece := os.read(pipe.fileno(), LAST_BYTES):
-                self._said = (self._said + piece)[-LAST_BYTES:]
+                self._message = (self._message + piece)[-LAST_BYTES:]
 
     def _give_up(self, why: str) -> None:
         self._gave_up = why

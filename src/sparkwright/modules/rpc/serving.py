@@ -29,20 +29,20 @@ class Serving(Module["Serving.Args"]):
         good = good_states.last(context.state)
         name = str((good.get("spec") or {}).get("name") or args.name)
         if not name:
-            return _said(False, False, "nothing was ever deployed here")
+            return _message(False, False, "nothing was ever deployed here")
         try:
             found = containers.inspect(context.docker(), name)
             if found is None or not found["State"]["Running"]:
-                return _said(False, False, f"{name} is not running" if found else f"there is no container {name}")
+                return _message(False, False, f"{name} is not running" if found else f"there is no container {name}")
             url = containers.url_of(found)
             if not url:
-                return _said(False, False, f"{name} publishes no port")
+                return _message(False, False, f"{name} publishes no port")
             health = VerifyHealth.Args(base_url=url, tokens=1, timeout_s=args.timeout_s)
             answer = VerifyHealth().run(health, context)
         except SparkwrightError as error:
-            return _said(False, False, str(error))
-        return _said(not answer.failed, found["Id"] == good.get("container_id"), answer.msg)
+            return _message(False, False, str(error))
+        return _message(not answer.failed, found["Id"] == good.get("container_id"), answer.msg)
 
 
-def _said(serving: bool, verified: bool, why: str) -> Result:
+def _message(serving: bool, verified: bool, why: str) -> Result:
     return Result(msg=why, data={"serving": serving, "verified": verified, "why": why})

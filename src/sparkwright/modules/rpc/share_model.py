@@ -40,7 +40,7 @@ class ShareModel(Module["ShareModel.Args"]):
         if token is None:
             raise Failed(f"no token to serve {args.id} with.", fix="Use `invoke models.copy`.")
         size = sum(file["size_bytes"] for file in args.files)
-        manifest, missing = self._whole(args, context)
+        manifest, missing = self._complete(args, context)
         if missing:
             fix = "Deploy that host first, or copy from another."
             raise Failed(f"{args.id} is incomplete in {manifest.folder}: {first(missing, 3)}.", fix=fix)
@@ -54,7 +54,7 @@ class ShareModel(Module["ShareModel.Args"]):
         return Result(msg=msg, data={"urls": urls, "dir": str(manifest.folder), "size_bytes": size})
 
     @staticmethod
-    def _whole(args: Args, context: Context) -> tuple[Manifest, list[str]]:
+    def _complete(args: Args, context: Context) -> tuple[Manifest, list[str]]:
         """The folder that holds all of it: the named one, or another that this commit was proved in."""
         here = Manifest.of(context.state, context.machine.expand(args.dir))
         missing = here.prove(args.files)

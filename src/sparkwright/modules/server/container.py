@@ -50,10 +50,10 @@ class Container(StateModule["Container.Args", Found]):
     `grant_restart` gives it the spec's once it is verified. A container that differs is never replaced silently: set it aside
     first.
 
-    Returns: differs, running, exists, verified (proved once, and the policy granted), drift (fields), id.
+    Returns: differs, running, exists, verified (verified once, and its restart policy enabled), drift (fields), id.
 
-    Fails when a container of this name differs and was not set aside, when the image is not there, when the port is taken (it
-    says by what), when Docker has no NVIDIA runtime. What a refused start leaves behind is removed.
+    Fails when a container of this name differs and was not stopped and kept, when the image is not there, when the port is taken
+    (it says by what), when Docker has no NVIDIA runtime. What a refused start leaves behind is removed.
     """
 
     @dataclass(frozen=True)

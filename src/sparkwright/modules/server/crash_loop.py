@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import containers
-from sparkwright.host.containers.crash_loop import MOST, WITHIN_S, break_loop, look
+from sparkwright.host.containers.crash_loop import MOST, WITHIN_S, break_loop, inspect
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 
@@ -15,9 +15,9 @@ from sparkwright.protocol.result import Result, arg
 class CrashLoop(Module["CrashLoop.Args"]):
     """A server that keeps dying is not started again and again: its restart policy goes to `no`, once, and that is reported.
 
-    A loop of starts on shared memory leaks what the driver holds, until the host itself dies. More than `most` restarts within
+    A loop of starts on shared memory leaks what the driver holds, until the host itself fails. More than `most` restarts within
     `within_s`, or an end with exit code 0 of a server that should run, break it; the bundle of the incident is kept. It only
-    ever takes a policy away. Looked at by the scheduled check; each look remembers the count of restarts, so the first
+    ever takes a policy away. Checked by the scheduled check; each one remembers the count of restarts, so the first
     that follows a verification already knows where to count from.
 
     Returns: broken, why, incident, restarts. Fails when it broke a loop; it changes nothing else.
@@ -33,7 +33,7 @@ class CrashLoop(Module["CrashLoop.Args"]):
         container = containers.inspect(context.docker(), args.name)
         if container is None:
             return Result(msg="no server", data={"broken": False})
-        why = look(container, context, most=args.most, within_s=args.within_s)
+        why = inspect(container, context, most=args.most, within_s=args.within_s)
         restarts = int(container.get("RestartCount", 0))
         if not why:
             return Result(msg=f"{restarts} restarts since its start", data={"broken": False, "restarts": restarts})

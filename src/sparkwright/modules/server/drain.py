@@ -19,7 +19,7 @@ POLL_S = 0.2
 class Drain(Module["Drain.Args"]):
     """The requests that the server is answering may end before it is stopped, as long as that takes at most drain_s.
 
-    vLLM can't be told to take no new requests, so a busy server may never be idle: after drain_s it goes on and says how many
+    vLLM has no way to refuse new requests, so a busy server may never be idle: after drain_s it goes on and says how many
     requests are cut. A server that tells nothing of its requests is not waited for, and that is said.
 
     In check mode it says what a restart costs: the requests running now and how long the last start took.

@@ -12,7 +12,7 @@ from sparkwright.protocol.result import Change, arg
 
 
 class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, Any]]):
-    """The old server that was put back, and proved again, has the restart policy that it had; the swap is over.
+    """The previous server, restored and verified again, has the restart policy that it had; the swap is over.
 
     Returns: container_id. Fails when it does not run.
     """

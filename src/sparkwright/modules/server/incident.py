@@ -10,7 +10,7 @@ from sparkwright.protocol.result import Result, arg
 
 
 class Incident(Module["Incident.Args"]):
-    """What there is to know of a server that failed is kept on the host, before it is removed.
+    """Collects incident diagnostics of a server that failed on the host, before it is removed.
 
     Its log and inspect, meminfo, the table of who holds the memory, the kernel's lines, the containers, nvidia-smi, the plan and
     the events. `invoke incident --host H` fetches it. Secrets become dots.

@@ -18,7 +18,7 @@ from sparkwright.protocol.result import Result, arg
 class LastGood(Module["LastGood.Args"]):
     """Find what a roll back goes to: the last verified state; when that is what serves now, the one before it.
 
-    When its container was kept (NAME-previous, after a deploy with `--no-rollback` or one that was cut off) it is put back as
+    When its container was kept (NAME-previous, after a deploy with `--no-rollback` or one that was cut off) it is restored as
     it is; so is one that a run had stopped, and not yet renamed or started again, when it was cut off. Else it is made again
     from what was written down, image digest, settings and model revision.
 

@@ -18,7 +18,7 @@ from sparkwright.visible import count
 class Found:
     """Inspects, empty when there is none; remembered: what `stop_and_keep` or `stopped` wrote down before it acted.
 
-    kept_model: the revision whose files were kept for the old server; empty when its files were not replaced.
+    kept_model: the revision whose files were kept for the previous server; empty when its files were not replaced.
     """
 
     current: dict[str, Any]
@@ -34,7 +34,7 @@ class Found:
 
     @property
     def halfway(self) -> bool:
-        """Whether the old server has its name, but its policy or its life were taken already."""
+        """Whether the previous server has its name, but lost its policy or was stopped already."""
         mine = bool(self.current) and self.current["Id"] == self.remembered.get("id")
         return mine and not self.previous and bool(self.remembered.get("running", True))
 
@@ -46,12 +46,12 @@ class Found:
 
 
 class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
-    """The server that was set aside has its name again, and the failed one does not come back.
+    """The previous server has its name again, and the failed one does not come back.
 
-    The failed one is removed; keep its evidence before (`incident`). When there is none to put back, the failed one is stopped
+    The failed one is removed; keep its evidence before (`incident`). When there is none to restore, the failed one is stopped
     with policy `no` and stays for its log: a crash loop is broken, never fed.
 
-    A good server that was not yet set aside is left alone; one that was stopped and not yet renamed is to be started again.
+    A good server that was not yet stopped is left alone; one that was stopped and not yet renamed is to be started again.
     When the model's files were replaced by another revision's, those it was verified with have their place again.
 
     It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
@@ -94,7 +94,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         old = found.previous or (found.current if found.halfway else {})
-        said = (
+        message = (
             "The previous server was not touched."
             if found.untouched
             else "The previous server is restored."
@@ -102,10 +102,10 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             else "There was no previous server to restore."
         )
         if not old:
-            return {"put_back": False, "restart": "no", "base_url": "", "why": args.why, "msg": said}
+            return {"put_back": False, "restart": "no", "base_url": "", "why": args.why, "msg": message}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {}
         about = {"restart": was.get("policy", "no"), "base_url": containers.url_of(old)}
-        return {"put_back": was.get("running", True), **about, "why": args.why, "msg": said}
+        return {"put_back": was.get("running", True), **about, "why": args.why, "msg": message}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         client, kept = context.docker(), args.name + containers.PREVIOUS
@@ -118,7 +118,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             containers.remove(client, args.name, 10)
         folder = kept_files.served_folder(context)
         if found.kept_model and folder:
-            context.note(f"{count(kept_files.put_back(folder), 'model file')} restored to {found.kept_model[:12]}.")
+            context.note(f"{count(kept_files.restore_kept(folder), 'model file')} restored to {found.kept_model[:12]}.")
         if found.previous:
             client.api.rename(kept, args.name)
         return {}

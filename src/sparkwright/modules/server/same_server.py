@@ -21,7 +21,7 @@ POLL_S = 0.1
 class SameServer(Module["SameServer.Args"]):
     """The container is the one that `inspect_server` found, and nobody stopped or started it since.
 
-    One that its own policy started again is the same: it died by itself, and what was found of that counts.
+    One that its own policy started again is the same: it exited by itself, and what was found of that counts.
 
     Inconclusive (exit 4) when it was replaced, removed or restarted meanwhile: of which server the checks before it speak is
     not known.

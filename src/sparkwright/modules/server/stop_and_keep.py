@@ -15,14 +15,14 @@ from sparkwright.protocol.result import Change, arg
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Inspects of the server and of the one set aside earlier; empty when there is none."""
+    """Inspects of the server and of the one stopped and kept earlier; empty when there is none."""
 
     current: dict[str, Any]
     previous: dict[str, Any]
 
 
 class StopAndKeep(StateModule["StopAndKeep.Args", Found]):
-    """The old server is stopped, will not start by itself, and is kept under NAME-previous.
+    """The server is stopped, will not start by itself, and is kept under NAME-previous.
 
     Its policy goes to `no` before it stops, so that no reboot at any moment starts two. What it was is written down before the
     first act, for `restore_previous`: a run that is cut off anywhere between leaves enough to bring it back. Without an old
@@ -62,7 +62,7 @@ class StopAndKeep(StateModule["StopAndKeep.Args", Found]):
             return {"msg": f"removed an unfinished {args.name}; {kept} is still kept"}
         if found.previous:
             client.api.remove_container(kept, force=True)
-        previous.set_aside(context, found.current)
+        previous.stop_and_keep(context, found.current)
         containers.set_policy(client, args.name, "no")
         containers.stop(client, args.name, args.stop_timeout_s)
         client.api.rename(args.name, kept)

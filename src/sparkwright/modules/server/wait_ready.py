@@ -45,7 +45,7 @@ class WaitReady(Module["WaitReady.Args"]):
         while True:
             now = containers.inspect(client, args.name)
             if now is None or not now["State"]["Running"] or now["RestartCount"] != restarts:
-                return self._died(args, now, context)
+                return self._failed_start(args, now, context)
             answer = http_probe.ask(args.base_url, endpoints.HEALTH, timeout_s=2)
             waited_s = time.monotonic() - started_s
             if answer.status == 200:
@@ -74,15 +74,15 @@ class WaitReady(Module["WaitReady.Args"]):
     def _state(name: str, context: Context) -> logs.EngineState:
         return logs.read(log_reading.end(context.docker(), name, log_reading.END_LINES))
 
-    def _died(self, args: Args, now: dict[str, Any] | None, context: Context) -> Result:
+    def _failed_start(self, args: Args, now: dict[str, Any] | None, context: Context) -> Result:
         if now is None:
             return Result(failed=True, msg=f"container {args.name} disappeared while starting.")
         state = self._state(args.name, context)
         code = now["State"]["ExitCode"]
         how = f"exit code {code}" if not now["State"].get("OOMKilled") else "OOM-killed"
-        why = state.died.value or "no known reason in its log."
+        why = state.failure.value or "no known reason in its log."
         lines = [line.rstrip() for line in log_reading.last_lines(context.docker(), args.name, 200) if line.strip()]
-        data = {"exit_code": code, "died": state.died.value, "evidence": lines[-EVIDENCE_LINES:]}
+        data = {"exit_code": code, "failure": state.failure.value, "evidence": lines[-EVIDENCE_LINES:]}
         return Result(failed=True, msg=f"the engine exited ({how}): {why}", data=data)
 
     def _late(self, args: Args, context: Context) -> Result:

@@ -34,10 +34,10 @@ class Command(Module["Command.Args"]):
             return Result(msg=f"{args.removes} does not exist")
         if context.check:
             return Result(changed=True, msg="would run")
-        said = context.machine.run(words, timeout_s=args.timeout_s, stdin=args.stdin)
-        data = {"code": said.code, "out": said.out.rstrip("\n"), "err": said.err.rstrip("\n")}
-        if said.ok:
+        answer = context.machine.run(words, timeout_s=args.timeout_s, stdin=args.stdin)
+        data = {"code": answer.code, "out": answer.out.rstrip("\n"), "err": answer.err.rstrip("\n")}
+        if answer.ok:
             return Result(changed=True, data=data)
-        last = (said.err or said.out).strip().splitlines()
-        msg = f"{words[0]} exited with {said.code}: {last[-1] if last else 'no output'}"
+        last = (answer.err or answer.out).strip().splitlines()
+        msg = f"{words[0]} exited with {answer.code}: {last[-1] if last else 'no output'}"
         return Result(failed=True, msg=msg, data={**data, "evidence": last[-5:]})

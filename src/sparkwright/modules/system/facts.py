@@ -88,14 +88,14 @@ def _assignments(machine: Machine, path: str) -> dict[str, str]:
 def _gpu(machine: Machine) -> dict[str, Any] | None:
     """On a GB10 nvidia-smi gives no memory figures: /proc/meminfo is the truth there."""
     try:
-        said = machine.run(
+        answer = machine.run(
             ["nvidia-smi", f"--query-gpu={','.join(GPU_QUERY)}", "--format=csv,noheader,nounits"], timeout_s=5
         )
     except Failed:
         return None
-    if not said.ok or not said.out.strip():
+    if not answer.ok or not answer.out.strip():
         return None
-    values = [value.strip() for value in said.out.splitlines()[0].split(",")]
+    values = [value.strip() for value in answer.out.splitlines()[0].split(",")]
     return {"name": values[0], "driver": values[1] if len(values) > 1 else None}
 
 

@@ -45,7 +45,7 @@ class Found:
 
 
 class HealthTimer(StateModule["HealthTimer.Args", Found]):
-    """The host checks its server by its own clock: a hardened systemd service and timer, or a line of cron; no laptop is needed.
+    """The host checks its server on a schedule: a hardened systemd service and timer, or a line of cron; no laptop is needed.
 
     The units are the user's own (with linger), or root's with `system` (and `become: true`); they run the runtime that was
     shipped, which is kept as long. The first check is run at once: a clock whose check can't run is a failure. Where
@@ -184,14 +184,14 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
     if runtime is not None:
         places.unmark(runtime, but=runtime.name)
     latest = record.latest(context.state.path)
-    said = f", first check: {latest.state}" if latest else ""
+    message = f", first check: {latest.state}" if latest else ""
     aside = (
         ""
         if confined or place.scope == "cron"
         else " (without private namespaces: this kernel does not allow them to users)"
     )
     data = {"scope": place.scope, "confined": confined, "health": latest.to_json() if latest else None}
-    return {**data, "msg": f"every {args.every_s:g} s by {_WHOSE[place.scope]}{aside}{said}"}
+    return {**data, "msg": f"every {args.every_s:g} s by {_WHOSE[place.scope]}{aside}{message}"}
 
 
 _WHOSE = {"user": "the systemd user instance", "system": "systemd", "cron": "cron"}
@@ -199,9 +199,9 @@ _WHOSE = {"user": "the systemd user instance", "system": "systemd", "cron": "cro
 
 def _once(context: Context) -> bool:
     """The first check, where no systemd starts it. Returns False: it is not confined."""
-    said = context.machine.run(places.program(), timeout_s=FIRST_RUN_S)
-    if not said.ok:
-        raise Failed(f"the check failed to run: {(said.err or said.out).strip()[-300:]}")
+    answer = context.machine.run(places.program(), timeout_s=FIRST_RUN_S)
+    if not answer.ok:
+        raise Failed(f"the check failed to run: {(answer.err or answer.out).strip()[-300:]}")
     return False
 
 
@@ -212,8 +212,8 @@ def _start(found: Found, context: Context) -> bool:
     for text in found.wanted[service]:
         write_atomically(Path(service), text.encode(), mode=0o644)
         _ask(place, context, "daemon-reload")
-        said = place.systemctl(context, "start", units.SERVICE, timeout_s=FIRST_RUN_S)
-        if said.ok:
+        answer = place.systemctl(context, "start", units.SERVICE, timeout_s=FIRST_RUN_S)
+        if answer.ok:
             _ask(place, context, "enable", units.TIMER)
             _ask(place, context, "restart", units.TIMER)
             return confined
@@ -225,9 +225,9 @@ def _start(found: Found, context: Context) -> bool:
 
 
 def _ask(place: Place, context: Context, *words: str) -> None:
-    said = place.systemctl(context, *words)
-    if not said.ok:
-        raise Failed(f"systemctl {' '.join(words)}: {said.err.strip()[-300:]}", fix=_journal(place))
+    answer = place.systemctl(context, *words)
+    if not answer.ok:
+        raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=_journal(place))
 
 
 def _journal(place: Place) -> str:
@@ -236,12 +236,12 @@ def _journal(place: Place) -> str:
 
 def _last_words(place: Place, context: Context) -> str:
     who = ["--user"] if place.scope == "user" else []
-    said = context.machine.run(["journalctl", *who, "-u", units.SERVICE, "-n", "3", "-o", "cat", "--no-pager"])
-    return " ".join(said.out.split())[-300:] or "no output"
+    answer = context.machine.run(["journalctl", *who, "-u", units.SERVICE, "-n", "3", "-o", "cat", "--no-pager"])
+    return " ".join(answer.out.split())[-300:] or "no output"
 
 
 def _linger(place: Place, context: Context) -> None:
-    """Let the systemd user instance run while he is logged out; it starts at once."""
+    """Let the systemd user instance run while the user is logged out; it starts at once."""
     tries = [["loginctl", "enable-linger", place.user], ["sudo", "-n", "loginctl", "enable-linger", place.user]]
     if not any(context.machine.run(words).ok for words in tries):
         raise Failed(
@@ -267,9 +267,9 @@ def _crontab(context: Context) -> str:
 
 
 def _write_crontab(table: str, context: Context) -> None:
-    said = context.machine.run(["crontab", "-"], stdin=table) if table else context.machine.run(["crontab", "-r"])
-    if not said.ok:
-        raise Failed(f"cannot write the crontab: {said.err.strip() or 'cron is not installed'}", fix="Install cron.")
+    answer = context.machine.run(["crontab", "-"], stdin=table) if table else context.machine.run(["crontab", "-r"])
+    if not answer.ok:
+        raise Failed(f"cannot write the crontab: {answer.err.strip() or 'cron is not installed'}", fix="Install cron.")
 
 
 def _remove(found: Found, context: Context) -> dict[str, Any]:

@@ -38,8 +38,8 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
                     f"{name} is a driver, kernel or CUDA package; apt can leave it mismatched with the firmware.",
                     fix=fix,
                 )
-        said = context.machine.run(["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *names])
-        installed = {row.split()[0] for row in said.out.splitlines() if row.endswith(" installed")}
+        answer = context.machine.run(["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *names])
+        installed = {row.split()[0] for row in answer.out.splitlines() if row.endswith(" installed")}
         return {name: name in installed for name in names}
 
     def differences(self, args: Args, found: dict[str, bool]) -> list[Change]:
@@ -64,13 +64,13 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
     @staticmethod
     def _apt(context: Context, words: list[str]) -> None:
         base = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-y", "-q", "-o", "DPkg::Lock::Timeout=60"]
-        said = context.machine.run([*base, *words], timeout_s=900)
-        if said.ok:
+        answer = context.machine.run([*base, *words], timeout_s=900)
+        if answer.ok:
             return
-        last = [line for line in said.err.splitlines() if line.startswith("E:")] or said.err.splitlines()
-        if "are you root" in said.err or "Permission denied" in said.err:
+        last = [line for line in answer.err.splitlines() if line.startswith("E:")] or answer.err.splitlines()
+        if "are you root" in answer.err or "Permission denied" in answer.err:
             raise Failed(f"apt-get {words[0]} needs root.", fix="Add `become: true` to the task.")
-        raise Failed(f"apt-get {words[0]}: {last[-1] if last else said.code}")
+        raise Failed(f"apt-get {words[0]}: {last[-1] if last else answer.code}")
 
 
 def _names(args: Package.Args) -> list[str]:

@@ -52,10 +52,10 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
         if not UNIT.fullmatch(args.name):
             raise Refused(f"'{one_line(args.name, at_most=80)}' is not a unit name.", fix="As in: ollama.service.")
         words = [*_systemctl(args), "show", args.name, "--property", ",".join(PROPERTIES)]
-        said = context.machine.run(words)
-        if not said.ok:
-            raise Failed(f"systemd does not answer: {(said.err or said.out).strip()[-200:]}")
-        properties = dict(line.partition("=")[::2] for line in said.out.splitlines())
+        answer = context.machine.run(words)
+        if not answer.ok:
+            raise Failed(f"systemd does not answer: {(answer.err or answer.out).strip()[-200:]}")
+        properties = dict(line.partition("=")[::2] for line in answer.out.splitlines())
         return Found(files.Standing.at(_path(args, context)), properties)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
@@ -95,18 +95,20 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
             found = self.read(args, context).properties
             if found.get("ActiveState") == "failed" or found.get("Result", "success") != "success":
                 who = ["--user"] if args.scope == "user" else []
-                said = context.machine.run(["journalctl", *who, "-u", args.name, "-n", "3", "-o", "cat", "--no-pager"])
-                last = " ".join(said.out.split())[-300:] or "no output"
+                answer = context.machine.run(
+                    ["journalctl", *who, "-u", args.name, "-n", "3", "-o", "cat", "--no-pager"]
+                )
+                last = " ".join(answer.out.split())[-300:] or "no output"
                 raise Failed(f"{args.name} does not stay running: {last}", fix=_journal(args))
             time.sleep(0.1)
 
     @staticmethod
     def _ask(args: Args, context: Context, *words: str) -> None:
-        said = context.machine.run([*_systemctl(args), *words], timeout_s=120)
-        if not said.ok:
-            denied = "authentication required" in said.err.lower() or "access denied" in said.err.lower()
+        answer = context.machine.run([*_systemctl(args), *words], timeout_s=120)
+        if not answer.ok:
+            denied = "authentication required" in answer.err.lower() or "access denied" in answer.err.lower()
             fix = "Add `become: true` to the task." if denied else _journal(args)
-            raise Failed(f"systemctl {' '.join(words)}: {said.err.strip()[-300:]}", fix=fix)
+            raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
 
 
 def _systemctl(args: SystemdUnit.Args) -> list[str]:

@@ -31,10 +31,10 @@ class UserGroup(StateModule["UserGroup.Args", Found]):
         state: Literal["present", "absent"] = arg("member or not", default="present")
 
     def read(self, args: Args, context: Context) -> Found:
-        said = context.machine.run(["getent", "group", args.group])
-        members = said.out.strip().rpartition(":")[2].split(",")
+        answer = context.machine.run(["getent", "group", args.group])
+        members = answer.out.strip().rpartition(":")[2].split(",")
         own = context.machine.run(["id", "-gn", args.user]).out.strip()
-        return Found(said.ok, args.user in members or own == args.group)
+        return Found(answer.ok, args.user in members or own == args.group)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         wanted = args.state == "present"
@@ -54,8 +54,8 @@ class UserGroup(StateModule["UserGroup.Args", Found]):
                 f"there is no group {args.group}.", fix="Install the package that creates it (docker: docker.io)."
             )
         add = ["usermod", "-aG", args.group, args.user]
-        said = context.machine.run(add if args.state == "present" else ["gpasswd", "-d", args.user, args.group])
-        if not said.ok:
-            fix = "Add `become: true` to the task." if "ermission denied" in said.err else ""
-            raise Failed(f"{args.user} and {args.group}: {said.err.strip()}", fix=fix)
+        answer = context.machine.run(add if args.state == "present" else ["gpasswd", "-d", args.user, args.group])
+        if not answer.ok:
+            fix = "Add `become: true` to the task." if "ermission denied" in answer.err else ""
+            raise Failed(f"{args.user} and {args.group}: {answer.err.strip()}", fix=fix)
         return {"msg": "log in again for it to take effect"}

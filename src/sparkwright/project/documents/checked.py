@@ -100,12 +100,12 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
         return f"`{key}` is missing."
     dotted = one_line(".".join(map(str, place)), at_most=200)
     if error["type"] == "value_error":
-        return f"`{dotted}`: {_said(error)}"
+        return f"`{dotted}`: {_message(error)}"
     if _is_source(model, error["loc"]):
         return _no_source(place)
     shown = kind_of(error["input"]) if any(_may_hold_a_secret(str(part)) for part in place) else _named(error["input"])
     rules = list(dict.fromkeys(filter(None, (_rule(one) for one in (kinds if error in kinds else [error])))))
-    must = f"` must be {' or '.join(rules)}" if rules else f"`: {_said(error)}"
+    must = f"` must be {' or '.join(rules)}" if rules else f"`: {_message(error)}"
     return f"`{dotted}{must}, got {shown}{_in_quotes(error)}."
 
 
@@ -153,7 +153,7 @@ def _rule(error: Any) -> str:
     return MUST_BE.get(error["type"], "").format(**given)
 
 
-def _said(error: Any) -> str:
+def _message(error: Any) -> str:
     return str(error["msg"]).removeprefix("Value error, ")
 
 

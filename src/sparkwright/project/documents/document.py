@@ -79,10 +79,10 @@ def parse(text: str, path: Path) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        said = " ".join(part for part in (error.context, error.problem) if part)
+        message = " ".join(part for part in (error.context, error.problem) if part)
         if mark and "\t" in _indent(text, mark.line):
-            said = "tabs are not allowed for indentation, use spaces"
-        raise Refused(f"not YAML: {one_line(said, at_most=SENTENCE_CHARS)}.", where=f"{shown(path)}{line}") from None
+            message = "tabs are not allowed for indentation, use spaces"
+        raise Refused(f"not YAML: {one_line(message, at_most=SENTENCE_CHARS)}.", where=f"{shown(path)}{line}") from None
     except yaml.reader.ReaderError as error:
         number = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
         raise Refused("not YAML: a control character.", where=f"{shown(path)}:{number}") from None

@@ -1,7 +1,7 @@
 """Where hosts are, at a glance into their files: nothing is checked yet, and connecting can begin.
 
 What checks the files takes 70 ms to import, a third of a login. Whoever connects by a glance compares it with the checked host
-(`Host.way`) before he says a word there.
+(`Host.way`) before anything is sent there.
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ def _groups(project: Path, path: Path) -> Groups:
     groups = {name: data if data is not None else {} for name, data in (read.data or {}).items()}
     for name, data in groups.items():
         if isinstance(data, list):
-            said = f"the group `{one_line(name)}` must be a mapping, got a list."
-            raise Refused(said, where=read.where(name), fix="List its members as `hosts: [spark1]` below it.")
+            message = f"the group `{one_line(name)}` must be a mapping, got a list."
+            raise Refused(message, where=read.where(name), fix="List its members as `hosts: [spark1]` below it.")
     checked = {name: check(GroupFile, read, data, at=(name,)) for name, data in groups.items()}
     for name, group in checked.items():
         rules.refuse(group, read, (name,))

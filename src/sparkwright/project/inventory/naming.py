@@ -47,8 +47,8 @@ def refuse(hosts: Mapping[str, Own], groups: Groups) -> None:
 def refuse_source(host: Host, hosts: Mapping[str, Host]) -> None:
     """Raises Refused for a host that copies its model from one that isn't there."""
     if host.model_from and host.model_from not in hosts:
-        said = f"`model_from`: no host named '{one_line(host.model_from)}'."
-        raise Refused(said, where=host.set_at["model_from"], fix=nearest(host.model_from, hosts))
+        message = f"`model_from`: no host named '{one_line(host.model_from)}'."
+        raise Refused(message, where=host.set_at["model_from"], fix=nearest(host.model_from, hosts))
 
 
 def _host_names(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
@@ -61,8 +61,8 @@ def _host_names(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
                 f"a host cannot be named `{EVERYONE}`: that means all hosts.", where=where, fix="Rename the file."
             )
         if name in named:
-            said = f"the host has the same name as a group ({named[name]})."
-            yield Refused(said, where=where, fix="Rename one of them: `--host` is ambiguous.")
+            message = f"the host has the same name as a group ({named[name]})."
+            yield Refused(message, where=where, fix="Rename one of them: `--host` is ambiguous.")
         if SIGNS.search(name):
             fix = "Rename the file; ssh connects to `address:`."
             yield Refused(f"no pattern can match this host: {SIGNS_SHOWN}.", where=where, fix=fix)
@@ -77,8 +77,8 @@ def _groups_of(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
                 others = sorted({*groups.checked, *(name for name, count in times.items() if count > 1)} - {EVERYONE})
                 near = nearest(group, others) if others else ""
                 fix = f"{near} To create it, add `{one_line(group)}: {{}}` to hosts/{GROUPS_FILE}.".strip()
-                said = f"no group `{one_line(group)}` is defined elsewhere."
-                yield Refused(said, where=own.source.where("groups", n), fix=fix)
+                message = f"no group `{one_line(group)}` is defined elsewhere."
+                yield Refused(message, where=own.source.where("groups", n), fix=fix)
             if SIGNS.search(group):
                 yield Refused(
                     f"no pattern can match the group `{one_line(group)}`: {SIGNS_SHOWN}.",
@@ -93,9 +93,9 @@ def _members(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
                 f"no pattern can match the group `{one_line(group)}`: {SIGNS_SHOWN}.", where=groups.source.where(group)
             )
         if group == EVERYONE and file.hosts:
-            said = f"`{EVERYONE}` means all hosts: it takes no `hosts`."
-            yield Refused(said, where=groups.source.where(group, "hosts"), fix="Remove it, or name another group.")
+            message = f"`{EVERYONE}` means all hosts: it takes no `hosts`."
+            yield Refused(message, where=groups.source.where(group, "hosts"), fix="Remove it, or name another group.")
         for n, name in enumerate(file.hosts):
             if name not in hosts:
-                said = f"`{one_line(group)}.hosts`: no host named '{one_line(name)}'."
-                yield Refused(said, where=groups.source.where(group, "hosts", n), fix=nearest(name, hosts))
+                message = f"`{one_line(group)}.hosts`: no host named '{one_line(name)}'."
+                yield Refused(message, where=groups.source.where(group, "hosts", n), fix=nearest(name, hosts))

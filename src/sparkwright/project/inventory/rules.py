@@ -17,8 +17,8 @@ def refuse(file: Shared, source: Document, at: Place = ()) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
     if key_file.VARIABLE in file.secrets:
         fix = "Name its source in the recipe: `server_key: {env: SPARK_KEY}`. The checks then use it."
-        said = f"`secrets.{key_file.VARIABLE}`: a server key belongs in the recipe."
-        raise Refused(said, where=source.where(*at, "secrets", key_file.VARIABLE), fix=fix)
+        message = f"`secrets.{key_file.VARIABLE}`: a server key belongs in the recipe."
+        raise Refused(message, where=source.where(*at, "secrets", key_file.VARIABLE), fix=fix)
     found = {"env": file.env, "vars": file.vars}
     for place in plain_secrets(found):
         raise refusal(place, source, at, fix=OUT_OF_URL if place[-1] not in PROXIES and _is_url(found, place) else "")
@@ -31,8 +31,8 @@ def refusal(place: Place, source: Document, at: Place = (), *, fix: str = "") ->
         f"Name its source under `secrets:` of the host, as {name}: {{env: {name}}}; "
         "it is then sent to the host over standard input only."
     )
-    said = f"`{'.'.join(map(str, place))}` looks like a secret, readable by everyone."
-    return Refused(said, where=source.where(*at, *place), fix=fix)
+    message = f"`{'.'.join(map(str, place))}` looks like a secret, readable by everyone."
+    return Refused(message, where=source.where(*at, *place), fix=fix)
 
 
 def _is_url(value: Any, place: Place) -> bool:

@@ -60,8 +60,8 @@ def _file(name: str, path: Path) -> Secret | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "not a UTF-8 text file"
-        raise Failed(f"cannot read the file of the secret {name}: {said}.", where=str(path)) from None
+        message = error.strerror if isinstance(error, OSError) else "not a UTF-8 text file"
+        raise Failed(f"cannot read the file of the secret {name}: {message}.", where=str(path)) from None
 
 
 def _command(name: str, words: list[str]) -> Secret:
@@ -70,8 +70,8 @@ def _command(name: str, words: list[str]) -> Secret:
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=False)
     except (OSError, subprocess.TimeoutExpired, IndexError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else type(error).__name__
-        raise Failed(f"cannot run the command for the secret {name}: {said}.") from None
+        answer = error.strerror if isinstance(error, OSError) else type(error).__name__
+        raise Failed(f"cannot run the command for the secret {name}: {answer}.") from None
     if done.returncode:
         raise Failed(f"the command for the secret {name} exited with {done.returncode}: {done.stderr.strip()[-200:]}")
     return Secret(done.stdout.rstrip("\n"))

@@ -51,8 +51,8 @@ class Blame:
         name = self._origin(values.get(key), own) if key else ""
         if not name:
             return Refused(refused.message, where=asked, fix=refused.fix)
-        said = f"`vars.{name}`, read at {asked}: {refused.message}"
-        return Refused(said, where=self.variable(name)(), fix=refused.fix)
+        message = f"`vars.{name}`, read at {asked}: {refused.message}"
+        return Refused(message, where=self.variable(name)(), fix=refused.fix)
 
     def _origin(self, value: Any, own: Mapping[str, Any]) -> str:
         """The one variable that a value is made of, of the play or the host; empty where that is not to be told."""

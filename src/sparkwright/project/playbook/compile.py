@@ -133,8 +133,8 @@ class _Compiler:
         needs = {name: self._needs(value, name) - ({name} if name in own else set()) for name, value in waiting.items()}
         cycle = cycles.find(needs)
         if cycle:
-            said = f"variables refer to each other: {' -> '.join(cycle)}."
-            raise Refused(said, where=self.blame.variable(cycle[0])())
+            message = f"variables refer to each other: {' -> '.join(cycle)}."
+            raise Refused(message, where=self.blame.variable(cycle[0])())
 
     def _needs(self, value: Any, name: str) -> frozenset[str]:
         try:
@@ -229,8 +229,10 @@ class _Compiler:
                 fix = nearest(key, known if what == "module" else keys, many="Modules")
                 raise Refused(f"unknown {what} `{key}`.", where=self.where((*place, key)), fix=fix)
         if len(modules) != 1:
-            said = "names no module" if not modules else f"names two modules: {', '.join(modules)}"
-            raise Refused(f"this task {said}.", where=self.where(place), fix="A task is one module with its arguments.")
+            message = "names no module" if not modules else f"names two modules: {', '.join(modules)}"
+            raise Refused(
+                f"this task {message}.", where=self.where(place), fix="A task is one module with its arguments."
+            )
         values = item[modules[0]]
         if values is not None and not isinstance(values, dict):
             raise Refused(f"`{modules[0]}` takes a mapping of arguments.", where=self.where((*place, modules[0])))
@@ -269,8 +271,8 @@ class _Compiler:
         name = str(self._render(src, self._with(local), self.blame.place(*place, module, "src")))
         reason = why_not_a_file(name)
         if reason:
-            said = f"the template '{one_line(name, at_most=80)}' {reason}."
-            raise Refused(said, where=self.where((*place, module, "src")), fix="Name a file of templates/.")
+            message = f"the template '{one_line(name, at_most=80)}' {reason}."
+            raise Refused(message, where=self.where((*place, module, "src")), fix="Name a file of templates/.")
         path = self.project / "templates" / name
         if not document.is_file(path):
             known = [one.name for one in (self.project / "templates").glob("*")]

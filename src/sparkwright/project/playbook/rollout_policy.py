@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}%?")
 
 
 @dataclass(frozen=True)
-class Pace:
+class RolloutPolicy:
     """canary: how many go first, alone; 0: nobody. serial: sizes of the batches after them, numbers or "25%"; empty: all at once.
 
     max_fail_percentage: stop when more than this share of a batch failed; None: the first failure stops, as long as there is more
@@ -63,7 +63,7 @@ class Pace:
         return ""
 
     def stops_before(self, failed: Sequence[str], everyone: Sequence[str], *, rolls: bool) -> str:
-        """Why nothing is begun when a look at everyone found some that can't be done: the same limit, of all of them."""
+        """Why nothing is begun when the check of all hosts found some that can't be done: the same limit, of all of them."""
         limit = self.max_fail_percentage
         if limit is None:
             limit = 0 if rolls else 100
@@ -94,9 +94,9 @@ def sizes(text: str) -> tuple[Size, ...]:
 
 def batches(everyone: Sequence[T], serial: Sequence[Size]) -> list[list[T]]:
     """Everyone, cut as a play with this serial takes them; the last size repeats until everyone had a turn."""
-    pace, cut, start = Pace(serial=tuple(serial)), list[list[T]](), 0
+    policy, cut, start = RolloutPolicy(serial=tuple(serial)), list[list[T]](), 0
     while start < len(everyone):
-        size = pace.size(len(cut), len(everyone))
+        size = policy.size(len(cut), len(everyone))
         cut.append(list(everyone[start : start + size]))
         start += size
     return cut

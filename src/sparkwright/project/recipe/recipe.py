@@ -113,8 +113,8 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
     """Read recipes/NAME.yml. named_at: "file:line" of who asks. Raises Refused with file and line, or naming the nearest."""
     reason = why_not_a_file(name)
     if reason:
-        said = f"the recipe '{one_line(name, at_most=80)}' {reason}."
-        raise Refused(said, where=named_at, fix="Name a file of recipes/, without .yml.")
+        message = f"the recipe '{one_line(name, at_most=80)}' {reason}."
+        raise Refused(message, where=named_at, fix="Name a file of recipes/, without .yml.")
     path = project / "recipes" / f"{name}.yml"
     if not document.is_file(path):
         document.refuse_other_ending(path)
@@ -166,8 +166,8 @@ def _published(file: RecipeFile, host: Host) -> list[str]:
         outside = str(host.serve_port) if host.serve_port and not n else outside
         found.append(":".join([*([address] if address else []), outside, inside]))
     if container_words.published_twice(found):
-        said = f"`serve_port: {host.serve_port}` is also published by the recipe's `container.ports`."
-        raise Refused(said, where=host.set_at.get("serve_port", host.where), fix="Use another port.")
+        message = f"`serve_port: {host.serve_port}` is also published by the recipe's `container.ports`."
+        raise Refused(message, where=host.set_at.get("serve_port", host.where), fix="Use another port.")
     return found
 
 

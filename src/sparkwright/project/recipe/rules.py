@@ -61,8 +61,8 @@ def is_loopback(address: str) -> bool:
 def _twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
     found = flags.twice(_written(source))
     if found:
-        said = f"`vllm.{one_line(found[0])}` and `vllm.{one_line(found[1])}` are the same flag, {flags.canonical(found[1])}."
-        yield Refused(said, where=source.where("vllm", found[1]), fix="Remove one of them.")
+        message = f"`vllm.{one_line(found[0])}` and `vllm.{one_line(found[1])}` are the same flag, {flags.canonical(found[1])}."
+        yield Refused(message, where=source.where("vllm", found[1]), fix="Remove one of them.")
 
 
 def _model(file: RecipeFile, source: Document) -> Iterator[Refused]:
@@ -79,21 +79,21 @@ def _ascend(file: RecipeFile, source: Document) -> Iterator[Refused]:
 def _key_in_flags(file: RecipeFile, source: Document) -> Iterator[Refused]:
     if key_file.KEY in file.vllm:
         place = flag_place(source, key_file.KEY)
-        said = f"`{'.'.join(place)}`: a key in the flags is not secret: {SHOWN}."
-        yield Refused(said, where=source.where(*place), fix=USE_SERVER_KEY)
+        message = f"`{'.'.join(place)}`: a key in the flags is not secret: {SHOWN}."
+        yield Refused(message, where=source.where(*place), fix=USE_SERVER_KEY)
 
 
 def _key_in_env(file: RecipeFile, source: Document) -> Iterator[Refused]:
     if key_file.VARIABLE in file.container.env:
         where = source.where("container", "env", key_file.VARIABLE)
-        said = f"`container.env.{key_file.VARIABLE}`: a key in the environment is not secret: {SHOWN}."
-        yield Refused(said, where=where, fix=USE_SERVER_KEY)
+        message = f"`container.env.{key_file.VARIABLE}`: a key in the environment is not secret: {SHOWN}."
+        yield Refused(message, where=where, fix=USE_SERVER_KEY)
 
 
 def _secrets(file: RecipeFile, source: Document) -> Iterator[Refused]:
     box = file.container
-    said = {"vllm": file.vllm, "container": {"env": box.env, "labels": box.labels, "entrypoint": box.entrypoint}}
-    for found in plain_secrets(said):
+    answer = {"vllm": file.vllm, "container": {"env": box.env, "labels": box.labels, "entrypoint": box.entrypoint}}
+    for found in plain_secrets(answer):
         place = (*flag_place(source, str(found[1])), *found[2:]) if found[0] == "vllm" else found
         fix = (
             "A hub token belongs under `secrets:` of the host; the container does not need it. "
@@ -106,8 +106,8 @@ def _secrets(file: RecipeFile, source: Document) -> Iterator[Refused]:
 def _two_config_files(file: RecipeFile, source: Document) -> Iterator[Refused]:
     if file.server_key is not None and key_file.OPTION in file.vllm:
         place = flag_place(source, key_file.OPTION)
-        said = f"`{'.'.join(place)}` cannot be used with `server_key`: vLLM reads one configuration file, which holds the key."
-        yield Refused(said, where=source.where(*place), fix="Put its settings under `vllm:`.")
+        message = f"`{'.'.join(place)}` cannot be used with `server_key`: vLLM reads one configuration file, which holds the key."
+        yield Refused(message, where=source.where(*place), fix="Put its settings under `vllm:`.")
 
 
 def _port_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
@@ -115,8 +115,8 @@ def _port_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
     for end in range(1, len(file.container.ports) + 1):
         twice = container_words.published_twice(file.container.ports[:end])
         if twice:
-            said = f"`container.ports` publishes the host's port of '{twice}' twice."
-            yield Refused(said, where=source.where("container", "ports", end - 1), fix="Use another host port.")
+            message = f"`container.ports` publishes the host's port of '{twice}' twice."
+            yield Refused(message, where=source.where("container", "ports", end - 1), fix="Use another host port.")
 
 
 def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
@@ -126,8 +126,8 @@ def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
     for n, volume in enumerate(file.container.volumes):
         at = container_words.mount_point(volume.split(":")[1])
         if at in points:
-            said = f"`container.volumes`: {points[at]} is mounted at {at} already."
-            yield Refused(said, where=source.where("container", "volumes", n), fix="Mount it elsewhere.")
+            message = f"`container.volumes`: {points[at]} is mounted at {at} already."
+            yield Refused(message, where=source.where("container", "volumes", n), fix="Mount it elsewhere.")
         points[at] = f"'{volume}'"
 
 
@@ -137,5 +137,5 @@ def _published_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
         return
     for n, (port, address) in enumerate(zip(file.container.ports, addresses(file), strict=True)):
         if port.count(":") > 1 and is_loopback(address) != (file.publish == "loopback"):
-            said = f"`container.ports` publishes {port}, but `publish` is {file.publish}."
-            yield Refused(said, where=source.where("container", "ports", n), fix="Remove one of them.")
+            message = f"`container.ports` publishes {port}, but `publish` is {file.publish}."
+            yield Refused(message, where=source.where("container", "ports", n), fix="Remove one of them.")

@@ -67,7 +67,7 @@ def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, An
 
 
 def _serve(recipe: Recipe, served: Serving, container: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """What starting and proving this very server takes beside its container; kept with the last good state.
+    """What starting and verifying this very server takes beside its container; kept with the last good state.
 
     log: what its log must say. baseline_key: what makes two measurements of it comparable.
     """

@@ -31,8 +31,8 @@ NEVER = "0001-01-01T00:00:00Z"
 class Refused(Exception):
     """The engine's refusal, with its HTTP status."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
@@ -70,13 +70,13 @@ class Container:
     def start(self) -> None:
         """Start it, or Refused as the engine does."""
         if program(self.argv(), self._version) is None:
-            said = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
+            message = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
             missing = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'
-            raise Refused(400, f"{said} runc create failed: unable to start container process: {missing}")
+            raise Refused(400, f"{message} runc create failed: unable to start container process: {missing}")
         port = self._port()
         if port and (self._world.published.get(port, self) is not self or _taken(port)):
-            said = "driver failed programming external connectivity on endpoint"
-            raise Refused(500, f"{said} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
+            message = "driver failed programming external connectivity on endpoint"
+            raise Refused(500, f"{message} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
         self.asked_to_stop, self.restarts = False, 0
         self._stopping.clear()
         self._world.published[port] = self
@@ -355,8 +355,8 @@ class Containers:
                 one["Source"] for one in body["HostConfig"].get("Mounts") or () if not Path(one["Source"]).exists()
             ]
             if missing:
-                said = 'invalid mount config for type "bind": bind source path does not exist:'
-                raise Refused(400, f"{said} {missing[0]}")
+                message = 'invalid mount config for type "bind": bind source path does not exist:'
+                raise Refused(400, f"{message} {missing[0]}")
             one = Container(name, body, image, self._images, self._world)
             self.all[one.id] = one
         self.save()
@@ -372,8 +372,10 @@ class Containers:
     def _refuse_taken(self, name: str) -> None:
         taken = next((one for one in self.all.values() if one.name == name), None)
         if taken is not None:
-            said = f'Conflict. The container name "/{name}" is already in use by container "{taken.id}".'
-            raise Refused(409, f"{said} You have to remove (or rename) that container to be able to reuse that name.")
+            message = f'Conflict. The container name "/{name}" is already in use by container "{taken.id}".'
+            raise Refused(
+                409, f"{message} You have to remove (or rename) that container to be able to reuse that name."
+            )
 
     def prune(self) -> list[str]:
         """Take away all that does not run. Returns their Ids."""

@@ -94,8 +94,8 @@ class DockerApi(Handler):
 
     def _or_unknown(self, found: Any, reference: str) -> None:
         if found is None:
-            said = f"manifest for {reference} not found: manifest unknown: manifest unknown"
-            raise Refused(404, said)
+            message = f"manifest for {reference} not found: manifest unknown: manifest unknown"
+            raise Refused(404, message)
         self.reply(200, found)
 
     def _inspect_image(self, reference: str) -> None:
@@ -134,8 +134,8 @@ class DockerApi(Handler):
                     if one.running
                     else ("must be forced", "stopped container")
                 )
-                said = f"conflict: unable to delete {docker_id(digest)} ({how}) - image is being used by {what} {one.id[:12]}"
-                raise Refused(409, said)
+                message = f"conflict: unable to delete {docker_id(digest)} ({how}) - image is being used by {what} {one.id[:12]}"
+                raise Refused(409, message)
         self.reply(200, images.delete(digest))
         self.docker.containers.save()
 
@@ -167,12 +167,12 @@ class DockerApi(Handler):
             case "POST", "stop":
                 was_running = one.running
                 if was_running:
-                    one.stop(self._patience_s())
+                    one.stop(self._stop_s())
                 self.docker.containers.save()
                 self.reply(204 if was_running else 304)
             case "POST", "restart":
                 if one.running:
-                    one.stop(self._patience_s())
+                    one.stop(self._stop_s())
                 one.start()
                 self.reply(204)
             case "POST", "kill":
@@ -192,7 +192,7 @@ class DockerApi(Handler):
             case _:
                 raise Refused(404, "page not found")
 
-    def _patience_s(self) -> float:
+    def _stop_s(self) -> float:
         """How long a SIGTERM has before SIGKILL."""
         return float(self.query.get("t") or STOP_S)
 

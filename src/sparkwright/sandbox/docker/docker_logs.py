@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from sparkwright.sandbox.docker.containers import STDERR, STDOUT, Container, Refused
 from sparkwright.sandbox.docker.docker_filters import is_true
 
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 def stream(one: Container, query: dict[str, str]) -> Iterator[bytes]:
@@ -36,7 +36,7 @@ def _lines(one: Container, query: dict[str, str], wanted: set[int]) -> Iterator[
         ended = not one.running  # read before the lines, so that its last ones are still read
         more, seen = asked(seen), len(one.logs)
         yield from more
-        time.sleep(0 if ended else LOOK_S)
+        time.sleep(0 if ended else POLL_S)
 
 
 def _frames(rows: Iterator[tuple[float, str, int]], *, with_time: bool) -> Iterator[bytes]:

@@ -129,5 +129,5 @@ def image_id(digest: str) -> str:
     return "sha256:" + hashlib.sha256(digest.encode()).hexdigest()
 
 
-def _error(said: str) -> dict[str, Any]:
-    return {"errorDetail": {"message": said}, "error": said}
+def _error(message: str) -> dict[str, Any]:
+    return {"errorDetail": {"message": message}, "error": message}

@@ -38,13 +38,13 @@ class Chat:
         ended = {"stop_reason": None} if token.reason else {}
         return [{**found, "finish_reason": token.reason, **ended, "token_ids": None}]
 
-    def whole(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
+    def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         """All of it in one choice. calls: of tools."""
-        said = "".join(one.text for one in tokens if one.kind == "content")
+        sentence = "".join(one.text for one in tokens if one.kind == "content")
         thought = "".join(one.text for one in tokens if one.kind == "reasoning")
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": None if calls else said or None,
+            "content": None if calls else sentence or None,
             "refusal": None,
             "annotations": None,
         }
@@ -72,7 +72,7 @@ class Plain:
         found = {"index": 0, "text": token.text, "logprobs": None, "finish_reason": token.reason, "stop_reason": None}
         return [{**found, "prompt_token_ids": None, "token_ids": None}]
 
-    def whole(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
+    def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         """All of it in one choice."""
         del calls
         choice = {"index": 0, "text": "".join(one.text for one in tokens), "logprobs": None}
@@ -91,12 +91,12 @@ class Answer:
     usage: bool = False
     usage_each: bool = False
 
-    def whole(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
+    def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         """The JSON of one that is not streamed."""
         details = {"prompt_tokens_details": None, "completion_tokens_details": None}
         return {
             **self._about(self.shape.kind),
-            "choices": [self.shape.whole(tokens, calls)],
+            "choices": [self.shape.complete(tokens, calls)],
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
             "usage": {**self._usage(len(tokens)), **details},

@@ -78,8 +78,8 @@ class VllmApi(Handler):
 
     def _log(self, status: int) -> None:
         port = self.client_address[1]
-        said = f'"{self.command} {self.path} HTTP/1.1" {status} {HTTPStatus(status).phrase}'
-        self.engine.log(f"INFO:     127.0.0.1:{port} - {said}")
+        message = f'"{self.command} {self.path} HTTP/1.1" {status} {HTTPStatus(status).phrase}'
+        self.engine.log(f"INFO:     127.0.0.1:{port} - {message}")
 
     def _allowed(self) -> bool:
         keys = self.engine.config.api_keys
@@ -135,10 +135,10 @@ class VllmApi(Handler):
         tokens = self._most(most)
         prompt = self._prompt(body)
         self._fits(prompt, tokens or 1)
-        if engine.fault() == "engine-dies" or engine.dead:
+        if engine.fault() == "engine-exits" or engine.dead:
             engine.die()
-            said = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-            raise BadRequest(500, "InternalServerError", None, said)
+            message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+            raise BadRequest(500, "InternalServerError", None, message)
         own = OWN_TOKENS + thought if tokens is None else tokens
         request = Request(prompt, tokens or config.max_model_len - len(prompt), own, thought, self._gone)
         options = body.get("stream_options") or {}
@@ -155,21 +155,21 @@ class VllmApi(Handler):
             self._log(200)
             self.stream(answer.stream(generate(engine, request)), "text/event-stream; charset=utf-8")
         else:
-            self._send(200, answer.whole(list(generate(engine, request)), _calls(body)))
+            self._send(200, answer.complete(list(generate(engine, request)), _calls(body)))
 
     def _body(self) -> dict[str, Any]:
         found = self.body()
         if not isinstance(found, dict):
-            said = "[{'type': 'json_invalid', 'loc': ('body', 0), 'msg': 'JSON decode error'}]"
-            raise BadRequest(400, "Bad Request", None, said)
+            message = "[{'type': 'json_invalid', 'loc': ('body', 0), 'msg': 'JSON decode error'}]"
+            raise BadRequest(400, "Bad Request", None, message)
         return found
 
     def _named(self, body: dict[str, Any]) -> None:
         names = self.engine.config.served_names
         if body.get("model") and body["model"] not in names:
             aliases = ", ".join("<path>" if name.startswith("/") else name for name in names)
-            said = f"The model `{body['model']}` does not exist. Valid aliases: {aliases}"
-            raise BadRequest(404, "NotFoundError", "model", said)
+            message = f"The model `{body['model']}` does not exist. Valid aliases: {aliases}"
+            raise BadRequest(404, "NotFoundError", "model", message)
 
     def _prompt(self, body: dict[str, Any]) -> list[int]:
         """The ids of a body's messages or prompt."""
@@ -186,12 +186,12 @@ class VllmApi(Handler):
     def _not_endless(self, text: str) -> None:
         length = self.engine.config.max_model_len
         if len(text) > length * MOST_CHARS:
-            said = (
+            message = (
                 f"This model's maximum context length is {length} tokens. However, your prompt contains {len(text)} characters (more"
                 f" than {length * MOST_CHARS} characters, which is the upper bound for {length} input tokens). Please reduce the"
                 f" length of the input prompt. (parameter=input_text, value={len(text)})"
             )
-            raise BadRequest(400, "BadRequestError", "input_text", said)
+            raise BadRequest(400, "BadRequestError", "input_text", message)
 
     def _most(self, given: Any) -> int | None:
         length = self.engine.config.max_model_len
@@ -205,21 +205,21 @@ class VllmApi(Handler):
                 f"max_tokens must be at least 1, got {given}. (parameter=max_tokens, value={given})",
             )
         if given > length:
-            said = (
+            message = (
                 f"max_tokens={given} cannot be greater than max_model_len={length}. Please request fewer output tokens."
             )
-            raise BadRequest(400, "BadRequestError", "max_tokens", f"{said} (parameter=max_tokens, value={given})")
+            raise BadRequest(400, "BadRequestError", "max_tokens", f"{message} (parameter=max_tokens, value={given})")
         return given
 
     def _fits(self, prompt: list[int], tokens: int) -> None:
         length, total = self.engine.config.max_model_len, len(prompt) + tokens
         if total > length:
-            said = (
+            message = (
                 f"This model's maximum context length is {length} tokens. However, you requested {tokens} output tokens and your"
                 f" prompt contains {len(prompt)} input tokens, for a total of {total} tokens. Please reduce the length of the input"
                 f" prompt or the number of requested output tokens. (parameter=input_tokens, value={len(prompt)})"
             )
-            raise BadRequest(400, "BadRequestError", "input_tokens", said)
+            raise BadRequest(400, "BadRequestError", "input_tokens", message)
 
     def _gone(self) -> bool:
         """Whether the client has left."""

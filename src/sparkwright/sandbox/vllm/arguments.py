@@ -17,15 +17,15 @@ OUTER_USAGE = """usage: vllm [-h] [-v]
             {chat,complete,serve,launch,bench,collect-env,download-kernels,preload,run-batch,snapshot}
             ..."""
 DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
-WHOLE = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "port")
+COMPLETE = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "port")
 FRACTIONS = ("gpu_memory_utilization",)
 
 
 class Refused(Exception):
     """The process ends before it serves: its last words and its exit code."""
 
-    def __init__(self, said: str, code: int) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
         self.code = code
 
 
@@ -110,8 +110,8 @@ def _completed(name: str, version: str) -> str:
         return name
     meant = [option for option in known if option.startswith(name)]
     if len(meant) > 1:
-        said = f"ambiguous option: {name} could match {', '.join(meant)}"
-        raise Refused(f"{flags.USAGE}\nvllm serve: error: {said}", 2)
+        message = f"ambiguous option: {name} could match {', '.join(meant)}"
+        raise Refused(f"{flags.USAGE}\nvllm serve: error: {message}", 2)
     return meant[0] if meant else name
 
 
@@ -175,7 +175,7 @@ def _merge(found: Arguments, option: Option, word: str, inner: list[str]) -> Non
 
 def _typed(option: Option, word: str) -> Any:
     known = flag_values.known().get(option.key.replace("_", "-"))
-    kinds: dict[str, type[Any]] = {**dict.fromkeys(WHOLE, int), **dict.fromkeys(FRACTIONS, float)}
+    kinds: dict[str, type[Any]] = {**dict.fromkeys(COMPLETE, int), **dict.fromkeys(FRACTIONS, float)}
     kind = kinds.get(option.key) or {"int": int, "float": float}.get(known.kind if known else "")
     if kind is None:
         return int(word) if re.fullmatch(r"-?\d+", word) else word
@@ -188,8 +188,8 @@ def _typed(option: Option, word: str) -> Any:
         raise _refuse(option, f"invalid {kind.__name__} value: {word!r}") from None
 
 
-def _refuse(option: Option, said: str) -> Refused:
-    return Refused(f"{flags.USAGE}\nvllm serve: error: argument {'/'.join(option.names)}: {said}", 2)
+def _refuse(option: Option, message: str) -> Refused:
+    return Refused(f"{flags.USAGE}\nvllm serve: error: argument {'/'.join(option.names)}: {message}", 2)
 
 
 @functools.lru_cache(maxsize=8)

@@ -38,8 +38,8 @@ def command(words: Sequence[str], version: str) -> Printed | Serve:
             asks = any(word in ASK_HELP or word.startswith("--help=") for word in rest)
             return Printed(flags.help_text(version), 0) if asks else Serve(tuple(rest))
         case [other, *_]:
-            said = f"argument {{chat,complete,serve,launch,bench,collect-env}}: invalid choice: {other!r}"
-            return Printed(f"{OUTER_USAGE}\nvllm: error: {said}", 2)
+            message = f"argument {{chat,complete,serve,launch,bench,collect-env}}: invalid choice: {other!r}"
+            return Printed(f"{OUTER_USAGE}\nvllm: error: {message}", 2)
         case _:
             return Printed(OUTER_USAGE, 0)
 

@@ -74,16 +74,16 @@ def read_model(name: str, folder: Path) -> dict[str, Any]:
     """A model's config.json."""
     path = folder / "config.json"
     if not path.is_file():
-        said = (
+        message = (
             "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': "
             f"'{name}'. Use `repo_type` argument if needed."
         )
-        raise Refused(f"Traceback (most recent call last):\n{said}", 1)
+        raise Refused(f"Traceback (most recent call last):\n{message}", 1)
     try:
         found = bounds.config_of(path)
     except ValueError:
-        said = f"OSError: It looks like the config file at '{path}' is not a valid JSON file."
-        raise Refused(f"Traceback (most recent call last):\n{said}", 1) from None
+        message = f"OSError: It looks like the config file at '{path}' is not a valid JSON file."
+        raise Refused(f"Traceback (most recent call last):\n{message}", 1) from None
     named = found.get("architectures")
     if not isinstance(named, list) or not named or not isinstance(named[0], str):
         raise invalid("ModelConfig", "Value error, No model architectures are specified", "value_error")
@@ -173,14 +173,14 @@ def _length(arguments: Arguments, most: int) -> int:
     length = arguments.number("max_model_len", most)
     length = most if length == -1 else length  # as much as the model has
     if length > most:
-        said = (
+        message = (
             f"User-specified max_model_len ({length}) is greater than the derived max_model_len (max_position_embeddings={most}.0"
             " or model_max_length=None in model's config.json). To allow overriding this maximum, set the env var"
             " VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. VLLM_ALLOW_LONG_MAX_MODEL_LEN must be used with extreme caution. If the model uses"
             " relative position encoding (RoPE), positions exceeding derived_max_model_len lead to nan. If the model uses absolute"
             " position encoding, positions exceeding derived_max_model_len will cause a CUDA array out-of-bounds error."
         )
-        raise invalid("ModelConfig", f"Value error, {said}", "value_error")
+        raise invalid("ModelConfig", f"Value error, {message}", "value_error")
     return length
 
 
@@ -192,11 +192,11 @@ def _shards(folder: Path) -> int:
     names = sorted(set(_weights(index).values()))
     for name in names:
         if not (folder / name).is_file():
-            said = f"FileNotFoundError: [Errno 2] No such file or directory: '{folder / name}'"
-            raise Refused(f"Traceback (most recent call last):\n{said}", 1)
+            message = f"FileNotFoundError: [Errno 2] No such file or directory: '{folder / name}'"
+            raise Refused(f"Traceback (most recent call last):\n{message}", 1)
         if (folder / name).stat().st_size < SMALLEST_SHARD:
-            said = "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer"
-            raise Refused(f"Traceback (most recent call last):\n{said}", 1)
+            message = "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer"
+            raise Refused(f"Traceback (most recent call last):\n{message}", 1)
     return len(names)
 
 
@@ -208,7 +208,7 @@ def _weights(index: Path) -> dict[str, str]:
         raise Refused(f"Traceback (most recent call last):\n{type(error).__name__}: {error}", 1) from None
 
 
-def invalid(what: str, said: str, kind: str, *, field: str = "", got: object = None) -> Refused:
+def invalid(what: str, message: str, kind: str, *, field: str = "", got: object = None) -> Refused:
     """Pydantic's refusal of a config, under the traceback's end. field, got: where one value is what it refuses."""
     given = (
         f"{got!r}, input_type={type(got).__name__}"
@@ -221,7 +221,7 @@ def invalid(what: str, said: str, kind: str, *, field: str = "", got: object = N
         "    sys.exit(main())",
         f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {what}",
         *([field] if field else []),
-        f"  {said} [type={kind}, input_value={given}]",
+        f"  {message} [type={kind}, input_value={given}]",
         f"    For further information visit https://errors.pydantic.dev/2.14/v/{kind}",
     )
     return Refused("\n".join(lines), 1)

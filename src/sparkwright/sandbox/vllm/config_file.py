@@ -32,8 +32,8 @@ def pulled(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
         return [rest[0], *given, *rest[1:]]
     if "--model" in given:
         return [*given, *rest]
-    said = "No model specified! Please specify model either as a positional argument or in a config file."
-    raise Refused(f"{TRACE}ValueError: {said}", 1)
+    message = "No model specified! Please specify model either as a positional argument or in a config file."
+    raise Refused(f"{TRACE}ValueError: {message}", 1)
 
 
 def _model_first(words: list[str]) -> list[str]:
@@ -46,13 +46,13 @@ def _model_first(words: list[str]) -> list[str]:
 
 def _words_of(name: str, folder_of: Callable[[str], Path]) -> list[str]:
     if name.rpartition(".")[2] not in ("yaml", "yml"):
-        said = f"ValueError: Config file must be of a yaml/yml type. {name.rpartition('.')[2]} supplied"
-        raise Refused(f"{TRACE}{said}", 1)
+        message = f"ValueError: Config file must be of a yaml/yml type. {name.rpartition('.')[2]} supplied"
+        raise Refused(f"{TRACE}{message}", 1)
     try:
         lines = folder_of(name).read_text().splitlines()
     except OSError as error:
-        said = f"{type(error).__name__}: [Errno {error.errno}] {error.strerror}: '{name}'"
-        raise Refused(f"{TRACE}{said}", 1) from None
+        message = f"{type(error).__name__}: [Errno {error.errno}] {error.strerror}: '{name}'"
+        raise Refused(f"{TRACE}{message}", 1) from None
     pairs = (line.partition(":")[::2] for line in lines if ":" in line and not line.startswith("#"))
     return [word for key, value in pairs for word in _flag(key.strip(), _value(value.strip()))]
 

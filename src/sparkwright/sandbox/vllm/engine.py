@@ -22,7 +22,7 @@ from sparkwright.units import GIB
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
 KILLED, TERMINATED = 137, 143
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 class Engine:
@@ -92,8 +92,8 @@ class Engine:
         except Refused as refused:
             return self._last_words(str(refused).splitlines(), refused.code)
         except OSError as error:
-            said = ["Traceback (most recent call last):", f"OSError: [Errno {error.errno}] {error.strerror}"]
-            return self._last_words(said, 1)
+            answer = ["Traceback (most recent call last):", f"OSError: [Errno {error.errno}] {error.strerror}"]
+            return self._last_words(answer, 1)
         finally:
             if server is not None:
                 server.stop()
@@ -105,7 +105,7 @@ class Engine:
         self._say(startup.loading(self.config, self.version))
         rules.after_weights(self.config, self.version)
         self._say(startup.caching(self.config, self.version))
-        while self.fault() == "slow-start" and not self.stopped.wait(LOOK_S):
+        while self.fault() == "slow-start" and not self.stopped.wait(POLL_S):
             pass
         if self.stopped.is_set():
             return self._code or TERMINATED
@@ -142,7 +142,7 @@ class Engine:
         if self._pool is None or self.fault() == "oom":
             return self.fault() != "oom"
         while not self._pool.claim(self._holder, int(self.config.utilization * TOTAL)):
-            if self.fault() != "slow-start" or self.stopped.wait(LOOK_S):  # it waits for what its own end left behind
+            if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # it waits for what its own end left behind
                 return False
         return True
 

@@ -21,14 +21,14 @@ WORDS = (
     "dark ",
     "water, ",
     "and ",
-    "he ",
+    "he ",  # words: data
     "counted ",
     "ships. ",
 )  # words: data
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
 SHARED = 0.75  # each further stream keeps this share of the one before
-LOOK_S = 0.05  # how often it looks whether its client is still there
+POLL_S = 0.05  # how often it looks whether its client is still there
 
 
 class Aborted(ConnectionResetError):
@@ -89,13 +89,13 @@ def generate(engine: Engine, request: Request) -> Iterator[Token]:
         with engine.metrics.mutex:
             engine.metrics.finished[reason] += 1
             if reason != "abort":
-                engine.metrics.whole.add(time.monotonic() - arrived_s)
+                engine.metrics.end_to_end.add(time.monotonic() - arrived_s)
 
 
 def _prefill(engine: Engine, request: Request, tokens: int) -> float:
     """Compute a prompt, in pieces where they may be cut. Returns when its first token is due."""
-    while not engine.steps.turn.acquire(timeout=LOOK_S):
-        _look(engine, request)
+    while not engine.steps.turn.acquire(timeout=POLL_S):
+        _check_stop(engine, request)
     try:
         now_s, config = time.monotonic(), engine.config
         while tokens > 0:
@@ -116,8 +116,8 @@ def _turn(engine: Engine, request: Request) -> Iterator[None]:
         metrics.waiting += 1
     try:
         while not _enters(engine, held):
-            _look(engine, request)
-            time.sleep(LOOK_S)
+            _check_stop(engine, request)
+            time.sleep(POLL_S)
     finally:
         with metrics.mutex:
             metrics.waiting -= 1
@@ -140,15 +140,15 @@ def _enters(engine: Engine, held: int) -> bool:
 
 def _until(engine: Engine, request: Request, due_s: float) -> None:
     """Wait for a token's time; a wedged engine's never comes."""
-    _look(engine, request)
+    _check_stop(engine, request)
     while (left_s := due_s - time.monotonic()) > 0 or engine.fault() == "wedge":
-        if engine.stopped.wait(min(max(left_s, 0.001), LOOK_S) if left_s > 0 else LOOK_S):
+        if engine.stopped.wait(min(max(left_s, 0.001), POLL_S) if left_s > 0 else POLL_S):
             break
-        _look(engine, request)
-    _look(engine, request)
+        _check_stop(engine, request)
+    _check_stop(engine, request)
 
 
-def _look(engine: Engine, request: Request) -> None:
+def _check_stop(engine: Engine, request: Request) -> None:
     if engine.stopped.is_set() or request.gone():
         raise Aborted
 

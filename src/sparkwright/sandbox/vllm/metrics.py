@@ -65,7 +65,7 @@ class Metrics:
         self.finished = dict.fromkeys(REASONS, 0)
         self.first_token = Histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", SECONDS)
         self.between = Histogram("vllm:inter_token_latency_seconds", "From token to token.", BETWEEN_S)
-        self.whole = Histogram("vllm:e2e_request_latency_seconds", "From arrival to the last token.", LONG_S)
+        self.end_to_end = Histogram("vllm:e2e_request_latency_seconds", "From arrival to the last token.", LONG_S)
         self._config = config
         self._cache = cache
         self._info = _cache_config(config, version)
@@ -99,7 +99,7 @@ class Metrics:
         yield from _head("vllm:request_success_total", "counter", "Requests that ended, by why.")
         for reason, count in self.finished.items():
             yield f"vllm:request_success_total{_labels({**labels, 'finished_reason': reason})} {float(count)}"
-        for histogram in (self.first_token, self.between, self.whole):
+        for histogram in (self.first_token, self.between, self.end_to_end):
             yield from histogram.rows(labels)
         yield from _head("vllm:cache_config_info", "gauge", "The cache's settings.")
         yield f"vllm:cache_config_info{_labels(self._info)} 1.0"

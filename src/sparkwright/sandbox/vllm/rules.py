@@ -17,15 +17,15 @@ def before_weights(config: Config, version: str) -> None:
     """What the API server refuses. Raises Refused."""
     now = release(version)
     if config.budget < config.max_num_seqs:
-        said = f"max_num_batched_tokens ({config.budget}) must be greater than or equal to max_num_seqs ({config.max_num_seqs})."
-        raise invalid("SchedulerConfig", f"Value error, {said}", "value_error")
+        message = f"max_num_batched_tokens ({config.budget}) must be greater than or equal to max_num_seqs ({config.max_num_seqs})."
+        raise invalid("SchedulerConfig", f"Value error, {message}", "value_error")
     if not config.chunked_prefill and config.budget < config.max_model_len:
-        said = (
+        message = (
             f"max_num_batched_tokens ({config.budget}) is smaller than max_model_len ({config.max_model_len}). This effectively"
             " limits the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences."
             " Please increase max_num_batched_tokens or decrease max_model_len."
         )
-        raise invalid("SchedulerConfig", f"Value error, {said}", "value_error")
+        raise invalid("SchedulerConfig", f"Value error, {message}", "value_error")
     if config.mamba_cache_mode == "align" and not config.chunked_prefill and now >= ALIGN_SINCE:
         what = "Mamba prefix caching" if now >= MODE_GONE else "mamba cache mode 'align'"
         raise invalid("VllmConfig", f"Assertion failed, Chunked prefill is required for {what}.", "assertion_error")
@@ -36,10 +36,10 @@ def before_weights(config: Config, version: str) -> None:
 def after_weights(config: Config, version: str) -> None:
     """What the engine's own process refuses. Raises Refused."""
     if BLOCK_CHECK_LATE_SINCE <= release(version) < BLOCK_CHECK_GONE and _block_too_large(config):
-        raise _core_died(f"AssertionError: {_block_too_large(config)}")
+        raise _core_failed(f"AssertionError: {_block_too_large(config)}")
     if config.hybrid and config.max_num_seqs > config.cache_blocks:
-        said = f"max_num_seqs ({config.max_num_seqs}) exceeds available Mamba cache blocks ({config.cache_blocks})."
-        raise _core_died(f"ValueError: {said}")
+        message = f"max_num_seqs ({config.max_num_seqs}) exceeds available Mamba cache blocks ({config.cache_blocks})."
+        raise _core_failed(f"ValueError: {message}")
 
 
 def _block_too_large(config: Config) -> str:
@@ -49,15 +49,15 @@ def _block_too_large(config: Config) -> str:
     return f"In Mamba cache align mode, block_size ({config.block_tokens}) must be <= max_num_batched_tokens ({config.budget})."
 
 
-def _core_died(said: str) -> Refused:
+def _core_failed(message: str) -> Refused:
     core = f"(EngineCore pid=77) ERROR {time.strftime('%m-%d %H:%M:%S')} [core.py:1510]"
     lines = (
         f"{core} EngineCore failed to start.",
         f"{core} Traceback (most recent call last):",
-        f"{core} {said}",
+        f"{core} {message}",
         "Process EngineCore:",
         "Traceback (most recent call last):",
-        said,
+        message,
         "Traceback (most recent call last):",
         "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
     )

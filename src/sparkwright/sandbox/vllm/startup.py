@@ -51,18 +51,18 @@ def decided(config: Config, arguments: Arguments, version: str) -> Lines:
     now = release(version)
     yield 0, _info(API, "model.py:2152", f"Using max model len {config.max_model_len}")
     if not config.chunked_prefill and now >= OFF_WARNED_SINCE:
-        said = "This model does not officially support disabling chunked prefill. Disabling this manually may cause the engine"
-        yield 0, _warning(API, "arg_utils.py:3005", f"{said} to crash or produce incorrect outputs.")
+        message = "This model does not officially support disabling chunked prefill. Disabling this manually may cause the engine"
+        yield 0, _warning(API, "arg_utils.py:3005", f"{message} to crash or produce incorrect outputs.")
     if config.hybrid:
         yield from _recurrent(config, arguments, now)
     if config.eager:
-        said = "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup. This is equivalent to setting"
+        message = "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup. This is equivalent to setting"
         yield (
             0,
             _warning(
                 API,
                 "vllm.py:1703",
-                f"{said} -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False",
+                f"{message} -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False",
             ),
         )
 
@@ -71,19 +71,19 @@ def _recurrent(config: Config, arguments: Arguments, now: Release) -> Lines:
     """What is said of a model with recurrent layers."""
     asked = arguments.switch("enable_prefix_caching", False)
     if now <= PREFIX_FORCED_OFF_UNTIL:
-        said = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
-        yield 0, _info(API, "config.py:339", said)
+        message = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
+        yield 0, _info(API, "config.py:339", message)
     elif now < ALIGN_SINCE and asked and not config.prefix_caching:
-        said = "Hybrid or mamba-based model detected without support for prefix caching: disabling."
-        yield 0, _info(API, "config.py:339", said)
+        message = "Hybrid or mamba-based model detected without support for prefix caching: disabling."
+        yield 0, _info(API, "config.py:339", message)
     elif now >= ALIGN_SINCE:
         yield from _mode(config, arguments.text("mamba_cache_mode"), now)
     if arguments.switch("calculate_kv_scales", False) and now >= KV_SCALES_OFF_SINCE:
-        said = (
+        message = (
             f"Disabling calculate_kv_scales for hybrid model '{config.model}'. Hybrid models with recurrent layers (GDN, Mamba,"
             " SSM) produce unreliable KV cache scales. Using default scale of 1.0 instead."
         )
-        yield 0, _warning(API, "config.py:702", said)
+        yield 0, _warning(API, "config.py:702", message)
     if now < LATE_BLOCK_SINCE:
         yield from _block(config, API, "config.py")
 
@@ -91,21 +91,21 @@ def _recurrent(config: Config, arguments: Arguments, now: Release) -> Lines:
 def _mode(config: Config, asked: str, now: Release) -> Lines:
     mode = config.mamba_cache_mode
     if now >= MODE_GONE and asked:
-        said = "--mamba-cache-mode is deprecated and will be removed in v0.33.0. It has no effect: Mamba prefix caching follows"
-        yield 0, _warning(API, "config.py:688", f"{said} --enable-prefix-caching.")
+        message = "--mamba-cache-mode is deprecated and will be removed in v0.33.0. It has no effect: Mamba prefix caching follows"
+        yield 0, _warning(API, "config.py:688", f"{message} --enable-prefix-caching.")
     elif mode == "none" and asked not in ("", "none"):
         yield 0, _warning(API, "config.py:688", "Mamba cache mode is set to 'none' when prefix caching is disabled")
     elif mode != "none" and not asked:
-        said = (
+        message = (
             f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is enabled"
         )
-        yield 0, _line("INFO" if now >= PREFIX_ON_SINCE else "WARNING", API, "config.py:688", said)
+        yield 0, _line("INFO" if now >= PREFIX_ON_SINCE else "WARNING", API, "config.py:688", message)
     elif asked == "all" and mode == "align":
-        said = "Hybrid or mamba-based model detected without support for prefix caching with Mamba cache 'all' mode: falling back to"
-        yield 0, _warning(API, "config.py:691", f"{said} 'align' mode.")
+        message = "Hybrid or mamba-based model detected without support for prefix caching with Mamba cache 'all' mode: falling back to"
+        yield 0, _warning(API, "config.py:691", f"{message} 'align' mode.")
     if mode != "none" and now < PREFIX_ON_SINCE:
-        said = f"Warning: Prefix caching in Mamba cache '{mode}' mode is currently enabled. Its support for Mamba layers is"
-        yield 0, _info(API, "config.py:695", f"{said} experimental. Please report any issues you may observe.")
+        message = f"Warning: Prefix caching in Mamba cache '{mode}' mode is currently enabled. Its support for Mamba layers is"
+        yield 0, _info(API, "config.py:695", f"{message} experimental. Please report any issues you may observe.")
 
 
 def loading(config: Config, version: str) -> Lines:
@@ -115,15 +115,13 @@ def loading(config: Config, version: str) -> Lines:
         _info(CORE, "core.py:133", f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version)}"),
     )
     yield 0, _info(WORKER, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
-    said = "Using FLASHINFER attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
-    yield 0.2, _info(WORKER, "cuda.py:412", said)
+    message = "Using FLASHINFER attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
+    yield 0.2, _info(WORKER, "cuda.py:412", message)
     for n in range(config.shards + 1):
         share = 100 * n // max(1, config.shards)
-        pace = "?, ?it/s" if n == 0 else "00:00,  5.83it/s"
-        said = (
-            f"Loading safetensors checkpoint shards: {share:3d}% Completed | {n}/{config.shards} [00:0{n % 10}<{pace}]"
-        )
-        yield LOAD_S / max(1, config.shards), said
+        policy = "?, ?it/s" if n == 0 else "00:00,  5.83it/s"
+        message = f"Loading safetensors checkpoint shards: {share:3d}% Completed | {n}/{config.shards} [00:0{n % 10}<{policy}]"
+        yield LOAD_S / max(1, config.shards), message
     yield 0, ""
     yield 0, _info(WORKER, "default_loader.py:501", f"Loading weights took {LOAD_S:.2f} seconds")
     if config.hybrid and release(version) >= LATE_BLOCK_SINCE:
@@ -131,10 +129,10 @@ def loading(config: Config, version: str) -> Lines:
 
 
 def _block(config: Config, who: str, file: str) -> Lines:
-    said = f"Setting attention block size to {config.block_tokens} tokens to ensure that attention page size is >= mamba page size."
-    yield 0, _info(who, f"{file}:1096", said)
-    said = f"Padding mamba page size by {config.padding_percent:.2f}% to ensure that mamba page size and attention page size are"
-    yield 0, _info(who, f"{file}:1120", f"{said} exactly equal.")
+    message = f"Setting attention block size to {config.block_tokens} tokens to ensure that attention page size is >= mamba page size."
+    yield 0, _info(who, f"{file}:1096", message)
+    message = f"Padding mamba page size by {config.padding_percent:.2f}% to ensure that mamba page size and attention page size are"
+    yield 0, _info(who, f"{file}:1120", f"{message} exactly equal.")
 
 
 def caching(config: Config, version: str) -> Lines:
@@ -142,20 +140,20 @@ def caching(config: Config, version: str) -> Lines:
     if not config.eager:
         yield COMPILE_S, _info(WORKER, "monitor.py:34", f"torch.compile takes {COMPILE_S:.2f} s in total")
     times = config.cache_tokens / config.max_model_len
-    said = f"GPU KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
-    yield 0.2, _info(CORE, "kv_cache_utils.py:2327", f"{said} {times:.2f}x")
+    message = f"GPU KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
+    yield 0.2, _info(CORE, "kv_cache_utils.py:2327", f"{message} {times:.2f}x")
     compiled = "" if config.eager else f" (compilation: {COMPILE_S:.2f} s)"
     took = f"1.40 s{compiled}" if release(version) >= LATE_BLOCK_SINCE else "1.40 seconds"
-    said = f"init engine (profile, create kv cache, warmup model) took {took}"
-    yield 0.2, _info(CORE, "core.py:402", said)
+    message = f"init engine (profile, create kv cache, warmup model) took {took}"
+    yield 0.2, _info(CORE, "core.py:402", message)
 
 
 def serving(config: Config, version: str) -> Lines:
     """The server comes up."""
     where = f"http://0.0.0.0:{config.port}"
-    said = f"vLLM server on {where}" if release(version) >= LATE_BLOCK_SINCE else f"vLLM API server 0 on {where}"
+    message = f"vLLM server on {where}" if release(version) >= LATE_BLOCK_SINCE else f"vLLM API server 0 on {where}"
     yield 0, _info(API, "entry.py:136", "Supported tasks: ['generate']")
-    yield 0, _info(API, "entry.py:140", f"Starting {said}")
+    yield 0, _info(API, "entry.py:140", f"Starting {message}")
     yield 0, _info(API, "launcher.py:186", "Available routes are:")
     for route, methods in ROUTES:
         yield 0, _info(API, "launcher.py:195", f"Route: {route}, Methods: {methods}")
@@ -203,9 +201,9 @@ def stopping() -> Iterator[str]:
 
 
 def dying() -> Iterator[str]:
-    """What an engine that dies on a request says, before its process ends with exit code 0."""
-    said = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
-    yield f"{API} ERROR {_now()} [async_llm.py:718] {said}"
+    """What an engine that fails on a request says, before its process ends with exit code 0."""
+    message = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
+    yield f"{API} ERROR {_now()} [async_llm.py:718] {message}"
     yield "INFO:     Shutting down"
     yield "INFO:     Finished server process [1]"
 
@@ -220,13 +218,13 @@ def _now() -> str:
     return time.strftime("%m-%d %H:%M:%S")
 
 
-def _line(level: str, who: str, where: str, said: str) -> str:
-    return f"{who} {level} {_now()} [{where}] {said}"
+def _line(level: str, who: str, where: str, message: str) -> str:
+    return f"{who} {level} {_now()} [{where}] {message}"
 
 
-def _info(who: str, where: str, said: str) -> str:
-    return _line("INFO", who, where, said)
+def _info(who: str, where: str, message: str) -> str:
+    return _line("INFO", who, where, message)
 
 
-def _warning(who: str, where: str, said: str) -> str:
-    return _line("WARNING", who, where, said)
+def _warning(who: str, where: str, message: str) -> str:
+    return _line("WARNING", who, where, message)

@@ -117,7 +117,7 @@ def classify(config: Mapping[str, Any]) -> Architecture:
     """What a config.json, as it was read, describes. Never raises: a key of the wrong type counts as one that is missing."""
     parts = config_parts.parts(config)
     inner = config_parts.text(config)
-    found = draft(config, parts) or outranking(config, _said(config, parts))
+    found = draft(config, parts) or outranking(config, _message(config, parts))
     recurs = found.kind in ("recurrent", "attention_free")
     return Architecture(
         kind=found.kind,
@@ -154,7 +154,7 @@ def _kept(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return kept
 
 
-def _said(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found:
+def _message(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found:
     return next(found for rule in RULES if (found := rule(config, parts)))
 
 

@@ -37,14 +37,14 @@ def kind_of(config: Mapping[str, Any]) -> Kind | None:
 
 def outranking(config: Mapping[str, Any], found: Found) -> Found:
     """What config.json was found to say, unless the registry says otherwise: then that, with both in its evidence."""
-    said = kind_of(config)
-    if said is None or said == found.kind:
+    answer = kind_of(config)
+    if answer is None or answer == found.kind:
         return found
     name = architecture_name(config)
-    seen = f"{name}: {CALLED[said]} in vLLM's registry ({VERSION}), which decides; {found.path} says {found.seen}"
-    if said == "dense":
-        return Found(said, "architectures", seen, "", 0, found.layers)
-    return replace(found, kind=said, path="architectures", seen=seen)
+    seen = f"{name}: {CALLED[answer]} in vLLM's registry ({VERSION}), which decides; {found.path} says {found.seen}"
+    if answer == "dense":
+        return Found(answer, "architectures", seen, "", 0, found.layers)
+    return replace(found, kind=answer, path="architectures", seen=seen)
 
 
 def _attends_in_every_layer(config: Mapping[str, Any]) -> bool:

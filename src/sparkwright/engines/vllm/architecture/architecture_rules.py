@@ -95,10 +95,10 @@ def keys(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
 def names(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
     """A model_type or an architecture that is known to be recurrent."""
     for part in parts:
-        said = part.word("model_type")
-        mechanism = _by_type(said, tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES)
+        answer = part.word("model_type")
+        mechanism = _by_type(answer, tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES)
         if mechanism is not None:
-            return _counted(config, part, part.at("model_type"), said, mechanism)
+            return _counted(config, part, part.at("model_type"), answer, mechanism)
     name = architecture_name(config)
     known = tables.RECURRENT_ARCHITECTURES
     return _counted(config, text(config), "architectures", name, known[name]) if name in known else None
@@ -142,12 +142,12 @@ RULES: tuple[Rule, ...] = (
 def mechanism(config: Mapping[str, Any], parts: tuple[Part, ...], found: Found) -> str:
     """What the recurrent layers are: as the architecture's name says, else the model_type, else the rule, else the keys."""
     name = architecture_name(config)
-    said = tables.RECURRENT_ARCHITECTURES.get(name)
+    answer = tables.RECURRENT_ARCHITECTURES.get(name)
     types = tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES
     by_type = (_by_type(part.word("model_type"), types) for part in parts)
     by_key = keys(config, parts)
     original = ((part.mapping("ssm_cfg") or {}).get("layer") for part in parts)  # the format of the mamba_ssm package
-    held = (said, *by_type, *original, found.mechanism, by_key.mechanism if by_key else "", tables.LINEAR)
+    held = (answer, *by_type, *original, found.mechanism, by_key.mechanism if by_key else "", tables.LINEAR)
     return next(one for one in held if one and isinstance(one, str))
 
 
@@ -161,8 +161,8 @@ def _of_list(part: Part, key: str) -> Found | None:
         seen = f"{', '.join(sorted(set(recurrent)))} in {len(recurrent)} of {len(words)}"
         attends = any(word in tables.ATTENTION_LAYERS or word in tables.BOTH_IN_ONE_LAYER for word in words)
         kind: Kind = "recurrent" if attends else "attention_free"
-        said = tables.RECURRENT_LAYERS[recurrent[0]]
-        return Found(kind, part.at(key), seen, said, len(recurrent), len(words))
+        answer = tables.RECURRENT_LAYERS[recurrent[0]]
+        return Found(kind, part.at(key), seen, answer, len(recurrent), len(words))
     if words and all(word in tables.ATTENTION_LAYERS | tables.OTHER_LAYERS for word in words):
         seen = f"{', '.join(sorted(set(words)))} in all {len(words)}"
         return Found("dense", part.at(key), seen, "", 0, len(words))
@@ -175,7 +175,7 @@ def _has(part: Part, key: str, words: Iterable[str]) -> bool:
 
 
 def _by_type(model_type: str, table: Mapping[str, str]) -> str | None:
-    return next((said for pattern, said in table.items() if fnmatchcase(model_type, pattern)), None)
+    return next((message for pattern, message in table.items() if fnmatchcase(model_type, pattern)), None)
 
 
 def _counted(config: Mapping[str, Any], part: Part, path: str, seen: str, mechanism: str) -> Found:

@@ -1,1 +1,1 @@
-"""Why an engine did not start, died, or is slow."""
+"""Why an engine did not start, failed, or is slow."""

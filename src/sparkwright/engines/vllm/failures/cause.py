@@ -44,7 +44,7 @@ class Seen:
     answered: int = 0
     budget: int | None = None
 
-    def said(self, name: str) -> tuple[Any, str]:
+    def in_log(self, name: str) -> tuple[Any, str]:
         """What the engine's log says of a setting, and the line; None when it does not."""
         log = self.log or {}
         return log.get(name), message((log.get("evidence") or {}).get(name, ""))

@@ -25,19 +25,19 @@ SLOW = 0.7
 #: of last words that tell of too little memory
 MEMORY_WORDS = ("gib", "out of memory", "no memory")
 
-Look = Callable[[Seen], Iterator[Cause]]
-LOOKS: list[Look] = []
+Detector = Callable[[Seen], Iterator[Cause]]
+DETECTORS: list[Detector] = []
 
 
-def _look(look: Look) -> Look:
-    LOOKS.append(look)
-    return look
+def _detector(detect: Detector) -> Detector:
+    DETECTORS.append(detect)
+    return detect
 
 
 def causes(seen: Seen) -> list[Cause]:
     """All of them: what was found, then what is possible, unknown, noted, excluded."""
     slow = seen.slow if seen.slow is not None else seen.share is not None and seen.share < SLOW
-    found = [_held(cause, slow=slow, fast=seen.slow is False) for look in LOOKS for cause in look(seen)]
+    found = [_held(cause, slow=slow, fast=seen.slow is False) for detect in DETECTORS for cause in detect(seen)]
     return ranked(found)
 
 
@@ -53,12 +53,12 @@ def _held(one: Cause, *, slow: bool, fast: bool) -> Cause:
     return replace(one, verdict="noted") if aside else one
 
 
-def of_a_start(seen: Seen, died: str) -> list[Cause]:
-    """What can keep an engine from starting. died: its last words; those of memory make what holds memory the reason."""
+def of_a_start(seen: Seen, failure: str) -> list[Cause]:
+    """What can keep an engine from starting. failure: its last words; those of memory make what holds memory the reason."""
     verdict: Verdict = (
-        "found" if any(word in died.lower() for word in MEMORY_WORDS) else "noted" if died else "possible"
+        "found" if any(word in failure.lower() for word in MEMORY_WORDS) else "noted" if failure else "possible"
     )
-    rows = [one for look in (little_memory, ollama_in_memory) for one in look(seen)]
+    rows = [one for detect in (little_memory, ollama_in_memory) for one in detect(seen)]
     held = [replace(one, verdict=verdict) if one.verdict == "found" else one for one in rows]
     return ranked([*held, *(one for one in rules(replace(seen, findings=_errors(seen))))])
 
@@ -72,15 +72,15 @@ def likely(seen: Seen) -> list[Cause]:
     return [cause for cause in causes(seen) if cause.verdict != "excluded"]
 
 
-def _measured(name: str, said: str, fix: str, weight: int, *, found: bool) -> Cause:
+def _measured(name: str, message: str, fix: str, weight: int, *, found: bool) -> Cause:
     """A cause that a figure decides."""
-    return Cause(name, "found", said, fix, weight) if found else Cause(name, "excluded", said)
+    return Cause(name, "found", message, fix, weight) if found else Cause(name, "excluded", message)
 
 
 # -- the host ------------------------------------------------------------------------------------------------------------------
 
 
-@_look
+@_detector
 def slow_clock(seen: Seen) -> Iterator[Cause]:
     name = "the GPU is held at a low clock (power fault)"
     fix = "cut its AC power for 60 s: a failed USB-PD negotiation leaves it at 500-850 MHz; a restart does not heal it"
@@ -92,7 +92,7 @@ def slow_clock(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "excluded", seen.gpu)
 
 
-@_look
+@_detector
 def other_traffic(seen: Seen) -> Iterator[Cause]:
     name = "other requests share the engine"
     if seen.busy is None:
@@ -103,7 +103,7 @@ def other_traffic(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "excluded", "no request running or waiting")
 
 
-@_look
+@_detector
 def ollama_in_memory(seen: Seen) -> Iterator[Cause]:
     name = "Ollama holds a model in the shared memory"
     if seen.ollama is None:
@@ -115,20 +115,20 @@ def ollama_in_memory(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "excluded", "Ollama holds none")
 
 
-@_look
+@_detector
 def little_memory(seen: Seen) -> Iterator[Cause]:
     memory = seen.memory or {}
     if "MemAvailable" not in memory:
         return
     swapped = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
     available = memory["MemAvailable"]
-    said = f"{gib(available)} GiB available, {gib(swapped)} GiB swapped out"
+    message = f"{gib(available)} GiB available, {gib(swapped)} GiB swapped out"
     tight = available < LITTLE_BYTES or swapped > GIB
     fix = "lower gpu-memory-utilization, or stop other processes (`invoke plan` names who holds memory)"
-    yield _measured("the memory is full", said, fix, 62, found=tight)
+    yield _measured("the memory is full", message, fix, 62, found=tight)
 
 
-@_look
+@_detector
 def page_cache(seen: Seen) -> Iterator[Cause]:
     memory = seen.memory or {}
     cache = memory.get("Cached", 0) - memory.get("Shmem", 0)
@@ -136,17 +136,17 @@ def page_cache(seen: Seen) -> Iterator[Cause]:
         return
     much = cache / memory["MemTotal"] > MUCH_CACHE
     fix = "sync; echo 3 | sudo tee /proc/sys/vm/drop_caches, then `invoke restart`" if much else ""
-    said = f"{gib(cache)} GiB of page cache"
-    yield Cause("page cache stands in the GPU's way", "possible" if much else "excluded", said, fix, weight=5)
+    message = f"{gib(cache)} GiB of page cache"
+    yield Cause("page cache stands in the GPU's way", "possible" if much else "excluded", message, fix, weight=5)
 
 
 # -- the engine ------------------------------------------------------------------------------------------------------------------
 
 
-@_look
+@_detector
 def eager(seen: Seen) -> Iterator[Cause]:
     name = "eager mode: no CUDA graphs"
-    graphs, line = seen.said("cuda_graphs")
+    graphs, line = seen.in_log("cuda_graphs")
     if graphs is False:
         yield Cause(name, "found", line, "take enforce-eager out of the recipe", weight=70)
     elif graphs is None:
@@ -155,7 +155,7 @@ def eager(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "excluded", line)
 
 
-@_look
+@_detector
 def still_compiling(seen: Seen) -> Iterator[Cause]:
     name = "kernels compile while requests wait"
     line = seen.warned(JIT)
@@ -167,7 +167,7 @@ def still_compiling(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "excluded", "no such warning in its log (engines before 0.21 do not warn)")
 
 
-@_look
+@_detector
 def missing_kernels(seen: Seen) -> Iterator[Cause]:
     name = "an image without kernels for this GPU (sm_121)"
     line = seen.warned(*SLOW_KERNELS)
@@ -178,15 +178,15 @@ def missing_kernels(seen: Seen) -> Iterator[Cause]:
         yield Cause(name, "possible", f"{seen.share:.0%} of what is expected; stock images gave 28 %", fix, weight=35)
 
 
-@_look
+@_detector
 def heavy_weights(seen: Seen) -> Iterator[Cause]:
-    said, line = seen.said("quantization")
+    message, line = seen.in_log("quantization")
     fewer = next((word for word in ("FP8", "NVFP4", "AWQ", "GPTQ", "INT4", "MXFP4") if word in seen.model.upper()), "")
-    if said == "none" and fewer:
+    if message == "none" and fewer:
         yield Cause(f"BF16 weights where {fewer} was meant", "found", line, "look at model.id and model.dir", weight=60)
 
 
-@_look
+@_detector
 def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
     if seen.share is not None and seen.share < 0.25:
         yield Cause(
@@ -198,57 +198,65 @@ def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
         )
 
 
-@_look
+@_detector
 def block_over_budget(seen: Seen) -> Iterator[Cause]:
-    block, _ = seen.said("block_size")
+    block, _ = seen.in_log("block_size")
     if block is None or seen.budget is None:
         return
     name = "a block of the KV cache is larger than max-num-batched-tokens"
-    said = f"block {block}, max-num-batched-tokens {seen.budget}"
+    message = f"block {block}, max-num-batched-tokens {seen.budget}"
     if block > seen.budget:
         yield Cause(
-            name, "found", f"{said}: long prompts crawl, decoding does not", f"raise it to {block}", 30, of_rate=False
+            name,
+            "found",
+            f"{message}: long prompts crawl, decoding does not",
+            f"raise it to {block}",
+            30,
+            of_rate=False,
         )
     else:
-        yield Cause(name, "excluded", said)
+        yield Cause(name, "excluded", message)
 
 
-@_look
+@_detector
 def flag_without_effect(seen: Seen) -> Iterator[Cause]:
     """Often blamed; it is on in every engine that can load a recurrent model, said or not."""
-    effective, line = seen.said("chunked_prefill")
+    effective, line = seen.in_log("chunked_prefill")
     if effective is True:
         yield Cause("chunked prefill", "excluded", f"on, as by default; the flag changes nothing. {line}")
 
 
-@_look
+@_detector
 def little_accepted(seen: Seen) -> Iterator[Cause]:
     if seen.acceptance is not None:
-        said, fix = f"{seen.acceptance:.2f} tokens accepted a draft", "another draft, fewer speculative tokens, or none"
-        yield _measured("speculation guesses badly", said, fix, 45, found=seen.acceptance < LITTLE_ACCEPTED)
+        message, fix = (
+            f"{seen.acceptance:.2f} tokens accepted a draft",
+            "another draft, fewer speculative tokens, or none",
+        )
+        yield _measured("speculation guesses badly", message, fix, 45, found=seen.acceptance < LITTLE_ACCEPTED)
 
 
-@_look
+@_detector
 def cache_full(seen: Seen) -> Iterator[Cause]:
     if seen.kv_used is not None:
         fix = "lower max-num-seqs or max-model-len"
         yield _measured("the KV cache is full", f"{seen.kv_used:.0%} used", fix, 40, found=seen.kv_used > 0.95)
 
 
-@_look
+@_detector
 def thinking(seen: Seen) -> Iterator[Cause]:
     if seen.thought is None:
         return
     name = "it thinks before it answers"
     if seen.thought:
-        said = f"{seen.thought} of the first {seen.answered} tokens were thinking"
+        message = f"{seen.thought} of the first {seen.answered} tokens were thinking"
         fix = 'default-chat-template-kwargs: {"enable_thinking": false} (from 0.14), or in each request'
-        yield Cause(name, "found", f"{said}: they come before any answer", fix, 15, of_rate=False)
+        yield Cause(name, "found", f"{message}: they come before any answer", fix, 15, of_rate=False)
     else:
         yield Cause(name, "excluded", "no thinking in its first tokens")
 
 
-@_look
+@_detector
 def rules(seen: Seen) -> Iterator[Cause]:
     """What lint says of the flags."""
     for finding in seen.findings:

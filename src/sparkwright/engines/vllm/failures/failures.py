@@ -1,4 +1,4 @@
-"""Why an engine did not start or died, from its last words.
+"""Why an engine did not start or failed, from its last words.
 
 Each row: what the line holds, the sentence for it (groups of the pattern fill it), and when it is the end. More special ones
 first: of all that a log holds, the first row of this table wins.
@@ -54,7 +54,7 @@ TRUNCATED = (
     "HeaderTooLarge",
 )
 
-DEATHS: tuple[Death, ...] = (
+FAILURES: tuple[Death, ...] = (
     # the command line (argparse: "vllm: error:" or "vllm serve: error:")
     _row("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."),
     _row(
@@ -207,9 +207,9 @@ DEATHS: tuple[Death, ...] = (
     _row("Assertion failed, ", r"Assertion failed, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
     _row("Value error, ", r"Value error, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
     _row("AssertionError: ", r"AssertionError: (.+?)\.?$", "the engine refuses its settings: {0}."),
-    _row("EngineDeadError", "", "its engine died while it served a request.", "always"),
-    _row("EngineCore encountered a fatal error", "", "its engine died while it served a request.", "always"),
-    _row("EngineCore encountered an issue", "", "its engine died while it served a request.", "always"),
+    _row("EngineDeadError", "", "its engine failed while it served a request.", "always"),
+    _row("EngineCore encountered a fatal error", "", "its engine failed while it served a request.", "always"),
+    _row("EngineCore encountered an issue", "", "its engine failed while it served a request.", "always"),
     # what a traceback ends with: logged, it only explains; as the process's own last words, it is the end
     _row("Error: ", rf"^(?!.*Engine core init){LOGGED}(\w{{1,200}}Error: .+?)\.?$", "{0}.", "never"),
     _row("Exception: ", rf"^{LOGGED}(\w{{0,200}}Exception: .+?)\.?$", "{0}.", "never"),
@@ -218,8 +218,8 @@ DEATHS: tuple[Death, ...] = (
     _row("Engine core initialization failed", "", "its engine failed to start.", "always"),
     _row("EngineCore failed to start", "", "its engine failed to start.", "always"),
     _row(
-        "died unexpectedly",
-        r"(?:Engine core|Worker) proc \S+ died unexpectedly",
+        "died unexpectedly",  # words: data
+        r"(?:Engine core|Worker) proc \S+ died unexpectedly",  # words: data
         "a process of its engine was killed.",
         "always",
     ),
@@ -237,7 +237,7 @@ class LastWords:
         """Take in a line. at: its number. ready: whether the server was ready by then."""
         if HARMLESS.search(text):
             return
-        for rank, row in enumerate(DEATHS):
+        for rank, row in enumerate(FAILURES):
             found = row.line.match(text)
             if found is None:
                 continue
@@ -245,8 +245,8 @@ class LastWords:
             before = self._found.get(rank)
             stale = before is not None and self._end is None and at - before.at > WINDOW
             if before is None or stale:
-                said = row.sentence.format(*(group or "" for group in found.groups()))
-                self._found[rank] = Words(at, said[:SENTENCE_CHARS], text)
+                answer = row.sentence.format(*(group or "" for group in found.groups()))
+                self._found[rank] = Words(at, answer[:SENTENCE_CHARS], text)
             if ends and self._end is None:
                 self._end = at
             return
@@ -256,7 +256,7 @@ class LastWords:
         self._found.clear()
         self._end = None
 
-    def told(self) -> Words | None:
+    def verdict(self) -> Words | None:
         """The most special words near the end; None when nothing proves an end."""
         if self._end is None:
             return None

@@ -26,10 +26,10 @@ def parsed(words: Sequence[str]) -> Command:
     grouped = list(_grouped(words))
     found: dict[str, Any] = {}
     for written, values in grouped:
-        for name, said in flags.named({written: _value(values)}).items() if written else ():
+        for name, message in flags.named({written: _value(values)}).items() if written else ():
             before = found.get(name)
             again = before is not None and flag_values.repeats(name)
-            found[name] = [*(before if isinstance(before, list) else [before]), said] if again else said
+            found[name] = [*(before if isinstance(before, list) else [before]), message] if again else message
     leading = [
         word for name, values in grouped if not name for word in values if word.rpartition("/")[2] not in PROGRAM
     ]

@@ -113,8 +113,8 @@ def existence(flag: str, version: Version | None, listed: Collection[str] = ()) 
     row = BY_FLAG.get(name)
     if listed:
         return _by_list(name, row, listed)
-    told = _by_rows(name, row, version)
-    return told if told.exists is not None else _by_anchors(name, version) or told
+    reported = _by_rows(name, row, version)
+    return reported if reported.exists is not None else _by_anchors(name, version) or reported
 
 
 def _by_list(name: str, row: Row | None, listed: Collection[str]) -> Existence:

@@ -94,24 +94,24 @@ def repeats(name: str) -> bool:
     return option is not None and option.kind.endswith("repeated")
 
 
-def misfit(name: str, said: Any, option: Option | None = None) -> Misfit | None:
+def misfit(name: str, value: Any, option: Option | None = None) -> Misfit | None:
     """What is wrong with a value; None when nothing is known against it. option: the engine's own, else that of flag_types."""
     option = option or known().get(name)
-    if said is None or option is None or not option.kind or "switch" in option.kind:
+    if value is None or option is None or not option.kind or "switch" in option.kind:
         return None
-    if isinstance(said, bool):
-        bare = said and option.kind == "text or nothing"
-        return None if bare else Misfit("kind", f"needs a value, got {str(said).lower()}")
-    if isinstance(said, list | tuple) and not option.many and option.kind.rstrip("?") != "json" and len(said) > 1:
-        return Misfit("kind", f"takes one value, got {len(said)}")
-    found = (_of_word(name, word, option) for word in words(said, option))
+    if isinstance(value, bool):
+        bare = value and option.kind == "text or nothing"
+        return None if bare else Misfit("kind", f"needs a value, got {str(value).lower()}")
+    if isinstance(value, list | tuple) and not option.many and option.kind.rstrip("?") != "json" and len(value) > 1:
+        return Misfit("kind", f"takes one value, got {len(value)}")
+    found = (_of_word(name, word, option) for word in words(value, option))
     return next((one for one in found if one), None)
 
 
-def words(said: Any, option: Option | None) -> list[str]:
+def words(value: Any, option: Option | None) -> list[str]:
     """The words of a value after the option's name; an option that takes JSON gets one word for a list too."""
-    as_json = option is not None and option.kind.rstrip("?") == "json" and isinstance(said, list | tuple)
-    each = said if isinstance(said, list | tuple) and not as_json else [said]
+    as_json = option is not None and option.kind.rstrip("?") == "json" and isinstance(value, list | tuple)
+    each = value if isinstance(value, list | tuple) and not as_json else [value]
     return [json.dumps(one, separators=(",", ":")) if as_json or isinstance(one, Mapping) else str(one) for one in each]
 
 

@@ -38,7 +38,7 @@ def named(written: Mapping[str, Any]) -> dict[str, Any]:
     Dashes, none in front; an alias, a short form (`tp`) and the beginning of one name only as what they stand for; `no-x: true` as
     `x: false`. A name that nobody here knows stays, with dashes; what follows a dot stays as it is.
     """
-    return dict(_named(name, said) for name, said in written.items())
+    return dict(_named(name, message) for name, message in written.items())
 
 
 def canonical(written: str) -> str:
@@ -64,19 +64,19 @@ def twice(written: Iterable[str]) -> tuple[str, str] | None:
 def value(flags: Mapping[str, Any], name: str) -> Any:
     """What a flag is set to, `disable-x` for `enable-x` too, which is one from 0.33 on; None when it is not given."""
     other = flags.get(name.replace("enable-", "disable-", 1)) if name.startswith("enable-") else None
-    said = flags.get(name)
-    return not other if said is None and isinstance(other, bool) else said
+    answer = flags.get(name)
+    return not other if answer is None and isinstance(other, bool) else answer
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
     """The words of these flags, in their order. true: `--x`; false: `--no-x`; None: left out."""
-    return tuple(word for name, said in named(flags).items() for word in _words(name, said))
+    return tuple(word for name, message in named(flags).items() for word in _words(name, message))
 
 
-def whole_number(said: Any) -> int | None:
+def integer(given: Any) -> int | None:
     """A number above 0 as vLLM reads it: 131072, "128k" (thousands), "128K" (times 1024); None for "auto" and what is no number."""
     try:
-        number = flag_values.size(str(said))
+        number = flag_values.size(str(given))
     except ValueError:
         return None
     return number if number > 0 else None
@@ -105,29 +105,29 @@ def served_name(flags: Mapping[str, Any], model: str) -> str:
 
 def share(flags: Mapping[str, Any]) -> float | None:
     """The share of memory that is asked for, 0 to 1; None when none is, or it is no such share."""
-    said = value(flags, MEMORY_UTILIZATION)
-    return None if said is None or flag_values.misfit(MEMORY_UTILIZATION, said) else float(said)
+    answer = value(flags, MEMORY_UTILIZATION)
+    return None if answer is None or flag_values.misfit(MEMORY_UTILIZATION, answer) else float(answer)
 
 
 def memory_utilization(flags: Mapping[str, Any]) -> float:
     """The share of memory the engine will want, 0 to 1. A value that is none must be refused before."""
-    said = share(flags)
-    return DEFAULT_MEMORY_UTILIZATION if said is None else said
+    answer = share(flags)
+    return DEFAULT_MEMORY_UTILIZATION if answer is None else answer
 
 
 def port(flags: Mapping[str, Any]) -> int:
     """The port the server listens on inside its container. A value that is none must be refused before."""
-    said = value(flags, PORT)
-    return DEFAULT_PORT if said is None or flag_values.misfit(PORT, said) else int(said)
+    answer = value(flags, PORT)
+    return DEFAULT_PORT if answer is None or flag_values.misfit(PORT, answer) else int(answer)
 
 
-def _named(written: str, said: Any) -> tuple[str, Any]:
+def _named(written: str, given: Any) -> tuple[str, Any]:
     head, dot, rest = written.lstrip("-").partition(".")
     head = head.replace("_", "-")
-    switch = _whole(head.removeprefix("no-"))
-    if head.startswith("no-") and isinstance(said, bool) and head not in flag_values.known() and _is_switch(switch):
-        return switch, not said
-    return _whole(head) + dot + rest, said
+    switch = _complete(head.removeprefix("no-"))
+    if head.startswith("no-") and isinstance(given, bool) and head not in flag_values.known() and _is_switch(switch):
+        return switch, not given
+    return _complete(head) + dot + rest, given
 
 
 def _is_switch(name: str) -> bool:
@@ -135,7 +135,7 @@ def _is_switch(name: str) -> bool:
     return option is not None and option.kind == "switch"
 
 
-def _whole(name: str) -> str:
+def _complete(name: str) -> str:
     """The name that a short form, an alias or a beginning stands for; itself where that is not one name only."""
     name = flag_types.ALIASES.get(name) or flag_types.SHORT.get(name) or name
     meant = known_flags.completed(name, known_flags.ALL) if name else []
@@ -143,16 +143,16 @@ def _whole(name: str) -> str:
     return meant[0] if len(meant) == 1 else name
 
 
-def _words(name: str, said: Any) -> list[str]:
+def _words(name: str, given: Any) -> list[str]:
     option = flag_values.known().get(name)
-    if said is None or (isinstance(said, list | tuple) and not said):
+    if given is None or (isinstance(given, list | tuple) and not given):
         return []
     if "." in name:  # a part of a mapping: its value is read as JSON
-        return [f"--{name}", said if isinstance(said, str) else json.dumps(said, separators=(",", ":"))]
-    if isinstance(said, bool):
+        return [f"--{name}", given if isinstance(given, str) else json.dumps(given, separators=(",", ":"))]
+    if isinstance(given, bool):
         off = [] if option is not None and option.kind == "bare switch" else [f"--no-{name}"]
-        return [f"--{name}"] if said else off
-    words = flag_values.words(said, option)
+        return [f"--{name}"] if given else off
+    words = flag_values.words(given, option)
     if flag_values.repeats(name):
         return [part for word in words for part in (f"--{name}", word)]
     return [f"--{name}", *words]

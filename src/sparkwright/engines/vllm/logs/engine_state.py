@@ -11,7 +11,7 @@ FIELDS: tuple[str, ...] = (
     *("kv_cache_dtype", "kv_cache_tokens", "max_concurrency", "max_model_len", "attention_backend", "quantization"),
     *("cuda_graphs", "cudagraph_mode"),
     *("weights_s", "compile_s", "autotune_s", "graphs_s", "init_s", "ready_s"),
-    *("ready", "stopped", "died"),
+    *("ready", "stopped", "failure"),
 )
 
 
@@ -32,7 +32,7 @@ class EngineState:
 
     readings: by name, see FIELDS; the ones that end in _s are seconds. quantization is "none" for a model that has none.
     stage: of log_lines.STAGES, empty before the first. stage_s: seconds from a stage's first line to the next stage's, where
-    the log tells the time. shards: loaded of all. died: one sentence, or None.
+    the log tells the time. shards: loaded of all. failure: one sentence, or None.
     """
 
     readings: dict[str, Reading] = field(default_factory=dict)
@@ -51,12 +51,12 @@ class EngineState:
 
     @property
     def ready(self) -> bool:
-        """Whether this start said that it was ready; it may have stopped or died since."""
+        """Whether this start said that it was ready; it may have stopped or failed since."""
         return self.value("ready") is True
 
     @property
-    def died(self) -> Reading:
-        return self.reading("died")
+    def failure(self) -> Reading:
+        return self.reading("failure")
 
     @property
     def known(self) -> bool:

@@ -182,7 +182,7 @@ WARNINGS: tuple[Line, ...] = (
 #: it was asked to stop: what it says from here on, errors too, is part of stopping. real.
 STOPPING = line("[shutdown] API server: shutdown triggered")
 #: the same in versions before it (source 0.9 to 0.17) and as uvicorn says it (real). A start that fails and an engine that
-#: died say it too, but after the reason: so only for one that was ready.
+#: failed say it too, but after the reason: so only for one that was ready.
 STOPPING_WHEN_READY = line("Shutting down", r"Shutting down FastAPI HTTP server|\bINFO:\s+Shutting down\s*$")
 
 #: lines of these levels are never last words, whatever they quote

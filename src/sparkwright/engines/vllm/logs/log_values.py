@@ -18,7 +18,7 @@ def _truth(text: str) -> bool:
     return text == "True"
 
 
-def _whole(text: str) -> int | None:
+def _complete(text: str) -> int | None:
     digits = text.replace(",", "")
     return int(digits) if 0 < len(digits) < 20 else None
 
@@ -37,7 +37,7 @@ def _graph_mode(text: str) -> str:
 
 TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), _truth),
-    **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), _whole),
+    **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), _complete),
     **dict.fromkeys(("max_concurrency", "weights_s", "compile_s", "graphs_s", "init_s"), _number),
     "quantization": _named,
     "cudagraph_mode": _graph_mode,

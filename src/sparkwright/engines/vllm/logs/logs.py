@@ -9,7 +9,7 @@ import re
 from datetime import datetime
 from typing import Any
 
-from sparkwright.engines.vllm.failures.failures import DEATHS, LastWords
+from sparkwright.engines.vllm.failures.failures import FAILURES, LastWords
 from sparkwright.engines.vllm.logs import log_lines
 from sparkwright.engines.vllm.logs.engine_state import FIELDS, EngineState, Reading
 from sparkwright.engines.vllm.logs.log_needles import Needles
@@ -22,7 +22,7 @@ EVIDENCE_CHARS = 300
 #: what is said stands at the beginning of a line; only the config dump is longer
 LINE_CHARS = 4096
 #: how many mentions of arguments in other lines are looked past
-LOOK_BACK = 20
+CONTEXT_LINES = 20
 STAGE_NAMES = tuple(name for name, _ in log_lines.STAGES)
 
 
@@ -56,11 +56,11 @@ class Reader:
     def finish(self) -> EngineState:
         """The state at the end, with the reason of its death if the log holds one."""
         self._lines(self._cutter.rest())
-        told = self._last_words.told()
-        if told is not None:
-            self._keep("died", told.sentence, told.line)
+        reported = self._last_words.verdict()
+        if reported is not None:
+            self._keep("failure", reported.sentence, reported.line)
             if not self.state.ready:
-                self._keep("ready", False, told.line)
+                self._keep("ready", False, reported.line)
         return self.state
 
     # -- lines -----------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def _shortened(line: str) -> str:
 def _last_starts(block: bytes) -> int:
     """Where, in whole lines, the last but one mention of arguments is: the last start begins after it."""
     needle, at, seen = log_lines.ARGUMENTS.needle.encode(), len(block), 0
-    for _ in range(2 * LOOK_BACK):
+    for _ in range(2 * CONTEXT_LINES):
         at = block.rfind(needle, 0, at)
         if at < 0:
             return 0
@@ -240,7 +240,7 @@ NEEDLES = Needles(
             *(log_lines.CHUNKED_PREFILL_ON, *log_lines.CHUNKED_PREFILL_OFF_LATER, *log_lines.WARNINGS),
             log_lines.PREFIX_CACHING_OFF_LATER,
             *(log_lines.AUTOTUNE_STARTS, log_lines.AUTOTUNE_ENDS, log_lines.STOPPING, log_lines.STOPPING_WHEN_READY),
-            *(death.line for death in DEATHS),
+            *(death.line for death in FAILURES),
         )
     ),
     log_lines.NOISE,
