@@ -62,20 +62,16 @@ def _short(sentence: str) -> str:
     return one_line(one_line(sentence), at_most=SENTENCE_CHARS)
 
 
-def by(why_not: Callable[[Any], str]) -> AfterValidator:
-    """A rule that says in a sentence why a value is refused (empty: it is not), for a field."""
+def rule(why_not: Callable[[str], str]) -> AfterValidator:
+    """A rule of `trust`, which says why a text is refused (empty: it is not), for a field."""
 
-    def valid(value: Any) -> Any:
-        if reason := why_not(value):
-            raise ValueError(reason)
-        return value
+    def valid(text: str) -> str:
+        reason = why_not(text)
+        if reason:
+            raise ValueError(f"'{one_line(text, at_most=80)}' {reason}.")
+        return text
 
     return AfterValidator(valid)
-
-
-def rule(why_not: Callable[[str], str]) -> AfterValidator:
-    """The same for a rule that says it in a clause, after the text."""
-    return by(lambda text: f"'{one_line(text, at_most=80)}' {reason}." if (reason := why_not(text)) else "")
 
 
 def nearest(word: str, known: Iterable[str], *, many: str = "Available") -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, create_model
 
 from sparkwright import defaults
-from sparkwright.project.documents.checked import Strict, by, rule
+from sparkwright.project.documents.checked import Strict, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
-from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from sparkwright.trust import model_files
 from sparkwright.trust.patterns import why_not
 
@@ -56,20 +55,10 @@ class _Container(Strict):
     stop_timeout_s: int = Field(defaults.STOP_S, description="seconds until a stop kills the container", ge=1)
 
 
-def _keys() -> dict[str, Any]:
-    """The options of `docker run` that protocol/container.py has all of, as keys: type, rule, default and meaning."""
-    kinds, usual = get_type_hints(ContainerSpec), ContainerSpec("", "")
-    return {
-        name: (Annotated[kinds[name], by(option.why_not)], Field(getattr(usual, name), description=option.about))
-        for name, option in DOCKER_OPTIONS.items()
-        if option.key
-    }
-
-
 if TYPE_CHECKING:
     Container = _Container
 else:
-    Container = create_model("Container", __base__=_Container, __doc__=_Container.__doc__, **_keys())
+    Container = create_model("Container", __base__=_Container, __doc__=_Container.__doc__, **words.docker_options())
 
 
 class Expect(Strict):

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import starmap
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from sparkwright.engines.vllm.flags import flags
-from sparkwright.project.documents.checked import by
-from sparkwright.protocol.container import OWN_LABELS
+from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
 from sparkwright.trust import container_words
 from sparkwright.trust.image_name import why_not_an_image
 from sparkwright.visible import one_line
+
+T = TypeVar("T")
+
+
+def _by(why_not: Callable[[T], str]) -> AfterValidator:
+    """A rule that says why a value is refused, in a sentence; empty: it is not."""
+
+    def check(value: T) -> T:
+        if reason := why_not(value):
+            raise ValueError(reason)
+        return value
+
+    return AfterValidator(check)
 
 
 def _not_an_image(ref: str) -> str:
@@ -24,11 +35,19 @@ def _not_an_image(ref: str) -> str:
     return f"{shown} {reason}." if reason else ""
 
 
-def _labels(labels: dict[str, str]) -> str:
+def _not_an_environment(env: dict[str, str]) -> str:
+    return _first(container_words.variable(*one) for one in env.items())
+
+
+def _not_labels(labels: dict[str, str]) -> str:
     own = next((name for name in labels if name.startswith(OWN_LABELS)), "")
     if own:
         return f"'{one_line(own, at_most=80)}': labels that start with `{OWN_LABELS}` are reserved. Rename it."
     return _first(map(container_words.label, labels))
+
+
+def _not_limits(limits: dict[str, str]) -> str:
+    return _first(map(container_words.limit_name, limits))
 
 
 def _first(reasons: Iterable[str]) -> str:
@@ -42,15 +61,25 @@ def _text(value: object) -> object:
     return value
 
 
-ImageName = Annotated[str, by(_not_an_image)]
-Port = Annotated[str, BeforeValidator(_text), by(container_words.port)]
-Gpus = Annotated[str, by(container_words.gpus)]
-Ulimit = Annotated[str, by(container_words.ulimit)]
-Ulimits = Annotated[dict[str, Ulimit], by(lambda limits: _first(map(container_words.limit_name, limits)))]
-Volume = Annotated[str, by(container_words.volume)]
-Source = Annotated[str, by(container_words.source)]
-Target = Annotated[str, by(container_words.target)]
-Environment = Annotated[dict[str, str], by(lambda env: _first(starmap(container_words.variable, env.items())))]
+ImageName = Annotated[str, _by(_not_an_image)]
+Port = Annotated[str, BeforeValidator(_text), _by(container_words.port)]
+Gpus = Annotated[str, _by(container_words.gpus)]
+Ulimit = Annotated[str, _by(container_words.ulimit)]
+Ulimits = Annotated[dict[str, Ulimit], _by(_not_limits)]
+Volume = Annotated[str, _by(container_words.volume)]
+Source = Annotated[str, _by(container_words.source)]
+Target = Annotated[str, _by(container_words.target)]
+Environment = Annotated[dict[str, str], _by(_not_an_environment)]
 #: of vllm serve: their names are the engine's own from here on
 Flags = Annotated[dict[str, Any], AfterValidator(flags.named)]
-Labels = Annotated[dict[str, str], by(_labels)]
+Labels = Annotated[dict[str, str], _by(_not_labels)]
+
+
+def docker_options() -> dict[str, Any]:
+    """The options of `docker run` that protocol/container.py has all of, as keys: type, rule, default and meaning."""
+    kinds, usual = get_type_hints(ContainerSpec), ContainerSpec("", "")
+    return {
+        name: (Annotated[kinds[name], _by(option.why_not)], Field(getattr(usual, name), description=option.about))
+        for name, option in DOCKER_OPTIONS.items()
+        if option.key
+    }
