@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from invoke.collection import Collection
-
 from sparkwright.cli import bench_results
 from sparkwright.cli.framework.command import Command, Option, command_of
 
@@ -96,6 +94,4 @@ def _command(name: str, options: tuple[Option, ...], doc: str) -> Command:
     return command_of(body, name, doc, (*COMMON, *options))
 
 
-def bench_collection() -> Collection:
-    """`invoke bench.serve` and its like."""
-    return Collection(*(_command(*row) for row in COMMANDS), *bench_results.TASKS)
+TASKS = {"bench": [*(_command(*row) for row in COMMANDS), *bench_results.TASKS]}

@@ -103,13 +103,6 @@ def _play(context: object, playbook: str, **given: Any) -> int:
     return playbooks.run(playbook, f"play {playbook}", **given)
 
 
-TASKS = [
-    *(_command(*row) for row in COMMANDS),
-    command_of(
-        _play,
-        "play",
-        "Run a playbook of your own.",
-        (("playbook", "", "playbooks/NAME.yml, or a path"), *OPTIONS, *ROLLING),
-        "playbook",
-    ),
-]
+PLAYBOOK: Option = ("playbook", "", "playbooks/NAME.yml, or a path")
+PLAY = command_of(_play, "play", "Run a playbook of your own.", (PLAYBOOK, *OPTIONS, *ROLLING), "playbook")
+TASKS = {"": [*(_command(*row) for row in COMMANDS), PLAY]}

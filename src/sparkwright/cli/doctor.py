@@ -46,4 +46,4 @@ def doctor(
     return worst(host_checks.run(host, fix=fix, agreed=lambda: agreed("Apply these fixes?", yes=yes), json=json))
 
 
-TASKS = [diagnose, doctor]
+TASKS = {"": [diagnose, doctor]}

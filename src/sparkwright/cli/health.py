@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from invoke.collection import Collection
-
 from sparkwright import defaults
 from sparkwright.app.outcome import worst
 from sparkwright.cli.framework.command import command
@@ -79,6 +77,4 @@ def uninstall(context: object, host: str = "", json: bool = False, debug: bool =
     return health_timer.uninstall(host, json=json)
 
 
-def health_collection() -> Collection:
-    """`invoke health`, `invoke health.install`, `invoke health.uninstall`."""
-    return Collection(check, install, uninstall)
+TASKS = {"health": [check, install, uninstall]}

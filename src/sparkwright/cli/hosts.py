@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from invoke.collection import Collection
-
 from sparkwright.app.outcome import worst
 from sparkwright.cli.framework.command import command
 
@@ -66,11 +64,6 @@ def fetch(context: object, machine: str = "aarch64", python: str = "3.12", debug
     return 0
 
 
-def ollama_collection() -> Collection:
-    """`invoke ollama.ps`, `invoke ollama.unload`."""
-    return Collection(ps, unload)
-
-
 @command(
     help={
         "server": "remove the server's container too",
@@ -104,14 +97,4 @@ def clean(
     return clean_host.clean(host, scope, check=check, yes=yes, json=json)
 
 
-def host_collection() -> Collection:
-    """`invoke host.clean`."""
-    return Collection(clean)
-
-
-def runtime_collection() -> Collection:
-    """`invoke runtime.fetch`."""
-    return Collection(fetch)
-
-
-TASKS = [hosts]
+TASKS = {"": [hosts], "host": [clean], "ollama": [ps, unload], "runtime": [fetch]}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from invoke.collection import Collection
-
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Refused
 
@@ -59,6 +57,4 @@ def copy(
     return images.copy(from_, to, image, json=json)
 
 
-def images_collection() -> Collection:
-    """`invoke images.prune`, `invoke images.copy`."""
-    return Collection(prune, copy)
+TASKS = {"images": [prune, copy]}

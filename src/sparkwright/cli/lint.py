@@ -42,4 +42,4 @@ def explain(context: object, rule: str | None = None, json: bool = False, debug:
     return 0
 
 
-TASKS = [lint, explain]
+TASKS = {"": [lint, explain]}

@@ -81,4 +81,4 @@ def _show(entry: Pinned, *, json: bool) -> None:
     return None
 
 
-TASKS = [lock]
+TASKS = {"": [lock]}

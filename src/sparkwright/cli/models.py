@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from invoke.collection import Collection
-
 from sparkwright.cli.framework.command import command
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Refused
@@ -83,11 +81,4 @@ def prune(context: object, host: str = "", yes: bool = False, json: bool = False
     return models.prune(host, yes=yes, as_json=json)
 
 
-def model_collection() -> Collection:
-    """`invoke model.inspect PATH_OR_ID`."""
-    return Collection(inspect)
-
-
-def models_collection() -> Collection:
-    """`invoke models.list` and its siblings."""
-    return Collection(list_models, verify, copy, prune)
+TASKS = {"model": [inspect], "models": [list_models, verify, copy, prune]}

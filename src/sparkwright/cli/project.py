@@ -112,9 +112,4 @@ def completion_of(namespace: Collection) -> Command:
     return completion
 
 
-def docs_collection() -> Collection:
-    """`invoke docs.module NAME`."""
-    return Collection(module_docs)
-
-
-TASKS = [render, init, schema]
+TASKS = {"": [render, init, schema], "docs": [module_docs]}

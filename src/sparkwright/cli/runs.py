@@ -93,4 +93,4 @@ def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> int:
     return worst(session.ask(choose(pattern), header, json=json))
 
 
-TASKS = [attach, stop, runs, history, incident, unlock]
+TASKS = {"": [attach, stop, runs, history, incident, unlock]}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from invoke.collection import Collection
-
 from sparkwright.cli.framework.command import command
 from sparkwright.console.out import say_json
 from sparkwright.errors import Refused
@@ -76,6 +74,4 @@ def status(context: object, json: bool = False, debug: bool = False) -> int:
     return 0
 
 
-def sandbox_collection() -> Collection:
-    """`invoke sandbox.fault`, `sandbox.down`, `sandbox.status`."""
-    return Collection(fault, down, status)
+TASKS = {"sandbox": [fault, down, status]}

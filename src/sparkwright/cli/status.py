@@ -107,4 +107,4 @@ def client(context: object, host: str = "", json: bool = False, debug: bool = Fa
     return worst(client_settings.show(chosen, json=json))
 
 
-TASKS = [status, report, logs, client]
+TASKS = {"": [status, report, logs, client]}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from sparkwright.trust import container_words
+from sparkwright.trust import container_words as words
 
 #: labels that start so are sparkwright's own: no recipe sets them, and they are never compared
 OWN_LABELS = "sparkwright."
@@ -60,15 +60,15 @@ class ContainerSpec:
         "host",
         key="IpcMode",
         about="docker's --ipc: host, private, shareable or none; empty: Docker's default",
-        why_not=container_words.ipc,
+        why_not=words.ipc,
         why="workers share memory through it",
     )
     shm_size: str = _option(
         "--shm-size",
         key="ShmSize",
         about='docker\'s --shm-size, e.g. "64gb"',
-        why_not=container_words.size,
-        kept=container_words.size_bytes,
+        why_not=words.size,
+        kept=words.size_bytes,
     )
     ports: tuple[str, ...] = _option("-p", ())
     volumes: tuple[str, ...] = _option("-v", ())

@@ -16,12 +16,6 @@ ORDER = (
     *("release", "driver", "kernel", "docker", "toolkit", "session", "language", "names", "earlyoom", "swap", "disk"),
     *("clock", "ports", "ollama", "platform"),
 )
-
-
-def _found() -> dict[str, Check]:
-    files = {path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__"}
-    loaded = [importlib.import_module(f"{__package__}.{file}") for file in (*ORDER, *sorted(files - {*ORDER}))]
-    return {module.NAME: module.check for module in loaded}
-
-
-CHECKS = _found()
+_FILES = (*ORDER, *sorted({path.stem for path in Path(__file__).parent.glob("[!_]*.py")} - {*ORDER}))
+_EACH = [importlib.import_module(f"{__package__}.{file}") for file in _FILES]
+CHECKS: dict[str, Check] = {one.NAME: one.check for one in _EACH}
