@@ -67,7 +67,7 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
         ({"restarts": 0, "finished_s": NOW_S - 14}, 0, {}, "starting", "starting for 10 s"),  # started by hand again
         ({"status": "absent"}, 0, {}, "down", "there is no container qwen35"),
         ({}, None, {}, "unknown", "qwen35 publishes no port"),
-        ({"started_s": None}, 0, {}, "unknown", "it is not known since when it runs"),
+        ({"started_s": None}, 0, {}, "unknown", "its start time is unknown"),
     ],
 )
 def test_a_state_is_of_this_moment(
