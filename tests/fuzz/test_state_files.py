@@ -239,7 +239,7 @@ def test_what_is_damaged_is_said_and_the_rest_is_still_read(
     context.state.write("verified", {**GOOD, "measured": "fast"})
     good = good_states.last(context.state)
     assert (good["spec"]["name"], "measured" in good) == ("qwen35", False)
-    assert "verified.json is damaged and counts as absent" in capfd.readouterr().err
+    assert "verified.json is damaged, ignoring it" in capfd.readouterr().err
     context.state.write("verified", {**GOOD, "spec": {**GOOD["spec"], "ports": 8000}})
     assert good_states.last(context.state) == {}, "half of a container would be another one"
 
