@@ -59,7 +59,7 @@ class Liveness(Module["Liveness.Args"]):
                 return answer
             starting = _starting(found, args, context) if verdict == "loading" else ""
             if not starting:
-                return _busy(args) if verdict == "wedged" and _generates(args, context) else _silent(answer.msg)
+                return _busy(args) if verdict == "wedged" and _generates(args, context) else _silent(_cause(found) or answer.msg)
             if context.check:
                 return _unknown(f"{args.name} is {starting}; a deploy waits for it.")
             context.progress(0, text=starting)
@@ -74,6 +74,14 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
     if state["Status"] != "running":
         return f"{name} is {state['Status']} (exit code {state['ExitCode']})."
     return f"{name} ended and was started again." if start not in ("", state["StartedAt"]) else ""
+
+
+def _cause(found: dict[str, Any]) -> str:
+    """That Docker restarted it, which says more than that nobody answers; empty when it did not."""
+    from sparkwright.health import live, restarts
+
+    box = live.container_of(found, "")
+    return f"{restarts.again(box, time.time())}." if box.restarts else ""
 
 
 def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
