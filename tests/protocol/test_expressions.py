@@ -91,7 +91,21 @@ def test_a_plain_path_means_what_jinja_makes_of_it() -> None:
 
 
 SIMPLE = (
-    *("a", "a.b", "a['b']", "a.b.c", "n", "n == 3", "n != 3", "n in [1]", "1 < n < 5", "not n", "not a.b", "none", "True"),
+    *(
+        "a",
+        "a.b",
+        "a['b']",
+        "a.b.c",
+        "n",
+        "n == 3",
+        "n != 3",
+        "n in [1]",
+        "1 < n < 5",
+        "not n",
+        "not a.b",
+        "none",
+        "True",
+    ),
     *("a and n", "a.items", "a.gone", "gone", "gone.b", "a.gone or n", "n.x.y", "not gone", "n > 'x'", "a.__class__"),
     *("a.list[0]", "a.list[9]", "a['list'][-1]", "range", "a.list == ['x', none]", "n is defined", "gone | default(4)"),
     *("a.b if n else 1", "a ~ n", "n + 1", "-n"),

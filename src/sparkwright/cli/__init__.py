@@ -11,7 +11,6 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read th
 
 from sparkwright.cli.framework import ctrl_c, quick
 
-quick.keep_bytecode()  # `invoke` has read its own options before it imports this
 with quick.importing():
     from invoke.collection import Collection
     from invoke.program import Program  # noqa: F401 - with all that quick spares it

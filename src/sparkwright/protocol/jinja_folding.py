@@ -1,7 +1,7 @@
 """The value of a simple expression from Jinja2's own tree, as its optimizer folds constants: no Python is generated and compiled.
 
-Names with their attributes and items, constants, `and`, `or`, `not` and comparisons: nearly all expressions of a playbook.
-Compiling each of them takes 2 ms. Whatever else there is, and whatever goes wrong, is for the compiled expression to do or to say.
+Names with their attributes and items, constants, `and`, `or`, `not` and comparisons: nearly all expressions of a playbook, and
+to compile one takes 2 ms. Whatever else there is, and whatever goes wrong, is for the compiled expression to do or to say.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def value(parsed: nodes.Template, names: Mapping[str, Any]) -> Any:
     raise nodes.Impossible
 
 
-def _filled(node: nodes.Expr, names: Mapping[str, Any]) -> nodes.Expr:
+def _filled(node: nodes.Node, names: Mapping[str, Any]) -> Any:
     """The expression with its names' values in their place."""
     if isinstance(node, nodes.Name):
         if node.name not in names:

@@ -23,6 +23,7 @@ def importing() -> Iterator[None]:
     that is looked up when it is called. What an import makes is no garbage: looking for some after every 700 objects is
     another tenth. And Invoke's own copy of PyYAML is a second one beside that which every command needs.
     """
+    keep_bytecode()  # `invoke` has read its own options by now
     gc.set_threshold(100_000)
     sys.modules.setdefault(YAML, yaml)
     if NAME in sys.modules:
