@@ -5,7 +5,7 @@
 
 Each tree deploys to a pretend Spark of its own, with its own playbooks, recipes and caches. In the second half they change
 places: the hosts are emptied and deployed to anew, so that neither tree has the faster host. Within a pair they take turns to
-be the first. The ratio is this tree's median to the other's; above 1 this tree is slower.
+be the first. Both are compiled before, as pip installs them. The ratio is this tree's median to the other's; above 1 this tree is slower.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ class Tree:
     env: dict[str, str] = field(default_factory=dict)
     runs: list[tuple[float, float]] = field(default_factory=list)
 
-    def lay(self, port: int) -> None:
-        """The user's files of this tree, and an ssh that reaches its host at this port."""
+    def lay(self, host: str, rtt_ms: float) -> None:
+        """The user's files of this tree, and an ssh that reaches the host through so long a line."""
+        port = SSH_PORT + int(host.removeprefix("spark")) - 1
         place = Path(tempfile.mkdtemp(dir=self.folder))
-        self.project, env = laid(place, port)
+        self.project, env = laid(place, DelayProxy(port, rtt_ms / 1000).port if rtt_ms else port, port)
         for name in ("playbooks", "templates", "recipes"):
             shutil.rmtree(self.project / name)
             shutil.copytree(self.top / name, self.project / name)
@@ -68,6 +69,8 @@ def main() -> None:
         other = Path(place) / "other"
         subprocess.run(["git", "-C", TOP, "worktree", "add", "--quiet", "--detach", other, given.commit], check=True)
         try:
+            for top in (TOP, other):
+                subprocess.run([sys.executable, "-m", "compileall", "-q", top / "src"], check=True)
             compare(Tree("this tree", TOP, folder(place, "a")), Tree(given.commit, other, folder(place, "b")), given)
         finally:
             subprocess.run(["git", "-C", TOP, "worktree", "remove", "--force", other], check=True)
@@ -102,8 +105,7 @@ def compare(ours: Tree, theirs: Tree, given: argparse.Namespace) -> None:
 
 def prepare(tree: Tree, host: str, rtt_ms: float) -> None:
     """An empty host, deployed to until there is nothing to do."""
-    port = SSH_PORT + int(host.removeprefix("spark")) - 1
-    tree.lay(port if not rtt_ms else DelayProxy(port, rtt_ms / 1000).port)
+    tree.lay(host, rtt_ms)
     subprocess.run(["ssh", host, EMPTY], env=tree.env, check=True, stdout=subprocess.DEVNULL)
     for _ in range(3):
         timed([*DEPLOY, "--host", host, "--json"], tree.project, tree.env)
