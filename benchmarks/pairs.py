@@ -5,7 +5,8 @@
 
 Each tree deploys to a pretend Spark of its own, with its own playbooks, recipes and caches. In the second half they change
 places: the hosts are emptied and deployed to anew, so that neither tree has the faster host. Within a pair they take turns to
-be the first. Both are compiled before, as pip installs them. The ratio is this tree's median to the other's; above 1 this tree is slower.
+be the first. Both are compiled before, as pip installs them. The ratio is this tree's median to the other's; above 1 this
+tree is slower.
 """
 
 from __future__ import annotations
