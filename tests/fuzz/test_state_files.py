@@ -188,7 +188,7 @@ def of_settings(context: RecordingContext) -> None:
 FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
     "verified": ("verified.json", GOOD, of_good),
     "verified before": ("verified_before.json", {"states": [GOOD]}, of_good),
-    "restart plan": (f"{restart_plans.FOLDER}/{good_states.name_of(GOOD)}.json", RESTART_PLAN, of_restart_plan),
+    "restart plan": (f"{restart_plans.FOLDER}/{restart_plans.name_of(GOOD)}.json", RESTART_PLAN, of_restart_plan),
     "previous": ("previous.json", {"id": "abc", "name": "q", "policy": "no", "running": True, "run": "run-1"}, of_lock),
     "restarts": ("restarts.json", {"id": "abc", "seen": [[1.0, 2]]}, of_good),
     "stopping": ("stopping.json", {"id": "abc", "available_bytes": 1, "since": 1.0, "held_bytes": None}, of_good),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health import live
+from sparkwright.health import live, present
 from sparkwright.health.record import Container
 
 NOW_S = 1_000_000.0
@@ -15,7 +15,7 @@ URL = "http://127.0.0.1:8000"
 
 def judged(box: dict[str, Any], health: int | None, good: dict[str, Any]) -> tuple[str, str]:
     container = Container("qwen35", id="a", **{"status": "running", "started_s": NOW_S - 10, **box})
-    return live.judged(live.Now(NOW_S, container, URL, health), good)
+    return present.judged(live.Now(NOW_S, container, URL, health), good)
 
 
 def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() -> None:

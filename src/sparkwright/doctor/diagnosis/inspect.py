@@ -11,7 +11,7 @@ from sparkwright.doctor.diagnosis.sight import End, Sight
 from sparkwright.doctor.diagnosis.standing import LINE_CHARS
 from sparkwright.engines.vllm.logs import log_text, logs
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import drift, live
+from sparkwright.health import drift, live, present
 from sparkwright.health.judge import Limits
 from sparkwright.health.probe import url_of_spec
 from sparkwright.health.record import Container
@@ -38,7 +38,7 @@ def inspect_server(context: Context, good: Mapping[str, Any], name: str, limits:
         now_s,
         name=verified or name,
         known=bool(good),
-        allowed_s=live.allowed_s(good, limits),
+        allowed_s=present.allowed_s(good, limits),
         ready_s=live.ready_s(good),
         box=Container(verified or name),
     )
