@@ -56,10 +56,8 @@ def _unix(path: str, until_s: float) -> socket.socket:
     """A connection to a unix socket. One whose queue is full is waited for, as TCP does: Python's own timeouts refuse it."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        whole, part = divmod(_left(until_s), 1)
-        connection.setsockopt(
-            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(whole), int(part * 1e6) + 1)
-        )
+        full, part = divmod(_left(until_s), 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(full), int(part * 1e6) + 1))
         connection.connect(path)
     except BlockingIOError:
         connection.close()
@@ -88,8 +86,8 @@ def _status(head: bytes) -> int:
 
 
 def _body(connection: socket.socket, head: bytes, rest: bytes, most_bytes: int, until_s: float) -> bytes:
-    chunked, told = _CHUNKED.search(head), _LENGTH.search(head)
-    length = int(told[1]) if told and not chunked else None
+    chunked, declared = _CHUNKED.search(head), _LENGTH.search(head)
+    length = int(declared[1]) if declared and not chunked else None
     pieces, size, piece = [rest], len(rest), b" "
     while piece and (length is None or size < length <= most_bytes) and size <= most_bytes:
         piece = _piece(connection, until_s) or (_cut_off() if length else b"")
