@@ -89,16 +89,16 @@ def cpu_timed(words: list[str], folder: Path, env: dict[str, str]) -> tuple[floa
     return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def laid(folder: Path, port: int) -> tuple[Path, dict[str, str]]:
-    """The bed's project, with ssh going through the proxy."""
+def laid(folder: Path, port: int, of: int = SSH_PORT) -> tuple[Path, dict[str, str]]:
+    """The bed's project, with ssh going to this port instead of the host's own, through the proxy."""
     project = folder / "project"
     shutil.copytree(BED / "project", project)
     groups = project / "hosts/groups.yml"
     groups.write_text(groups.read_text().replace("lab: {}", "lab: {min_serving: 0}"))  # all at once is what is measured
-    text = re.sub(rf"Port {SSH_PORT}\b", f"Port {port}", (BED / "ssh_config").read_text())
+    text = re.sub(rf"Port {of}\b", f"Port {port}", (BED / "ssh_config").read_text())
     text = text.replace(f"{BED}/known_hosts", f"{folder}/known_hosts")
     (folder / "ssh_config").write_text(text)
-    known = (BED / "known_hosts").read_text().replace(f":{SSH_PORT} ", f":{port} ")
+    known = (BED / "known_hosts").read_text().replace(f":{of} ", f":{port} ")
     (folder / "known_hosts").write_text(known)
     wrapper = folder / "bin" / "ssh"
     wrapper.parent.mkdir()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[2]
 
 PROGRAM = """
 import sys
@@ -35,3 +40,17 @@ def test_an_invoke_yaml_of_the_users_is_still_read(tmp_path: Path) -> None:
         check=False,
     )
     assert said.stdout == "True ['a', 1]\n", said.stderr
+
+
+@pytest.mark.parametrize(
+    "program", [["-c", "from sparkwright.cli import main; main()"], ["-m", "invoke", "-r", str(TOP)]]
+)
+def test_what_python_compiles_is_kept_although_invoke_would_not(program: list[str], tmp_path: Path) -> None:
+    """A module that is first imported by a command; from a checkout every one would compile it again."""
+    env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / "kept")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    subprocess.run(
+        [sys.executable, *program, "lint"], cwd=tmp_path, env=env, capture_output=True, timeout=60, check=False
+    )
+    kept = tmp_path / "kept" / TOP.relative_to("/") / "src/sparkwright/project/recipe"
+    assert list(kept.glob("recipe.*.pyc"))

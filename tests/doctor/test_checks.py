@@ -14,7 +14,7 @@ from sparkwright.doctor.examine import examine
 from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host, Wanted
-from sparkwright.errors import Failed
+from sparkwright.host.runs.context import SocketDenied
 from tests.doctor import tree
 from tests.doctor.tree import GIB, MEMINFO, RELEASE, WANTED
 
@@ -108,14 +108,14 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     (
         *("logout", "logout"),
         {"/var/lib/systemd/linger/ops": None, "/etc/systemd/logind.conf.d/50.conf": "[Login]\nRemoveIPC=no\n"},
-        *("warning", "RemoveIPC=no in /etc/systemd/logind.conf.d/50.conf; ops does not linger", "enable-linger ops"),
+        *("warning", "RemoveIPC=no in /etc/systemd/logind.conf.d/50.conf; linger is off for ops", "enable-linger ops"),
     ),
     (
         "logout",
         "logout",
         {"/etc/systemd/logind.conf": None, "/run/systemd/timesync/synchronized": None},
         "unknown",
-        "no systemd",
+        "systemd is not running",
         "",
     ),
     (
@@ -127,7 +127,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         "LANG=C.UTF-8",
     ),
     ("locale", "locale", {"/etc/default/locale": None}, "ok", "no locale is set", ""),
-    ("locale", "locale", {"locale": None}, "unknown", "does not say", ""),
+    ("locale", "locale", {"locale": None}, "unknown", "does not list the locales", ""),
     ("names", "names", {"getent": "exit 2"}, "warning", "does not resolve", "tee -a /etc/hosts"),
     ("names", "names", {"getent": None}, "unknown", "unknown whether", ""),
     (
@@ -135,10 +135,10 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         "avahi",
         AVAHI,
         "warning",
-        "spark-sandbox-17.local and not spark-sandbox.local",
+        "spark-sandbox-17.local instead of spark-sandbox.local",
         "allow-interfaces=enP7s7",
     ),
-    ("names", "DNS", {"getent": "exit 2"}, "bad", "hub.test is not found", "resolvectl"),
+    ("names", "DNS", {"getent": "exit 2"}, "bad", "cannot resolve hub.test", "resolvectl"),
     (
         "earlyoom",
         "earlyoom",
@@ -157,7 +157,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ),
     ("earlyoom", "earlyoom", {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-m2\0"}, "ok", "2.4 GiB", ""),
     ("earlyoom", "earlyoom", {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-m\0x\0"}, "unknown", "cannot parse", "cat"),
-    ("earlyoom", "earlyoom", {"/proc/1/comm": None}, "unknown", "can't be seen", ""),
+    ("earlyoom", "earlyoom", {"/proc/1/comm": None}, "unknown", "cannot list processes", ""),
     ("swap", "swap", {"/proc/meminfo": SWAPPED}, "warning", "16.0 of 16.0 GiB", "invoke restart --host spark1"),
     ("swap", "swap", {"/proc/meminfo": "MemTotal: 1 kB\n"}, "unknown", "no swap figures", ""),
     ("disk", "disk", {"/sandbox/disk_free": "1000000000"}, "bad", "1.0 GB free", "invoke images.prune --host spark1"),
@@ -204,8 +204,8 @@ def test_a_host_that_can_be_asked_nothing_is_unknown_and_never_ok(tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "verdict", "evidence"),
     [
-        ({"platforms": ("linux/amd64",)}, "bad", "linux/amd64 and not linux/arm64"),
-        ({"platforms": None}, "unknown", "spark.lock does not know"),
+        ({"platforms": ("linux/amd64",)}, "bad", "linux/amd64, not linux/arm64"),
+        ({"platforms": None}, "unknown", "are not in spark.lock"),
         ({"image": ""}, "unknown", "no recipe"),
         ({}, "ok", "has linux/arm64"),
     ],
@@ -230,20 +230,20 @@ def test_the_platform_of_the_image(tmp_path: Path, changes: dict[str, Any], verd
     ],
 )
 def test_why_docker_refuses_a_login(
-    tmp_path: Path, changes: dict[str, str | None], evidence: str, fix: str, mend: str
+    tmp_path: Path, changes: dict[str, str | None], evidence: str, fix: str, repair: str
 ) -> None:
     """A user who is not in the group, one whose login is older than his membership, and a host without the group."""
     here = tree.host(tmp_path, changes)
 
     class Closed(type(here.context)):  # type: ignore[misc]
         def docker(self) -> Any:
-            raise Failed("ops has no permission on the Docker socket /var/run/docker.sock.")
+            raise SocketDenied("ops has no permission on the Docker socket /var/run/docker.sock.")
 
     here.context.__class__ = Closed
     found = tree.findings(here, "docker")["docker"]
     assert evidence in found.evidence
     assert fix in found.fix
-    assert found.repair == mend
+    assert found.repair == repair
 
 
 def test_earlyoom_without_a_recipe_is_unknown(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ SEEN: tuple[tuple[Sight, str, str], ...] = (
 def test_what_is_seen_is_said(seen: Sight, state: str, said: str) -> None:
     found = standing(seen, LIMITS)
     assert found is not None
-    assert (found.state, found.said) == (state, said)
+    assert (found.state, found.message) == (state, said)
     assert (EXITS[found.state] == 0) == (state == "ok")
 
 
@@ -212,7 +212,7 @@ def test_a_rate_is_explained_by_what_slows_it_and_not_by_what_is_wrong_too(
     rate: float, rows: list[causes.Cause], slow: bool, state: str, said: str
 ) -> None:
     found = verdict(BASELINE, Measured([Run("prose", rate, 0.1)]), slow, rows)
-    assert (found.state, found.said) == (state, said)
+    assert (found.state, found.message) == (state, said)
 
 
 def test_a_rate_that_nobody_expects_and_one_that_others_spoilt_are_no_verdict() -> None:

@@ -188,7 +188,7 @@ def of_settings(context: RecordingContext) -> None:
 FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
     "verified": ("verified.json", GOOD, of_good),
     "verified before": ("verified_before.json", {"states": [GOOD]}, of_good),
-    "restart plan": (f"{restart_plans.FOLDER}/{good_states.name_of(GOOD)}.json", RESTART_PLAN, of_restart_plan),
+    "restart plan": (f"{restart_plans.FOLDER}/{restart_plans.name_of(GOOD)}.json", RESTART_PLAN, of_restart_plan),
     "previous": ("previous.json", {"id": "abc", "name": "q", "policy": "no", "running": True, "run": "run-1"}, of_lock),
     "restarts": ("restarts.json", {"id": "abc", "seen": [[1.0, 2]]}, of_good),
     "stopping": ("stopping.json", {"id": "abc", "available_bytes": 1, "since": 1.0, "held_bytes": None}, of_good),
@@ -239,7 +239,7 @@ def test_what_is_damaged_is_said_and_the_rest_is_still_read(
     context.state.write("verified", {**GOOD, "measured": "fast"})
     good = good_states.last(context.state)
     assert (good["spec"]["name"], "measured" in good) == ("qwen35", False)
-    assert "verified.json is damaged and counts as absent" in capfd.readouterr().err
+    assert "verified.json is damaged, ignoring it" in capfd.readouterr().err
     context.state.write("verified", {**GOOD, "spec": {**GOOD["spec"], "ports": 8000}})
     assert good_states.last(context.state) == {}, "half of a container would be another one"
 

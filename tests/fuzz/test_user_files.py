@@ -116,11 +116,11 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 @pytest.mark.parametrize(
     ("data", "where", "sentence"),
     [
-        (b"a: &a [*a]", ":1", "the alias *a stands in itself"),
+        (b"a: &a [*a]", ":1", "the alias *a refers to itself"),
         (BOMB.encode(), ":1", "its aliases expand to too many values"),
         (b"a: *b", ":1", "no anchor &b"),
-        (b"x:\n  " + b"[" * 100_000, ":2", "more than 64 times"),
-        (b"- " * 100_000, ":1", "more than 64 times"),
+        (b"x:\n  " + b"[" * 100_000, ":2", "more than 64 levels deep"),
+        (b"- " * 100_000, ":1", "more than 64 levels deep"),
         (b"a: 1\nb: !!python/object/apply:os.system [id]", ":2", "the tag !!python/object/apply:os.system"),
         (b"a: !!binary aGk=", ":1", "the tag !!binary"),
         (b"a: " + b"9" * 5000, ":1", "out of range"),

@@ -83,7 +83,7 @@ def test_a_restart_has_to_be_allowed(
 
 
 def test_a_drain_of_power_is_asked_for_where_nothing_else_helps(state: StateFolder) -> None:
-    assert "AC power" in heal.decide(record(cure="power"), Remembered(cures=5), ON, state, NOW_S).said
+    assert "AC power" in heal.decide(record(cure="power"), Remembered(cures=5), ON, state, NOW_S).message
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_restart_needs_a_plan_that_fits_what_was_verified_and_this_runtime(
         keep(state, given)
     found = decided(state)
     assert (found.plan is None) == bool(said)
-    assert said in found.said and ("`invoke health.install" in found.said) == bool(said)
+    assert said in found.message and ("`invoke health.install" in found.message) == bool(said)
 
 
 @pytest.mark.parametrize("damage", [lambda one: {**one, "schema": 99}, lambda one: {**one, "steps": 1}, lambda one: {}])
@@ -118,7 +118,7 @@ def test_a_plan_of_another_schema_or_a_damaged_one_is_not_run(
     assert file.stat().st_mode & 0o777 == 0o600
     name = f"{restart_plans.FOLDER}/{file.stem}"
     state.write(name, {**plan(), "plan": damage(plan()["plan"])})
-    assert "the restart plan can't be read" in decided(state).said
+    assert "the restart plan can't be read" in decided(state).message
 
 
 def test_a_state_that_is_rolled_back_to_has_its_own_plan(state: StateFolder) -> None:
@@ -153,4 +153,4 @@ def test_the_servers_key_is_the_one_that_is_kept_for_it(state: StateFolder) -> N
     assert {name: one.reveal() for name, one in found.secrets.items()} == {"server_key of qwen": KEY}
     path.unlink()
     gone = decided(state)
-    assert gone.plan is None and "key is no longer kept" in gone.said and "`invoke deploy`" in gone.said
+    assert gone.plan is None and "key is no longer kept" in gone.message and "`invoke deploy`" in gone.message

@@ -45,7 +45,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"container": box(status="exited", exit_code=0), "server": Server()},
         "down",
         "person",
-        "manually",
+        "by hand",
     ),
     "an ended one": ({"container": box(status="exited", exit_code=137), "server": Server()}, "down", "person", "137"),
     "none": ({"container": box(status="absent"), "server": Server()}, "down", "deploy", "there is no container"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health import live
+from sparkwright.health import live, present
 from sparkwright.health.record import Container
 
 NOW_S = 1_000_000.0
@@ -15,7 +15,7 @@ URL = "http://127.0.0.1:8000"
 
 def judged(box: dict[str, Any], health: int | None, good: dict[str, Any]) -> tuple[str, str]:
     container = Container("qwen35", id="a", **{"status": "running", "started_s": NOW_S - 10, **box})
-    return live.judged(live.Now(NOW_S, container, URL, health), good)
+    return present.judged(live.Now(NOW_S, container, URL, health), good)
 
 
 def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() -> None:
@@ -67,7 +67,7 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
         ({"restarts": 0, "finished_s": NOW_S - 14}, 0, {}, "starting", "starting for 10 s"),  # started by hand again
         ({"status": "absent"}, 0, {}, "down", "there is no container qwen35"),
         ({}, None, {}, "unknown", "qwen35 publishes no port"),
-        ({"started_s": None}, 0, {}, "unknown", "it is not known since when it runs"),
+        ({"started_s": None}, 0, {}, "unknown", "its start time is unknown"),
     ],
 )
 def test_a_state_is_of_this_moment(

@@ -212,7 +212,7 @@ def test_of_an_error_a_line_is_shown_and_no_more_is_read_than_a_bound(
         lock(context)
     assert "\n" not in caught.value.message
     monkeypatch.setattr(bounded_http, "ANSWER_BYTES", 3)
-    with pytest.raises(Failed, match="longer than"):
+    with pytest.raises(Failed, match="exceeds"):
         lock(context)
 
 

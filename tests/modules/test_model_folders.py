@@ -90,7 +90,7 @@ def test_a_model_that_any_container_mounts_is_never_removed(context: RecordingCo
     link = context.machine.home / "link"
     link.symlink_to(context.machine.home / "m")
     mounted(context, {"qwen35-previous": str(link)})
-    with pytest.raises(Failed, match=r"is used by qwen35-previous") as caught:
+    with pytest.raises(Failed, match=r"is in use by qwen35-previous") as caught:
         RemoveModel().run(RemoveModel.Args(dir="~/m"), context)
     assert caught.value.exit is Exit.REFUSED
     assert (context.machine.home / "m/config.json").exists()

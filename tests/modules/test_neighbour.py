@@ -54,7 +54,7 @@ def share(giver: RecordingContext, hub: LoopbackHub, **fields: Any) -> list[str]
 
 
 def copy(taker: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
-    return HfModel().run(HfModel.Args(**model(hub), from_="spark1", neighbour=urls), taker)
+    return HfModel().run(HfModel.Args(**model(hub), from_="spark1", peer=urls), taker)
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def test_a_server_that_was_never_verified_serves_too_and_is_told_apart(tmp_path:
 @pytest.mark.parametrize(
     ("about", "why"),
     [
-        ({"running": False}, "does not run"),
+        ({"running": False}, "is not running"),
         ({"verified": "", "named": "none"}, "there is no container none"),
         ({"verified": ""}, "nothing was ever deployed"),
         ({}, "publishes no port"),

@@ -419,7 +419,7 @@ def test_a_folder_of_somebody_else_is_a_sentence(context: RecordingContext, hub:
             above.chmod(0o755)
     os.seteuid(65534)
     try:
-        with pytest.raises(Failed, match="no permission to (make|write in)"):
+        with pytest.raises(Failed, match="no permission to (create|write in)"):
             fetch(context, hub, dir=str(target / "m"))
     finally:
         os.seteuid(0)

@@ -88,3 +88,39 @@ def test_a_plain_path_means_what_jinja_makes_of_it() -> None:
         expressions.render("{{ lok.image }}", names)
     assert expressions.names_in("{{ lock.image.digest }}") == {"lock"}
     assert expressions.names_in("{{ true }}") == set()
+
+
+SIMPLE = (
+    *(
+        "a",
+        "a.b",
+        "a['b']",
+        "a.b.c",
+        "n",
+        "n == 3",
+        "n != 3",
+        "n in [1]",
+        "1 < n < 5",
+        "not n",
+        "not a.b",
+        "none",
+        "True",
+    ),
+    *("a and n", "a.items", "a.gone", "gone", "gone.b", "a.gone or n", "n.x.y", "not gone", "n > 'x'", "a.__class__"),
+    *("a.list[0]", "a.list[9]", "a['list'][-1]", "range", "a.list == ['x', none]", "n is defined", "gone | default(4)"),
+    *("a.b if n else 1", "a ~ n", "n + 1", "-n"),
+)
+
+
+@pytest.mark.parametrize("expression", SIMPLE)
+def test_a_simple_expression_means_what_it_means_in_a_longer_text(expression: str) -> None:
+    """A lone expression may be evaluated by a shorter way; inside `{% if %}` and text it never is."""
+    names = {"a": {"b": {"c": 0}, "list": ["x", None], "items": 1}, "n": 3}
+
+    def said(text: str) -> object:
+        try:
+            return str(expressions.render(text, names))
+        except ExpressionError as error:
+            return type(error), str(error).partition(" in ")[0]
+
+    assert said("{{ " + expression + " }}") == said("{% if true %}{{ " + expression + " }}{% endif %}")

@@ -176,7 +176,7 @@ def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair
     assert said.returncode == 1
     assert "the image that arrived is not" in said.stdout and "removed it" in said.stdout
     assert loads.names(pair.target).tags == {"in/use:here": mine}
-    assert look(pair.target, evil) == {}
+    assert inspect(pair.target, evil) == {}
 
 
 def test_a_copy_that_brings_only_what_nobody_asked_for_leaves_nothing(pair: Pair) -> None:

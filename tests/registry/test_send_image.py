@@ -12,7 +12,7 @@ import pytest
 from sparkwright.app.stores.image_copy import _key_pair
 from sparkwright.errors import Failed, Unreachable
 from sparkwright.host.images import image_stream
-from sparkwright.host.images.image_names import find, look
+from sparkwright.host.images.image_names import find, inspect
 from sparkwright.modules.image.adopt_image import AdoptImage
 from sparkwright.modules.rpc.copy_key import CopyKey
 from sparkwright.modules.rpc.inspect_image import InspectImage
@@ -80,7 +80,7 @@ def test_an_image_arrives_is_compared_and_known_by_its_digest(
     args = AdoptImage.Args(incoming, image, about["layers"], about["platform"], [about["id"]], about["names"])
     engine.remove_image(f"{Name.parse(image).repository}@{Name.parse(image).digest}", force=True)
     AdoptImage().run(args, context)
-    assert find(engine, image, [about["id"]])["Id"] == look(engine, Name.parse(image).proved)["Id"] == about["id"]
+    assert find(engine, image, [about["id"]])["Id"] == inspect(engine, Name.parse(image).proved)["Id"] == about["id"]
     assert not [
         path
         for path in tmp_path.rglob("*")
@@ -95,7 +95,7 @@ def test_what_arrives_and_is_something_else_is_removed(image: str, engine: Any, 
     args = AdoptImage.Args(incoming, image, ["sha256:other"], about["platform"])
     with pytest.raises(Failed, match="is not"):
         AdoptImage().run(args, context)
-    assert look(engine, incoming) == {}
+    assert inspect(engine, incoming) == {}
 
 
 def test_a_host_with_another_key_gets_nothing(image: str, sshd: Sshd, tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ def container(started_s: float, **state: Any) -> dict[str, Any]:
     }
 
 
+class Server(socketserver.ThreadingUnixStreamServer):
+    """As Docker's, it lets many hosts of a test ask at once."""
+
+    request_queue_size = 64
+
+
 @contextmanager
 def engine(inspected: dict[str, Any]) -> Iterator[str]:
     """The DOCKER_HOST of an engine that answers this to every inspect, until the block ends."""
@@ -45,7 +51,7 @@ def engine(inspected: dict[str, Any]) -> Iterator[str]:
 
     with tempfile.TemporaryDirectory(prefix="engine-") as folder:  # short: a unix socket's path has a limit
         path = Path(folder) / "docker.sock"
-        with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
+        with Server(str(path), Handler) as server:
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
             try:
                 yield f"unix://{path}"

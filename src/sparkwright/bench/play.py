@@ -109,7 +109,7 @@ def with_arms(
             {
                 "include": f"{parts}/serve_again.yml",
                 "vars": {"what": "restored after the lab"},
-                "when": "restored.put_back",
+                "when": "restored.to_start",
             },
         ],
     }

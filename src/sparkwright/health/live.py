@@ -8,22 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import judge
-from sparkwright.health.judge import Limits, Observation
-from sparkwright.health.record import Container, Record, Server, Serves, speaks_s
+from sparkwright.health.record import Container, Record, Serves, speaks_s
+from sparkwright.host import plain_http
 from sparkwright.host.containers import containers, engine_socket
 from sparkwright.host.machine import Machine
-from sparkwright.measure import http_probe
 
 ENGINE_S = 3.0
 HEALTH_S = 2.0
 #: states that are told from this moment alone: a start goes on, an end may be over
 MOMENTARY = ("starting", "unknown")
-#: the questions of a check that this moment can answer
-ASKED = ("container", "/health")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +50,7 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
         return Now(now_s, Container(name), error=f"invalid response from the Docker Engine: {type(error).__name__}")
     if box.status != "running" or not url:
         return Now(now_s, box, url)
-    return Now(now_s, box, url, http_probe.ask(url, endpoints.HEALTH, timeout_s=HEALTH_S).status)
-
-
-def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
-    """(state, why) of this moment alone, by the rules of a check: up, starting, crash-looping, down or unknown."""
-    box = now.container
-    if box.status == "running" and now.health_status is None and not now.error:
-        return "unknown", f"{box.name} publishes no port"
-    seen = Observation(
-        now.time_s,
-        engine_error=now.error,
-        container=box,
-        answered=ready_since(box, good),
-        ready_s=ready_s(good),
-        server=Server(now.url, health_status=now.health_status),
-    )
-    found = judge.judge(seen, Limits(), ASKED)
-    return ("up", "/health answers; no test request sent") if found.state == "ok" else (found.state, found.why)
+    return Now(now_s, box, url, _health(url))
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:
@@ -82,11 +62,6 @@ def ready_s(good: Mapping[str, Any]) -> float | None:
     """How long the verified start took, as far as that was measured."""
     measured = (good.get("measured") or {}).get("ready_s")
     return float(measured) if measured else None
-
-
-def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
-    """How long a start may take, seconds."""
-    return judge.allowed_s(ready_s(good), limits)
 
 
 def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:
@@ -102,27 +77,6 @@ def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:
         return "no check since that changed"
     again = bool(was.restarts) and not record.server.health_status  # Docker is starting it once more
     return "no check since" if record.state in MOMENTARY or record.busy or again else ""
-
-
-def record_of(now: Now, good: Mapping[str, Any], *, busy: str, sandbox: bool) -> dict[str, Any]:
-    """This moment as the JSON of a record, whose state is that of `judged`, or `in progress` while a run changes the server."""
-    state, why = judged(now, good)
-    if busy and state != "up":
-        state, why = "in progress", busy
-    server = Server(now.url, health_status=now.health_status)
-    found = Record(
-        time_s=now.time_s,
-        state="unknown",
-        seen="unknown",
-        since_s=now.time_s,
-        why=why,
-        busy=busy,
-        container=now.container,
-        server=server,
-        serves=serves_of(good),
-        sandbox=sandbox,
-    )
-    return {**found.to_json(), "state": state, "seen": state}
 
 
 def serves_of(good: Mapping[str, Any]) -> Serves:
@@ -162,3 +116,13 @@ def _inspect(machine: Machine, name: str) -> dict[str, Any] | None:
         return containers.inspect(Engine(machine, timeout_s=int(ENGINE_S)).client(), name)
     except OSError as error:
         raise SparkwrightError(engine_socket.silent(error)) from None
+
+
+def _health(url: str) -> int:
+    """The status of /health; 0 when there is no answer."""
+    try:
+        where = urlsplit(url)
+        address = where.hostname or "127.0.0.1", where.port or 80
+        return plain_http.get(address, endpoints.HEALTH, timeout_s=HEALTH_S)[0]
+    except (OSError, ValueError):
+        return 0

@@ -6,6 +6,7 @@ Standard library only, so that both sides read it with the same code. What is no
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -231,7 +232,7 @@ def speaks_s(every_s: float) -> float:
 
 def checked(data: Any) -> Record:
     """As `Record.from_json`, of a record that another machine wrote: its texts are lines that can be shown."""
-    return _of(fitted(data, _OF_ANOTHER, "the record of a check"))
+    return _of(fitted(data, _of_another(), "the record of a check"))
 
 
 def _of(data: dict[str, Any]) -> Record:
@@ -271,7 +272,12 @@ def _shape(words: Shape) -> dict[str, Shape]:
     return fields(Record)
 
 
-_OWN, _OF_ANOTHER = _shape(text), _shape(line)
+_OWN = _shape(text)
+
+
+@functools.cache
+def _of_another() -> dict[str, Shape]:
+    return _shape(line)
 
 
 def latest(folder: Path) -> Record | None:

@@ -6,16 +6,13 @@ below one folder and on loopback ports: only this file knows, from the environme
 
 from __future__ import annotations
 
+import contextlib
 import os
-import platform
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparkwright.errors import Failed
-from sparkwright.host import output
 from sparkwright.host.ollama.ollama_url import url_of
 
 #: only root writes to these folders
@@ -49,7 +46,7 @@ class Machine:
     docker_host: str = ""
     ollama_url: str = "http://127.0.0.1:11434"
     hub_url: str = "https://huggingface.co"
-    architecture: str = field(default_factory=platform.machine)
+    architecture: str = field(default_factory=lambda: os.uname().machine)
     sandbox: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,7 +60,7 @@ class Machine:
             docker_host=env.get("DOCKER_HOST", ""),
             ollama_url=url_of(env.get("OLLAMA_HOST", "")),
             hub_url=env.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"),
-            architecture=env.get("SPARKWRIGHT_ARCHITECTURE", platform.machine()),
+            architecture=env.get("SPARKWRIGHT_ARCHITECTURE", os.uname().machine),
             sandbox="SPARKWRIGHT_ROOT" in env,
             env={**env, "LC_ALL": "C", "PATH": f"{env.get('PATH', '/usr/bin:/bin')}:{SYSTEM_PATH}"},
         )
@@ -78,10 +75,11 @@ class Machine:
 
     def free_bytes(self, folder: Path) -> int:
         """Free room where a folder stands. The sandbox pretends another disk (root/sandbox/disk_free)."""
-        try:
-            return int(self.path("/sandbox/disk_free").read_text()) if self.sandbox else shutil.disk_usage(folder).free
-        except FileNotFoundError:
-            return shutil.disk_usage(folder).free
+        if self.sandbox:
+            with contextlib.suppress(FileNotFoundError):
+                return int(self.path("/sandbox/disk_free").read_text())
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize
 
     def meminfo(self) -> dict[str, int]:
         """/proc/meminfo in bytes: MemTotal, MemAvailable, Cached, SwapTotal, SwapFree ..."""
@@ -97,13 +95,15 @@ class Machine:
 
         Raises Failed when it takes longer than timeout_s, or prints too much.
         """
+        from sparkwright.host import output  # with subprocess, 8 ms: an answer to `status` runs nothing
+
         try:
             code, out, err = output.run(argv, stdin=stdin.encode(), timeout_s=timeout_s, env=self._environment(argv[0]))
         except FileNotFoundError:
             return Completed(tuple(argv), 127, "", f"{argv[0]}: not found")
         except PermissionError:
             return Completed(tuple(argv), 126, "", f"{argv[0]}: permission denied")
-        except subprocess.TimeoutExpired:
+        except output.TookTooLong:
             raise Failed(f"{argv[0]} timed out after {timeout_s:g} s") from None
         except output.TooMuchOutput:
             raise Failed(f"{argv[0]} printed more than {output.MOST_BYTES >> 20} MiB") from None

@@ -13,6 +13,10 @@ MOST_BYTES = 16 * 2**20
 PIECE_BYTES = 1 << 16
 
 
+class TookTooLong(Exception):
+    """It had not ended in time, and was killed."""
+
+
 class TooMuchOutput(Exception):
     """It printed more than it may, and was killed."""
 
@@ -22,7 +26,7 @@ def run(
 ) -> tuple[int, bytes, bytes]:
     """Exit code, output and errors of a program.
 
-    Raises OSError, TooMuchOutput and subprocess.TimeoutExpired; the program is killed then.
+    Raises OSError, TooMuchOutput and TookTooLong; the program is killed then.
     """
     with subprocess.Popen(
         list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env)
@@ -31,7 +35,7 @@ def run(
             out, err = _exchange(process, stdin, time.monotonic() + timeout_s, most_bytes)
         except TimeoutError:
             process.kill()
-            raise subprocess.TimeoutExpired(argv, timeout_s) from None
+            raise TookTooLong from None
         except BaseException:
             process.kill()
             raise

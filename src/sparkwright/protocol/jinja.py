@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import posixpath
 import traceback
@@ -12,7 +13,7 @@ from jinja2 import StrictUndefined, meta, nodes
 from jinja2.exceptions import TemplateSyntaxError, UndefinedError
 
 from sparkwright import shell
-from sparkwright.protocol import expression_cost
+from sparkwright.protocol import expression_cost, jinja_folding
 from sparkwright.protocol.jinja_limits import Limited, begin
 from sparkwright.units import gib
 from sparkwright.visible import one_line
@@ -54,7 +55,7 @@ _ENV = _environment()
 
 def names_in(text: str) -> frozenset[str]:
     """The names a template string asks for. Raises TemplateError on bad syntax."""
-    parsed = _ENV.parse(text)
+    parsed = _parsed(text)
     if all(isinstance(node, nodes.Output) for node in parsed.body):  # nothing in it can give a name a value of its own
         return frozenset(name.name for name in parsed.find_all(nodes.Name))
     return frozenset(meta.find_undeclared_variables(parsed))
@@ -79,7 +80,7 @@ def lone_expression(text: str) -> str | None:
     body = text.strip()
     if not (body.startswith("{{") and body.endswith("}}")):
         return None
-    parsed = _ENV.parse(body).body
+    parsed = _parsed(body).body
     one_output = len(parsed) == 1 and isinstance(parsed[0], nodes.Output) and len(parsed[0].nodes) == 1
     return body[2:-2].strip() if one_output else None
 
@@ -88,6 +89,9 @@ def evaluated(expression: str, names: Mapping[str, Any]) -> Any:
     """The value of a bare expression, plain all through. Raises what Jinja2 raises, and OutOfBounds."""
     begin()
     with expression_cost.memory():
+        with contextlib.suppress(Exception):  # whatever is wrong with it, the compiled one says
+            tree = _parsed("{{ " + expression + " }}")
+            return expression_cost.timed(lambda: _settled(jinja_folding.value(tree, names)))
         call = _compiled(expression)
         return expression_cost.timed(lambda: _settled(call(**names)))
 
@@ -112,11 +116,17 @@ def _settled(value: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
+def _parsed(text: str) -> nodes.Template:
+    """The tree of a text, which nobody changes."""
+    return _ENV.parse(text)
+
+
+@functools.lru_cache(maxsize=1024)
 def _template(text: str) -> Any:
     return _ENV.from_string(text)
 
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(expression: str) -> Any:
-    _ENV.parse("{{ " + expression + " }}")  # `compile_expression` has a parser of its own, which does not count
+    _parsed("{{ " + expression + " }}")  # `compile_expression` has a parser of its own, which does not count
     return _ENV.compile_expression(expression, undefined_to_none=False)

@@ -56,8 +56,9 @@ class Limited(ImmutableSandboxedEnvironment):
             raise SecurityError(f"the template has more than {TEMPLATE_CHARS:,} characters")
         try:
             parsed = super()._parse(source, name, filename)
-            _refuse_depth(parsed)
-            tree: nodes.Template = _Counted().visit(parsed)
+            if len(source) >= DEEPEST:  # a level takes a character
+                _refuse_depth(parsed)
+            tree: nodes.Template = _Counted().visit(parsed) if "for" in source or "~" in source else parsed
         except RecursionError:
             raise SecurityError("nested too deeply") from None
         return tree

@@ -12,7 +12,6 @@ import gc
 import importlib
 import os
 import sys
-import traceback
 from pathlib import Path
 
 gc.set_threshold(100_000)  # what an import makes is no garbage
@@ -50,6 +49,8 @@ try:
         main()
     sys.stdout.flush()
 except BaseException:
+    import traceback
+
     traceback.print_exc()
     os._exit(GOOD_START + 1)
 os._exit(GOOD_START)  # the answer is out; taking the interpreter apart would cost the host a quarter of it

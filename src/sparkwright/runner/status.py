@@ -36,7 +36,9 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     if found is not None and not outdated and not busy:
         yield event("status", record=found.to_json(), live=False, outdated="", **about)
         return
-    shown = live.record_of(now, good, busy=busy, sandbox=machine.sandbox)
+    from sparkwright.health import present  # the rules of a check, 10 ms that a host with a fresh one saves
+
+    shown = present.record_of(now, good, busy=busy, sandbox=machine.sandbox)
     last = f"{outdated} (last state: {found.state})" if found is not None and outdated else ""
     if found is not None:
         shown["every_s"] = found.every_s

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from sparkwright.doctor.fixes import FIXES
-from sparkwright.engines.vllm.logs.logs import FIELDS
+from sparkwright.engines.vllm.logs.engine_state import FIELDS
 from sparkwright.errors import Failed
 from sparkwright.protocol.event_kinds import COUNT, text
 from sparkwright.trust.names import COMMIT, DIGEST, why_not_a_file
@@ -38,7 +38,7 @@ FINDING: dict[str, Shape] = {
     **dict.fromkeys(("fix", "source"), Usual(text, "")),
     "repair": Usual(frozenset(("", *FIXES)), ""),
 }
-#: of engines/vllm/logs/logs.py
+#: of engines/vllm/logs/engine_state.py
 STATE: dict[str, Shape] = {
     **dict.fromkeys(FIELDS, (None, bool, float, line, [object])),
     "evidence": {str: str},

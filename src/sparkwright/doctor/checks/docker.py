@@ -9,6 +9,7 @@ from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host
 from sparkwright.errors import SparkwrightError
+from sparkwright.host.runs.context import SocketDenied
 
 NAME = "docker"
 GROUP = "docker"
@@ -38,7 +39,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, live: bool) -> Finding:
     """Why Docker does not answer: no right to ask, or nobody there."""
-    if "refuses" not in error.message or live:
+    if not isinstance(error, SocketDenied) or live:
         return Finding(NAME, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
     if member:
         evidence = f"{host.user} is in the group {GROUP}, but this login session is not: {known.LIVE_LOGIN.says}"

@@ -11,7 +11,7 @@ from sparkwright.doctor.diagnosis.sight import End, Sight
 from sparkwright.doctor.diagnosis.standing import LINE_CHARS
 from sparkwright.engines.vllm.logs import log_text, logs
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import drift, live
+from sparkwright.health import drift, live, present
 from sparkwright.health.judge import Limits
 from sparkwright.health.probe import url_of_spec
 from sparkwright.health.record import Container
@@ -20,6 +20,7 @@ from sparkwright.host import evidence
 from sparkwright.host.containers import containers, crash_loop, engine_socket, log_reading
 from sparkwright.host.module import Context
 from sparkwright.host.runs import cut_off, lock
+from sparkwright.host.runs.context import SocketDenied
 from sparkwright.visible import one_line
 
 #: of the end of a log
@@ -37,7 +38,7 @@ def inspect_server(context: Context, good: Mapping[str, Any], name: str, limits:
         now_s,
         name=verified or name,
         known=bool(good),
-        allowed_s=live.allowed_s(good, limits),
+        allowed_s=present.allowed_s(good, limits),
         ready_s=live.ready_s(good),
         box=Container(verified or name),
     )
@@ -89,7 +90,7 @@ def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name
 
 def _engine_error(context: Context, error: SparkwrightError) -> str:
     message = error.message.rstrip(".")
-    if "refuses" not in message and shutil.which("docker", path=context.machine.env.get("PATH")) is None:
+    if not isinstance(error, SocketDenied) and shutil.which("docker", path=context.machine.env.get("PATH")) is None:
         return f"{message} (docker is not installed)"
     return message
 

@@ -100,8 +100,9 @@ def url_of(container: dict[str, Any]) -> str:
     """Where a container's server answers on this host; empty when it publishes no port."""
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         for one in rows or ():
-            address = one.get("HostIp") or ""
-            return f"http://{address if address not in ('', '0.0.0.0', '::') else '127.0.0.1'}:{one['HostPort']}"
+            address = one.get("HostIp") or "0.0.0.0"
+            host = "127.0.0.1" if address in ("0.0.0.0", "::") else f"[{address}]" if ":" in address else address
+            return f"http://{host}:{one['HostPort']}"
     return ""
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import re
-import socket
-import time
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from sparkwright.errors import Failed
+from sparkwright.host import plain_http
 from sparkwright.trust import bounds
 
 DEFAULT = "unix:///var/run/docker.sock"
@@ -43,41 +41,21 @@ def containers(docker_host: str, timeout_s: float) -> list[dict[str, Any]]:
 
 def _asked(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
     """(status, the answer's JSON, None for another status than 200)."""
-    connection = _connection(urlsplit(docker_host or DEFAULT), timeout_s)
+    url = urlsplit(docker_host or DEFAULT)
     try:
-        connection.request("GET", path, headers={"Host": "docker"})
-        answer = connection.getresponse()
-        body = bounds.body_of(answer, until_s=time.monotonic() + timeout_s)
-        return answer.status, bounds.json_of(body) if answer.status == 200 else None
+        address = url.path if url.scheme == "unix" else (url.hostname or "127.0.0.1", url.port or 2375)
+        status, body = plain_http.get(address, path, timeout_s=timeout_s)
+        return status, bounds.json_of(body) if status == 200 else None
     except TimeoutError:
         raise Failed(f"no answer from the Docker Engine within {timeout_s:g} s") from None
     except PermissionError:
         raise Failed("permission denied on the Docker socket") from None
     except (FileNotFoundError, ConnectionRefusedError):
         raise Failed("the Docker Engine is not running") from None
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except (OSError, ValueError) as error:
         raise Failed(silent(error)) from None
-    finally:
-        connection.close()
 
 
 def silent(error: Exception) -> str:
     """What is said of an engine whose client raised this: docker's own and requests' errors are no sentences."""
     return f"no answer from the Docker Engine: {type(error).__name__}"
-
-
-def _connection(url: Any, timeout_s: float) -> http.client.HTTPConnection:
-    if url.scheme != "unix":
-        return http.client.HTTPConnection(url.hostname or "127.0.0.1", url.port or 2375, timeout=timeout_s)
-    connection = _Unix("docker", timeout=timeout_s)
-    connection.path = url.path
-    return connection
-
-
-class _Unix(http.client.HTTPConnection):
-    path = ""
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)

@@ -7,8 +7,6 @@ run, since, script (the docker run command of it, as a deploy left it on the hos
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,16 +48,10 @@ def remember(state: StateFolder, now: dict[str, Any], *, rolled_back: bool = Fal
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two states serve the same: container, settings and model revision; which container it was does not matter."""
-    return _essence(one) == _essence(other)
+    return essence(one) == essence(other)
 
 
-def name_of(state: Mapping[str, Any]) -> str:
-    """Names what a state serves, as `same` compares it; of the server's key it counts only whether there is one."""
-    spec, commit = _essence(state)
-    essence = json.dumps([{**spec, "server_key": bool(spec.get("server_key"))}, commit], sort_keys=True)
-    return hashlib.sha256(essence.encode(errors="replace")).hexdigest()[:16]
-
-
-def _essence(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def essence(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """What a state serves: the container with its settings, and the model's commit."""
     spec = {key: value for key, value in (state.get("spec") or {}).items() if key != "image_ids"}
     return spec, (state.get("model") or {}).get("commit")

@@ -8,6 +8,7 @@ plan restarts it says itself: the container and the model that its `grant_restar
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -71,7 +72,7 @@ def restarted_by(plan: Plan) -> dict[str, Any]:
 
 
 def _restarts(plan: Plan, good: Mapping[str, Any]) -> bool:
-    return good_states.name_of(restarted_by(plan)) == good_states.name_of(good)
+    return name_of(restarted_by(plan)) == name_of(good)
 
 
 def _plan(kept: Mapping[str, Any]) -> Plan:
@@ -82,4 +83,11 @@ def _plan(kept: Mapping[str, Any]) -> Plan:
 
 
 def _name(good: Mapping[str, Any]) -> str:
-    return f"{FOLDER}/{good_states.name_of(good)}"
+    return f"{FOLDER}/{name_of(good)}"
+
+
+def name_of(state: Mapping[str, Any]) -> str:
+    """Names what a state serves, as `good_states.same` compares it; of the server's key it counts only whether there is one."""
+    spec, commit = good_states.essence(state)
+    essence = json.dumps([{**spec, "server_key": bool(spec.get("server_key"))}, commit], sort_keys=True)
+    return hashlib.sha256(essence.encode(errors="replace")).hexdigest()[:16]

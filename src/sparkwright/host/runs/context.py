@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 PROGRESS_EVERY_S = 0.1
 
 
+class SocketDenied(Failed):
+    """This login may not use the Docker socket."""
+
+
 @dataclass
 class Engine:
     """The Docker Engine of this host, opened when the first task asks for it and kept for the run.
@@ -115,7 +119,7 @@ def _refusal(url: str, error: Exception) -> Failed:
 
     answer = str(error)
     if "Permission denied" in answer or "PermissionError" in answer:
-        return Failed(
+        return SocketDenied(
             f"{getpass.getuser()} has no permission on the Docker socket {url.removeprefix('unix://')}.",
             fix=f"On the host: `sudo usermod -aG docker {getpass.getuser()}`; takes effect at next login.",
         )

@@ -60,7 +60,11 @@ class Liveness(Module["Liveness.Args"]):
                 return answer
             starting = _starting(found, args, context) if verdict == "loading" else ""
             if not starting:
-                return _busy(args) if verdict == "wedged" and _generates(args, context) else _silent(answer.msg)
+                return (
+                    _busy(args)
+                    if verdict == "wedged" and _generates(args, context)
+                    else _silent(_cause(found) or answer.msg)
+                )
             if context.check:
                 return _unknown(f"{args.name} is {starting}; `deploy` waits for it.")
             context.progress(0, text=starting)
@@ -77,9 +81,17 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
     return f"{name} exited and was restarted." if start not in ("", state["StartedAt"]) else ""
 
 
+def _cause(found: dict[str, Any]) -> str:
+    """That Docker restarted it, which says more than that nobody answers; empty when it did not."""
+    from sparkwright.health import live, restarts
+
+    box = live.container_of(found, "")
+    return f"{restarts.again(box, time.time())}." if box.restarts else ""
+
+
 def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
     """How far the start is, in words; empty when it is over, or takes longer than it may."""
-    from sparkwright.health import live, restarts
+    from sparkwright.health import live, present, restarts
     from sparkwright.health.settings import Settings
 
     good = good_states.last(context.state)
@@ -89,7 +101,7 @@ def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> s
         return ""
     started_s = box.started_s or 0.0
     limits = dataclasses.replace(Settings.of(context.state).limits, ready_s=args.ready_s)
-    runs_s, most_s = time.time() - started_s, live.allowed_s(good, limits)
+    runs_s, most_s = time.time() - started_s, present.allowed_s(good, limits)
     return f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)" if runs_s <= most_s else ""
 
 

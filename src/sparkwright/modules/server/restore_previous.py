@@ -56,7 +56,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
 
     It is not started yet: on shared memory that waits until what the failed one held is back (`memory`, then `started`).
 
-    Returns: put_back (whether there is an old server to start again), restart (the policy it had, else no),
+    Returns: to_start (whether there is a previous server to start), restart (the policy it had, else no),
     base_url (where it answers, empty when it publishes no port), why (as given, for the history).
     """
 
@@ -102,10 +102,10 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             else "There was no previous server to restore."
         )
         if not old:
-            return {"put_back": False, "restart": "no", "base_url": "", "why": args.why, "msg": message}
+            return {"to_start": False, "restart": "no", "base_url": "", "why": args.why, "msg": message}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {}
         about = {"restart": was.get("policy", "no"), "base_url": containers.url_of(old)}
-        return {"put_back": was.get("running", True), **about, "why": args.why, "msg": message}
+        return {"to_start": was.get("running", True), **about, "why": args.why, "msg": message}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         client, kept = context.docker(), args.name + containers.PREVIOUS

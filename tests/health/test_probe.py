@@ -80,7 +80,7 @@ def look(server: Server, home: Path, **given: Any) -> Observation:
     context = RecordingContext(home, docker_host="unix:///nonexistent.sock", **given)
     spec = {"name": "qwen", "image": "vllm", "ports": [f"127.0.0.1:{server.port}:8000"]}
     context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
-    return Prober(context, Remembered(), LIMITS, pause=lambda seconds: None).look()
+    return Prober(context, Remembered(), LIMITS, pause=lambda seconds: None).probe()
 
 
 def test_an_idle_server_is_asked_for_a_token(server: Server, tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""The state of this moment by itself, from what live.py saw of it: where no check speaks for the present."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.health import judge, live
+from sparkwright.health.judge import Limits, Observation
+from sparkwright.health.live import Now
+from sparkwright.health.record import Record, Server
+
+#: the questions of a check that this moment can answer
+ASKED = ("container", "/health")
+
+
+def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
+    """(state, why) of this moment alone, by the rules of a check: up, starting, crash-looping, down or unknown."""
+    box = now.container
+    if box.status == "running" and now.health_status is None and not now.error:
+        return "unknown", f"{box.name} publishes no port"
+    seen = Observation(
+        now.time_s,
+        engine_error=now.error,
+        container=box,
+        answered=live.ready_since(box, good),
+        ready_s=live.ready_s(good),
+        server=Server(now.url, health_status=now.health_status),
+    )
+    found = judge.judge(seen, Limits(), ASKED)
+    return ("up", "/health answers; no test request sent") if found.state == "ok" else (found.state, found.why)
+
+
+def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
+    """How long a start may take, seconds."""
+    return judge.allowed_s(live.ready_s(good), limits)
+
+
+def record_of(now: Now, good: Mapping[str, Any], *, busy: str, sandbox: bool) -> dict[str, Any]:
+    """This moment as the JSON of a record, whose state is that of `judged`, or `in progress` while a run changes the server."""
+    state, why = judged(now, good)
+    if busy and state != "up":
+        state, why = "in progress", busy
+    server = Server(now.url, health_status=now.health_status)
+    found = Record(
+        time_s=now.time_s,
+        state="unknown",
+        seen="unknown",
+        since_s=now.time_s,
+        why=why,
+        busy=busy,
+        container=now.container,
+        server=server,
+        serves=live.serves_of(good),
+        sandbox=sandbox,
+    )
+    return {**found.to_json(), "state": state, "seen": state}
