@@ -70,7 +70,7 @@ class Ward:
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """As it was deployed: no fault, serving, nothing remembered."""
         control.fault(self.desk.sandbox, None)
         box = self.docker().inspect_container("qwen35")
@@ -184,7 +184,7 @@ def test_stopped_by_hand_is_down_and_not_healed(ward: Ward) -> None:
     ward.docker().stop("qwen35", timeout=1)
     found = [ward.check(replace(QUICK, heal="restart"), later_s=300, scheduled=True) for _ in range(3)]
     assert {one.state for one in found} == {"down"}
-    assert "stopped manually" in found[0].why
+    assert "stopped by hand" in found[0].why
     assert not any(one.healed for one in found)
     assert ward.docker().inspect_container("qwen35")["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
 

@@ -404,7 +404,7 @@ def test_the_runtime_tells_of_a_full_disk_before_anything_began(desk: Desk, tmp_
         (room / "filler").write_bytes(b"x" * 4096)
         done = desk.run("provision", "--host", "sandbox")
         assert done.code == 1
-        assert "nothing was begun" in done.out and "No space left on device" in done.out
+        assert "run not started" in done.out and "No space left on device" in done.out
     finally:
         subprocess.run(["umount", "-l", str(room)], check=False)
 

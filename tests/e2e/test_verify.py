@@ -157,7 +157,7 @@ def available_kib(desk: Desk) -> int:
 def test_a_server_that_somebody_restarts_meanwhile_is_no_failure(desk: Desk) -> None:
     desk.deployed()
     found = measuring_when(desk, lambda: started_anew(desk))
-    assert (found.code, "qwen35 was restarted while" in found.recap["msg"]) == (4, True), found.out
+    assert (found.code, "qwen35 was restarted during" in found.recap["msg"]) == (4, True), found.out
 
 
 def test_nor_is_one_that_another_run_begins_to_work_on(desk: Desk) -> None:

@@ -149,7 +149,7 @@ class Bench:
             while True:
                 filler.write(b"x" * 4096)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         (self.room / "filler").unlink(missing_ok=True)
         self.ungate()
 

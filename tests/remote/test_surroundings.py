@@ -198,7 +198,7 @@ def test_a_home_that_became_read_only_or_full_still_answers_and_begins_nothing(a
                 file.write(bytes(2**16))
         recap = account.ask(run("true"))[-1]
         assert (recap["event"], recap["exit"]) == ("recap", 1)
-        assert "nothing was begun" in recap["msg"] and "No space left on device" in recap["msg"]
+        assert "run not started" in recap["msg"] and "No space left on device" in recap["msg"]
         assert account.ask({"verb": "status", "container": ""})[-1]["event"] == "status"
         (account.home / "everything").unlink()
         subprocess.run(["mount", "-o", "remount,ro", str(account.home)], check=True)
