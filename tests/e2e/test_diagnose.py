@@ -71,7 +71,7 @@ CASES = (
         "half-model",
         1,
         FAST + r"; but it differs from the verified state: .*model-00007.*",
-        "found: it is not as it was",
+        "found: it differs from the verified state",
     ),
     Case("remove_container", 1, r"no server answers: there is no container qwen35"),
 )
