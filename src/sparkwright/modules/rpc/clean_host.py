@@ -17,9 +17,9 @@ from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.host.runs import journal
-from sparkwright.modules.rpc import copy_key
 from sparkwright.modules.rpc.prune_images import PruneImages
 from sparkwright.modules.rpc.remove_model import RemoveModel
+from sparkwright.modules.rpc.transfer import copy_key
 from sparkwright.modules.system.health_timer import CRONTAB, HealthTimer
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.protocol.result import Change, arg

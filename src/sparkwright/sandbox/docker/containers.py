@@ -17,7 +17,7 @@ from sparkwright.sandbox.docker.images import TAGS, Images
 from sparkwright.sandbox.faults import AT_START
 from sparkwright.sandbox.memory import Pool
 from sparkwright.sandbox.vllm.api import VllmApi
-from sparkwright.sandbox.vllm.cli import Printed, Serve, program
+from sparkwright.sandbox.vllm.command_line.cli import Printed, Serve, program
 from sparkwright.sandbox.vllm.engine import Engine
 
 BACKOFF_S = 0.1

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from sparkwright.sandbox.vllm.cli import Printed, command
+from sparkwright.sandbox.vllm.command_line.cli import Printed, command
 
 FAULT_FILE = Path("/run/sandbox-fault")
 DEFAULT_VERSION = "0.32.0"

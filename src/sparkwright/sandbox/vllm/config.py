@@ -9,8 +9,8 @@ from typing import Any
 
 from sparkwright.engines.vllm.flags import flag_values
 from sparkwright.sandbox.vllm import hybrid
-from sparkwright.sandbox.vllm.arguments import Arguments, Refused
-from sparkwright.sandbox.vllm.flags import Release, release
+from sparkwright.sandbox.vllm.command_line.arguments import Arguments, Refused
+from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.trust import bounds
 
 DEFAULT_BUDGET = 2048  # on a GB10, in every version

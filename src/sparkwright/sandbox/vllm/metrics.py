@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, Config
-from sparkwright.sandbox.vllm.flags import Release, release
 from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
 
 STALE_BLOCK: tuple[Release, Release] = ((0, 18, 0), (0, 23, 0))  # a hybrid's block_size is shown as before it was set

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sparkwright.sandbox.vllm.arguments import Arguments
+from sparkwright.sandbox.vllm.command_line.arguments import Arguments
+from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, MODE_GONE, PREFIX_FORCED_OFF_UNTIL, PREFIX_ON_SINCE, Config
-from sparkwright.sandbox.vllm.flags import Release, release
 
 LOGO = ("", "       █     █     █▄   ▄█", " ▄▄ ▄█ █     █     █ ▀▄▀ █  version {version}",
         "  █▄█▀ █     █     █     █  model   {model}", "   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀", "")  # fmt: skip

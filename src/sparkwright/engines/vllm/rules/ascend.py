@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines.vllm import ascend
+from sparkwright.engines.vllm.prediction import ascend
 from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Way, rule
 
 SOURCE = "Ascend-vLLM's guide to its features and scheduler"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines.vllm.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE
+from sparkwright.engines.vllm.prediction.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, Finding, Way, both, graded, rule
 
 ON = Way("leave chunked prefill on", {"enable-chunked-prefill": None})

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.vllm.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
 from sparkwright.engines.vllm.flags import flag_shapes
 from sparkwright.engines.vllm.flags.flag_history import existence
+from sparkwright.engines.vllm.prediction.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, Finding, Way, graded, rule
 
 

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from sparkwright.engines.vllm import versions
 from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
-from sparkwright.engines.vllm.predict import Asked, Effective, effective
+from sparkwright.engines.vllm.prediction.predict import Asked, Effective, effective
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines.vllm import defaults
+from sparkwright.engines.vllm.prediction import defaults
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, Finding, Way, both, graded, rule
 
 #: no report of a GB10 with memory for more than its default

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkwright.sandbox.vllm.arguments import Refused
+from sparkwright.sandbox.vllm.command_line.arguments import Refused
 
 OPTION = "--config"
 TRACE = "Traceback (most recent call last):\n"

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from sparkwright.engines.vllm import defaults
 from sparkwright.engines.vllm.architecture.architecture import Architecture
-from sparkwright.engines.vllm.block_size import block_size
 from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.prediction import defaults
+from sparkwright.engines.vllm.prediction.block_size import block_size
 from sparkwright.engines.vllm.versions import at_least
 
 Platform = Literal["gb10", "ascend"]
@@ -98,7 +98,7 @@ def effective(asked: Asked, architecture: Architecture, version: Version | None)
 
 def _chunked_prefill(asked: Asked, version: Version | None) -> bool | None:
     if asked.platform == "ascend":
-        from sparkwright.engines.vllm import ascend
+        from sparkwright.engines.vllm.prediction import ascend
 
         return ascend.chunked_prefill(asked.flags)
     answer = asked.flag("enable-chunked-prefill")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines.vllm.flags import flag_values
-from sparkwright.sandbox.vllm import flags
-from sparkwright.sandbox.vllm.flags import JSON, LIST, OPTIONAL, SWITCH, Option, release
+from sparkwright.sandbox.vllm.command_line import flags
+from sparkwright.sandbox.vllm.command_line.flags import JSON, LIST, OPTIONAL, SWITCH, Option, release
 
 OUTER_USAGE = """usage: vllm [-h] [-v]
             {chat,complete,serve,launch,bench,collect-env,download-kernels,preload,run-batch,snapshot}
