@@ -19,42 +19,18 @@ from sparkwright.visible import one_line
 
 #: what classify() and block_size.block_size() read; the rest of a config can go
 READ = (
-    "architectures",
-    "model_type",
-    "is_encoder_decoder",
-    "auto_map",
-    tables.LETTERS,
-    tables.NUMBERS,
-    tables.LINEAR_CONFIG,
-    "attn_layer_indices",
-    "full_attn_idxs",
-    "attn",
-    "attn_layer_idx",
-    "full_attention_interval",
-    "layer_group_size",
-    "attn_layer_period",
-    "attn_layer_offset",
-    "mamba_step",
-    "mamba_head_dim",
-    "mamba_d_head",
-    "mamba_d_ssm",
-    "mamba_n_groups",
-    "n_groups",
-    "linear_num_key_heads",
-    "linear_key_head_dim",
-    "linear_value_head_dim",
-    "mamba_ssm_dtype",
-    "mamba_ssm_cache_dtype",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "kv_lora_rank",
-    "quantization_config",
+    *"""
+        architectures model_type is_encoder_decoder auto_map attn_layer_indices full_attn_idxs attn attn_layer_idx
+        full_attention_interval layer_group_size attn_layer_period attn_layer_offset mamba_step mamba_head_dim
+        mamba_d_head mamba_d_ssm mamba_n_groups n_groups linear_num_key_heads linear_key_head_dim
+        linear_value_head_dim mamba_ssm_dtype mamba_ssm_cache_dtype num_attention_heads num_key_value_heads head_dim
+        kv_lora_rank quantization_config
+    """.split(),
+    *(tables.LETTERS, tables.NUMBERS, tables.LINEAR_CONFIG, tables.LENGTH_THAT_WINS),
     *config_parts.SIZES,
     *tables.LAYER_LISTS,
     *tables.DRAFT_KEYS,
     *tables.LENGTHS,
-    tables.LENGTH_THAT_WINS,
     *(name for names in tables.RECURRENT_KEYS for name in names),
 )
 #: of these only the presence counts

@@ -21,18 +21,10 @@ Platform = Literal["gb10", "ascend"]
 
 #: architectures whose cache mode was `all` until 0.27 when nothing was said. source 0.17.1 (SupportsMambaPrefixCaching)
 CACHE_MODE_ALL = frozenset(
-    [
-        "BambaForCausalLM",
-        "FalconH1ForCausalLM",
-        "FalconMambaForCausalLM",
-        "GraniteMoeHybridForCausalLM",
-        "JambaForCausalLM",
-        "MambaForCausalLM",
-        "Mamba2ForCausalLM",
-        "NemotronHForCausalLM",
-        "NemotronHPuzzleForCausalLM",
-        "Zamba2ForCausalLM",
-    ]
+    """
+        BambaForCausalLM FalconH1ForCausalLM FalconMambaForCausalLM GraniteMoeHybridForCausalLM JambaForCausalLM
+        MambaForCausalLM Mamba2ForCausalLM NemotronHForCausalLM NemotronHPuzzleForCausalLM Zamba2ForCausalLM
+    """.split()
 )
 
 
