@@ -51,9 +51,11 @@ def decide(
         return Decision(_without(asked, architecture), "disabled")
     sentence, ways, note = why
     if when_impossible == "refuse":
-        return Decision(asked.flags, "disabled", "", Finding("error", RULE, sentence, ways, SOURCE, SWITCH))
+        return Decision(asked.flags, "disabled", "", Finding("error", sentence, ways, SOURCE, SWITCH, rule=RULE))
     kept = {name: message for name, message in asked.flags.items() if name != SWITCH}
-    return Decision(kept, "any", note, Finding("info", RULE, f"{sentence} It goes on: {note}.", ways, SOURCE, SWITCH))
+    return Decision(
+        kept, "any", note, Finding("info", f"{sentence} It goes on: {note}.", ways, SOURCE, SWITCH, rule=RULE)
+    )
 
 
 def _enabled(asked: Asked) -> Decision:
@@ -61,7 +63,7 @@ def _enabled(asked: Asked) -> Decision:
         return Decision(asked.flags, "enabled")
     message = "the recipe expects chunked prefill on, and its flags turn it off."
     way = Way("leave it on", {SWITCH: None})
-    return Decision(asked.flags, "enabled", "", Finding("error", RULE, message, (way,), "the recipe", SWITCH))
+    return Decision(asked.flags, "enabled", "", Finding("error", message, (way,), "the recipe", SWITCH, rule=RULE))
 
 
 def _impossible(

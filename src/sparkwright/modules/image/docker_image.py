@@ -1,5 +1,3 @@
-"""The `docker_image` module."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

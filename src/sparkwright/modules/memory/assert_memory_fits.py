@@ -1,5 +1,3 @@
-"""The `assert_memory_fits` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""The `wait_memory_released` module."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""The `hf_model` module."""
-
 from __future__ import annotations
 
 import os

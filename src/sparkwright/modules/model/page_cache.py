@@ -1,5 +1,3 @@
-"""The `page_cache` module."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""The `ollama_unload` module."""
-
 from __future__ import annotations
 
 import dataclasses

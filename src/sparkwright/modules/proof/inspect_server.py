@@ -1,5 +1,3 @@
-"""The `inspect_server` module."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""The `liveness` module."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""The `prefix_cache` module."""
-
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass

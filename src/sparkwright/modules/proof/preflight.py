@@ -1,5 +1,3 @@
-"""The `preflight` module."""
-
 from __future__ import annotations
 
 import os

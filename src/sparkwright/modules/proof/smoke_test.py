@@ -1,5 +1,3 @@
-"""The `smoke_test` module."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""The `verify_health` module."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""The `verify_logs` module."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""The `clean_host` module."""
-
 from __future__ import annotations
 
 import shutil

@@ -1,5 +1,3 @@
-"""The `doctor` module."""
-
 from __future__ import annotations
 
 import getpass

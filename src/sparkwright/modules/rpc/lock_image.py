@@ -1,5 +1,3 @@
-"""The `lock_image` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""The `lock_model` module."""
-
 from __future__ import annotations
 
 import fnmatch

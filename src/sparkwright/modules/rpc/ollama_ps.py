@@ -1,5 +1,3 @@
-"""The `ollama_ps` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""The `prune_images` module."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping

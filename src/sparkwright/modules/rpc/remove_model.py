@@ -1,5 +1,3 @@
-"""The `remove_model` module."""
-
 from __future__ import annotations
 
 import shutil

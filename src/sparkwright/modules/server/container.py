@@ -1,5 +1,3 @@
-"""The `container` module."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""The `crash_loop` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

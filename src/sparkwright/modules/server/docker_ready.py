@@ -1,5 +1,3 @@
-"""The `docker_ready` module."""
-
 from __future__ import annotations
 
 import time

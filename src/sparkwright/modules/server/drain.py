@@ -1,5 +1,3 @@
-"""The `drain` module."""
-
 from __future__ import annotations
 
 import time

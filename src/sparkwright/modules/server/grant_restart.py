@@ -1,5 +1,3 @@
-"""The `grant_restart` module."""
-
 from __future__ import annotations
 
 import time

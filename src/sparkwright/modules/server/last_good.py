@@ -1,5 +1,3 @@
-"""The `last_good` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

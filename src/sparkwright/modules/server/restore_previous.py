@@ -1,5 +1,3 @@
-"""The `restore_previous` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

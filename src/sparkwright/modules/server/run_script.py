@@ -1,5 +1,3 @@
-"""The `run_script` module."""
-
 from __future__ import annotations
 
 import dataclasses

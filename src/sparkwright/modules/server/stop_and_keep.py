@@ -1,5 +1,3 @@
-"""The `stop_and_keep` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

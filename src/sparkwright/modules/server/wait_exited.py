@@ -1,5 +1,3 @@
-"""The `wait_exited` module."""
-
 from __future__ import annotations
 
 import time

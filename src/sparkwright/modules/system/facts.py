@@ -1,5 +1,3 @@
-"""The `facts` module."""
-
 from __future__ import annotations
 
 import getpass

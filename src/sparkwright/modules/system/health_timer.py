@@ -1,5 +1,3 @@
-"""The `health_timer` module."""
-
 from __future__ import annotations
 
 import json

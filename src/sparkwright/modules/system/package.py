@@ -1,5 +1,3 @@
-"""The `package` module."""
-
 from __future__ import annotations
 
 import fnmatch

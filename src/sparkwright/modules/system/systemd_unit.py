@@ -1,5 +1,3 @@
-"""The `systemd_unit` module."""
-
 from __future__ import annotations
 
 import re

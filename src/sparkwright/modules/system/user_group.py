@@ -1,5 +1,3 @@
-"""The `user_group` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -36,7 +36,6 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     sentence = f"chunked prefill is off, but prefix caching, which needs it on a recurrent model, {asked}"
     yield Finding(
         severity,
-        "prefix-caching-needs-chunked-prefill",
         f"{sentence}: {case.engine} {'refuses' if severity == 'error' else 'may refuse'} to start.",
         (ON, NO_PREFIX),
         "vLLM's VllmConfig; a real start of 0.32.0",
@@ -69,14 +68,8 @@ def unchunked_budget(case: Case) -> Iterator[Finding]:
         ON,
     )
     sentence = f"max-num-batched-tokens {now.budget} is less than max-model-len {length}, with chunked prefill off"
-    yield Finding(
-        severity,
-        "unchunked-budget",
-        f"{sentence}: {case.engine} refuses to start.",
-        ways,
-        "vLLM's SchedulerConfig; a real start of 0.32.0",
-        "max-num-batched-tokens",
-    )
+    sentence = f"{sentence}: {case.engine} refuses to start."
+    yield Finding(severity, sentence, ways, "vLLM's SchedulerConfig; a real start of 0.32.0", "max-num-batched-tokens")
 
 
 @rule(
@@ -98,11 +91,6 @@ def explicit_chunked_prefill(case: Case) -> Iterator[Finding]:
     sentence = (
         "enable-chunked-prefill is redundant: chunked prefill is on by default in every version that loads this model"
     )
-    yield Finding(
-        "info",
-        "explicit-chunked-prefill",
-        f"{sentence}; a claim that it slows down a recurrent model needs a measurement.",
-        (Way("remove it", {"enable-chunked-prefill": None}),),
-        "vLLM's source; equal config dumps",
-        "enable-chunked-prefill",
-    )
+    sentence = f"{sentence}; a claim that it slows down a recurrent model needs a measurement."
+    way = Way("remove it", {"enable-chunked-prefill": None})
+    yield Finding("info", sentence, (way,), "vLLM's source; equal config dumps", "enable-chunked-prefill")

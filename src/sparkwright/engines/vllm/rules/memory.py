@@ -50,4 +50,4 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
 
 def _finding(severity: Severity, sentence: str, way: Way) -> Finding:
     source = "vLLM #38284; DGX Spark reports"
-    return Finding(severity, "memory-utilization", sentence, (way,), source, flags.MEMORY_UTILIZATION)
+    return Finding(severity, sentence, (way,), source, flags.MEMORY_UTILIZATION)

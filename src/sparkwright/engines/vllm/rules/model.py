@@ -33,7 +33,7 @@ def architecture_support(case: Case) -> Iterator[Finding]:
     release = known.until if dropped else known.since
     sentence = f"vLLM {case.version} {'no longer loads' if dropped else 'cannot load'} {name} ({in_words(name)})."
     ways = (Way(f"use an image with vLLM {release}{'' if dropped else ' or newer'}"),) if release else ()
-    yield Finding("error", "architecture-support", sentence, ways, "vLLM's model registries")
+    yield Finding("error", sentence, ways, "vLLM's model registries")
 
 
 @rule(
@@ -53,7 +53,6 @@ def model_length(case: Case) -> Iterator[Finding]:
     outcome = "output beyond it is garbage" if allowed else f"{case.engine} refuses to start"
     yield Finding(
         "warning" if allowed else "error",
-        "model-length",
         f"max-model-len {now.max_model_len} exceeds the model's {most}: {outcome}.",
         (Way(f"lower max-model-len to {most}", {"max-model-len": most}),),
         "vLLM's ModelConfig; a real start of 0.32.0",

@@ -43,14 +43,9 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
         )
         if known.near:
             text, change = f"write {known.near}", {written: None, known.near: value}
-        yield Finding(
-            severity,
-            "unknown-flag",
-            f"{written}: {known.why}; {case.engine} {outcome}.",
-            (Way(text, change),),
-            known.source or "vLLM's options by release",
-            written,
-        )
+        sentence = f"{written}: {known.why}; {case.engine} {outcome}."
+        way = Way(text, change)
+        yield Finding(severity, sentence, (way,), known.source or "vLLM's options by release", written)
 
 
 @rule(
@@ -68,14 +63,9 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
         if option is None or "switch" not in option.kind or value is None or isinstance(value, bool):
             continue
         means = str(value).strip().lower() not in ("false", "0", "no", "off", "")
-        yield Finding(
-            "error",
-            "switch-with-value",
-            f"{written} is a switch and takes no value, got {value!r}: {case.engine} refuses to start.",
-            (Way(f"write {written}: {str(means).lower()}", {written: means}),),
-            "the help of 0.32.0",
-            written,
-        )
+        sentence = f"{written} is a switch and takes no value, got {value!r}: {case.engine} refuses to start."
+        way = Way(f"write {written}: {str(means).lower()}", {written: means})
+        yield Finding("error", sentence, (way,), "the help of 0.32.0", written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +130,9 @@ def ignored_flag(case: Case) -> Iterator[Finding]:
         value = case.flag(row.flag)
         if value is None or not row.applies(value, case) or not case.within(row.since, row.until):
             continue
-        yield Finding(
-            "warning",
-            "ignored-flag",
-            f"{row.flag}: {str(value).lower()} {row.sentence} ({case.engine}).",
-            (Way("remove it", {row.flag: None}),),
-            row.source,
-            row.flag,
-        )
+        sentence = f"{row.flag}: {str(value).lower()} {row.sentence} ({case.engine})."
+        way = Way("remove it", {row.flag: None})
+        yield Finding("warning", sentence, (way,), row.source, row.flag)
 
 
 @rule(
@@ -168,11 +153,6 @@ def kv_scales(case: Case) -> Iterator[Finding]:
         if wrong
         else "has no effect on a recurrent model (wrong scales before 0.19)"
     )
-    yield Finding(
-        "error" if wrong else "warning",
-        "kv-scales-on-hybrid",
-        f"calculate-kv-scales {outcome}, and 0.28 and later refuse it.",
-        (Way("remove it", {"calculate-kv-scales": None}),),
-        "vLLM #37565, #49389",
-        "calculate-kv-scales",
-    )
+    sentence = f"calculate-kv-scales {outcome}, and 0.28 and later refuse it."
+    way = Way("remove it", {"calculate-kv-scales": None})
+    yield Finding("error" if wrong else "warning", sentence, (way,), "vLLM #37565, #49389", "calculate-kv-scales")

@@ -29,11 +29,11 @@ def tool_calls(case: Case) -> Iterator[Finding]:
         sentence = (
             "tool-call-parser without enable-auto-tool-choice: the parser is never used, tool calls come back as text."
         )
-        yield Finding("warning", "tool-calls", sentence, (way,), "vLLM's documentation", "tool-call-parser")
+        yield Finding("warning", sentence, (way,), "vLLM's documentation", "tool-call-parser")
     if auto and not parser:
         way = Way("set tool-call-parser to the model's parser, or remove the switch", {"enable-auto-tool-choice": None})
         sentence = f"enable-auto-tool-choice without tool-call-parser: {case.engine} refuses to start."
-        yield Finding("error", "tool-calls", sentence, (way,), "a real start of 0.32.0", "enable-auto-tool-choice")
+        yield Finding("error", sentence, (way,), "a real start of 0.32.0", "enable-auto-tool-choice")
 
 
 @rule(
@@ -56,7 +56,7 @@ def model_comes_first(case: Case) -> Iterator[Finding]:
         f"{case.engine} takes the model as the first argument, and the command was written before its version was known"
     )
     way = Way("deploy again: spark.lock has the version now")
-    yield Finding("error", "model-comes-first", f"{sentence}.", (way,), "source of 0.33.0", "served-model-name")
+    yield Finding("error", f"{sentence}.", (way,), "source of 0.33.0", "served-model-name")
 
 
 @rule(
@@ -80,14 +80,8 @@ def thinking(case: Case) -> Iterator[Finding]:
     change = {THINKING_SWITCH: {"enable_thinking": False}}
     possible = case.within("0.14.0")
     ways = () if possible is False else (Way("turn thinking off by default; requests can still enable it", change),)
-    yield Finding(
-        "info",
-        "reasoning-truncates-answers",
-        "thinking is on: a request with a small max_tokens gets null content unless it turns thinking off.",
-        ways,
-        "vLLM #31343",
-        "reasoning-parser",
-    )
+    sentence = "thinking is on: a request with a small max_tokens gets null content unless it turns thinking off."
+    yield Finding("info", sentence, ways, "vLLM #31343", "reasoning-parser")
 
 
 @rule(
@@ -102,4 +96,4 @@ def config_file(case: Case) -> Iterator[Finding]:
     if case.flag("config") is not None and graded(case.within("", "0.28.0")) is not None:
         sentence = "config: switches set to false in that file are silently ignored before 0.28."
         way = Way("set the flags in the recipe", {"config": None})
-        yield Finding("warning", "config-file-switches", sentence, (way,), "vLLM #51573", "config")
+        yield Finding("warning", sentence, (way,), "vLLM #51573", "config")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from packaging.version import Version
@@ -26,25 +26,21 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """error: the engine refuses to start, or the result is wrong. flag: the flag concerned, for the line in the recipe."""
+    """error: the engine refuses to start, or the result is wrong. flag: the flag concerned, for the line in the recipe.
+
+    rule: its name; whoever registers a rule fills it in.
+    """
 
     severity: Severity
-    rule: str
     sentence: str
     ways_out: tuple[Way, ...] = ()
     source: str = ""
     flag: str = ""
+    rule: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {
-            "severity": self.severity,
-            "rule": self.rule,
-            "sentence": self.sentence,
-            "ways_out": [{"text": way.text, "changes": dict(way.changes)} for way in self.ways_out],
-            "source": self.source,
-            "flag": self.flag or None,
-        }
+        return {**asdict(self), "ways_out": [asdict(way) for way in self.ways_out], "flag": self.flag or None}
 
 
 @dataclass(frozen=True)
@@ -131,9 +127,11 @@ def rule(name: str, *, sources: Iterable[str], example: Example) -> Callable[[Fi
     """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
 
     def register(findings: Findings) -> Findings:
+        def named(case: Case) -> Iterator[Finding]:
+            return (replace(finding, rule=name) for finding in findings(case))
+
         title, _, reason = (findings.__doc__ or "").strip().partition("\n")
-        words = " ".join(reason.split())
-        RULES[name] = Rule(name, title.strip(), words, tuple(sources), example, findings)
+        RULES[name] = Rule(name, title.strip(), " ".join(reason.split()), tuple(sources), example, named)
         return findings
 
     return register

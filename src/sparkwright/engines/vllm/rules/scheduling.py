@@ -49,7 +49,6 @@ def block_over_budget(case: Case) -> Iterator[Finding]:
     )
     yield Finding(
         severity,
-        "block-over-budget",
         f"{sentence}: {case.engine} {outcome}.",
         ways,
         "vLLM's validate_block_size; the formula of its hybrid block",
@@ -75,12 +74,7 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
     )
     sentence = f"max-num-seqs {now.max_num_seqs} exceeds max-num-batched-tokens {now.budget}"
     yield Finding(
-        "error",
-        "seqs-over-budget",
-        f"{sentence}: {case.engine} refuses to start.",
-        ways,
-        "vLLM's SchedulerConfig",
-        "max-num-seqs",
+        "error", f"{sentence}: {case.engine} refuses to start.", ways, "vLLM's SchedulerConfig", "max-num-seqs"
     )
 
 
@@ -103,14 +97,9 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     known = (
         f"there was memory for {blocks} Mamba cache blocks" if blocks is not None else "each needs a Mamba cache block"
     )
-    yield Finding(
-        "error" if blocks is not None else "warning",
-        "seqs-over-mamba-blocks",
-        f"max-num-seqs is {seqs}, and {known}: {case.engine} {'refuses' if blocks is not None else 'may refuse'} to start.",
-        (Way(f"lower max-num-seqs to {fewer}", {"max-num-seqs": fewer}),),
-        "vLLM #49064",
-        "max-num-seqs",
-    )
+    sentence = f"max-num-seqs is {seqs}, and {known}: {case.engine} {'refuses' if blocks is not None else 'may refuse'} to start."
+    way = Way(f"lower max-num-seqs to {fewer}", {"max-num-seqs": fewer})
+    yield Finding("error" if blocks is not None else "warning", sentence, (way,), "vLLM #49064", "max-num-seqs")
 
 
 @rule(
@@ -136,14 +125,9 @@ def mamba_cache_mode(case: Case) -> Iterator[Finding]:
         None: "may refuse it",
         False: "ignores it here or falls back to align",
     }[refused]
-    yield Finding(
-        severity,
-        "mamba-cache-mode",
-        f"mamba-cache-mode all: {case.engine} {outcome}.",
-        (Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None}),),
-        "the help of 0.32.0; source of 0.17.1 and 0.33.0",
-        "mamba-cache-mode",
-    )
+    sentence = f"mamba-cache-mode all: {case.engine} {outcome}."
+    way = Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None})
+    yield Finding(severity, sentence, (way,), "the help of 0.32.0; source of 0.17.1 and 0.33.0", "mamba-cache-mode")
 
 
 def _above(tokens: int) -> int:

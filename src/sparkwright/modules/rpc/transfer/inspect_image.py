@@ -1,5 +1,3 @@
-"""The `inspect_image` module."""
-
 from __future__ import annotations
 
 import shutil

@@ -1,5 +1,3 @@
-"""The `send_image` module."""
-
 from __future__ import annotations
 
 import os
