@@ -50,13 +50,13 @@ def open_to_network(case: Case) -> Iterator[Finding]:
         yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(OPEN_WAY),), "docker's documentation", "publish")
 
 
+def _is_loopback(host: Any) -> bool:
+    return str(host).strip("[]").startswith(LOOPBACK)
+
+
 #: options that make the server unreachable through a published port: for which values, and the outcome
 OUT_OF_REACH: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    (
-        "host",
-        lambda value: str(value).strip("[]").startswith(LOOPBACK),
-        "the server listens on its container's loopback only",
-    ),
+    ("host", _is_loopback, "the server listens on its container's loopback only"),
     ("uds", bool, "the server listens on a Unix socket in its container, and on no port"),
     ("headless", lambda value: value is True, "a headless engine serves no HTTP requests"),
     ("ssl-certfile", bool, "the server takes HTTPS only, and every check of sparkwright asks it over HTTP"),
@@ -80,9 +80,8 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     """
     for name, applies, outcome in OUT_OF_REACH:
         if case.flag(name) is not None and applies(case.flag(name)):
-            yield Finding(
-                "error", f"{name}: {outcome}.", (Way("remove it", {name: None}),), "docker's documentation", name
-            )
+            way = Way("remove it", {name: None})
+            yield Finding("error", f"{name}: {outcome}.", (way,), "docker's documentation", name)
     listens = flags.port(case.asked.flags)
     if case.asked.published in (None, listens):
         return

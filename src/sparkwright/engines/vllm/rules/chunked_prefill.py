@@ -34,13 +34,9 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
         return
     asked = "is set" if case.flag("enable-prefix-caching") else "is on by default from 0.28 on"
     sentence = f"chunked prefill is off, but prefix caching, which needs it on a recurrent model, {asked}"
-    yield Finding(
-        severity,
-        f"{sentence}: {case.engine} {'refuses' if severity == 'error' else 'may refuse'} to start.",
-        (ON, NO_PREFIX),
-        "vLLM's VllmConfig; a real start of 0.32.0",
-        "enable-chunked-prefill",
-    )
+    sentence = f"{sentence}: {case.engine} {'refuses' if severity == 'error' else 'may refuse'} to start."
+    source = "vLLM's VllmConfig; a real start of 0.32.0"
+    yield Finding(severity, sentence, (ON, NO_PREFIX), source, "enable-chunked-prefill")
 
 
 @rule(
@@ -53,15 +49,12 @@ def unchunked_budget(case: Case) -> Iterator[Finding]:
     A prompt that cannot be split takes one step, so max-num-batched-tokens must be at least max-model-len; the engine refuses
     less. If it is not set the engine raises it, and with it the memory for a step.
     """
-    now = case.effective
-    if now.chunked_prefill is not False or now.max_model_len is None or case.asked.platform == "ascend":
-        return
-    if case.flag("max-num-batched-tokens") is None or now.budget is None:
+    now, length = case.effective, case.effective.max_model_len
+    if now.chunked_prefill is not False or length is None or case.asked.platform == "ascend":
         return
     severity = graded(case.within(CHUNKED_PREFILL_OPTIONAL_SINCE))
-    if now.budget >= now.max_model_len or severity is None:
+    if case.flag("max-num-batched-tokens") is None or now.budget is None or now.budget >= length or severity is None:
         return
-    length = now.max_model_len
     ways = (
         Way(f"raise max-num-batched-tokens to {length}", {"max-num-batched-tokens": length}),
         Way(f"lower max-model-len to {now.budget}", {"max-model-len": now.budget}),
@@ -89,8 +82,8 @@ def explicit_chunked_prefill(case: Case) -> Iterator[Finding]:
     if not case.hybrid or case.flag("enable-chunked-prefill") is not True:
         return
     sentence = (
-        "enable-chunked-prefill is redundant: chunked prefill is on by default in every version that loads this model"
+        "enable-chunked-prefill is redundant: chunked prefill is on by default in every version that loads this model;"
+        " a claim that it slows down a recurrent model needs a measurement."
     )
-    sentence = f"{sentence}; a claim that it slows down a recurrent model needs a measurement."
     way = Way("remove it", {"enable-chunked-prefill": None})
     yield Finding("info", sentence, (way,), "vLLM's source; equal config dumps", "enable-chunked-prefill")

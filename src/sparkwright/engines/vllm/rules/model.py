@@ -51,10 +51,7 @@ def model_length(case: Case) -> Iterator[Finding]:
         return
     allowed = LONGER_ANYWAY in case.asked.env
     outcome = "output beyond it is garbage" if allowed else f"{case.engine} refuses to start"
-    yield Finding(
-        "warning" if allowed else "error",
-        f"max-model-len {now.max_model_len} exceeds the model's {most}: {outcome}.",
-        (Way(f"lower max-model-len to {most}", {"max-model-len": most}),),
-        "vLLM's ModelConfig; a real start of 0.32.0",
-        "max-model-len",
-    )
+    way = Way(f"lower max-model-len to {most}", {"max-model-len": most})
+    sentence = f"max-model-len {now.max_model_len} exceeds the model's {most}: {outcome}."
+    source = "vLLM's ModelConfig; a real start of 0.32.0"
+    yield Finding("warning" if allowed else "error", sentence, (way,), source, "max-model-len")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines.vllm.flags import flag_shapes
-from sparkwright.engines.vllm.flags.flag_history import existence
+from sparkwright.engines.vllm.flags.flag_history import Existence, existence
 from sparkwright.engines.vllm.prediction.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, Finding, Way, graded, rule
 
@@ -32,20 +32,20 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
         if known.exists or (known.exists is None and not known.why):
             continue
         severity = graded(known.exists is False or None) or "warning"
-        outcome = "refuses to start" if known.exists is False else "may refuse to start"
-        change: dict[str, Any] = {written: None}
-        if known.instead.startswith("enable-") and value is not False:
-            change[known.instead.partition(":")[0]] = False
-        text = (
-            f"write {known.instead} instead"
-            if known.instead and not known.instead.startswith("nothing")
-            else "remove it"
-        )
-        if known.near:
-            text, change = f"write {known.near}", {written: None, known.near: value}
-        sentence = f"{written}: {known.why}; {case.engine} {outcome}."
-        way = Way(text, change)
-        yield Finding(severity, sentence, (way,), known.source or "vLLM's options by release", written)
+        outcome = "refuses" if severity == "error" else "may refuse"
+        sentence = f"{written}: {known.why}; {case.engine} {outcome} to start."
+        source = known.source or "vLLM's options by release"
+        yield Finding(severity, sentence, (_instead(written, value, known),), source, written)
+
+
+def _instead(written: str, value: Any, known: Existence) -> Way:
+    if known.near:
+        return Way(f"write {known.near}", {written: None, known.near: value})
+    change: dict[str, Any] = {written: None}
+    if known.instead.startswith("enable-") and value is not False:
+        change[known.instead.partition(":")[0]] = False
+    replaced = known.instead and not known.instead.startswith("nothing")
+    return Way(f"write {known.instead} instead" if replaced else "remove it", change)
 
 
 @rule(
@@ -148,11 +148,8 @@ def kv_scales(case: Case) -> Iterator[Finding]:
     if not case.hybrid or case.flag("calculate-kv-scales") is not True or case.within("0.28.0"):
         return
     wrong = case.within("", "0.19.0")
-    outcome = (
-        "degrades the output of a recurrent model"
-        if wrong
-        else "has no effect on a recurrent model (wrong scales before 0.19)"
-    )
+    outcome = "has no effect on a recurrent model (wrong scales before 0.19)"
+    outcome = "degrades the output of a recurrent model" if wrong else outcome
     sentence = f"calculate-kv-scales {outcome}, and 0.28 and later refuse it."
     way = Way("remove it", {"calculate-kv-scales": None})
     yield Finding("error" if wrong else "warning", sentence, (way,), "vLLM #37565, #49389", "calculate-kv-scales")

@@ -26,9 +26,8 @@ def tool_calls(case: Case) -> Iterator[Finding]:
     parser, auto = case.flag("tool-call-parser"), case.flag("enable-auto-tool-choice")
     if parser and not auto:
         way = Way("add enable-auto-tool-choice", {"enable-auto-tool-choice": True})
-        sentence = (
-            "tool-call-parser without enable-auto-tool-choice: the parser is never used, tool calls come back as text."
-        )
+        why = "the parser is never used, tool calls come back as text."
+        sentence = f"tool-call-parser without enable-auto-tool-choice: {why}"
         yield Finding("warning", sentence, (way,), "vLLM's documentation", "tool-call-parser")
     if auto and not parser:
         way = Way("set tool-call-parser to the model's parser, or remove the switch", {"enable-auto-tool-choice": None})
@@ -46,17 +45,11 @@ def model_comes_first(case: Case) -> Iterator[Finding]:
     --served-model-name together with --model is then refused. sparkwright writes the command for the version in spark.lock; only a
     first deploy, when the image's version is not known yet, can get it wrong.
     """
-    if (
-        not case.asked.model_by_flag
-        or case.flag("served-model-name") is None
-        or not case.within(flags.MODEL_FIRST_SINCE)
-    ):
-        return
-    sentence = (
-        f"{case.engine} takes the model as the first argument, and the command was written before its version was known"
-    )
-    way = Way("deploy again: spark.lock has the version now")
-    yield Finding("error", f"{sentence}.", (way,), "source of 0.33.0", "served-model-name")
+    named = case.asked.model_by_flag and case.flag("served-model-name") is not None
+    if named and case.within(flags.MODEL_FIRST_SINCE):
+        why = "takes the model as the first argument, and the command was written before its version was known."
+        way = Way("deploy again: spark.lock has the version now")
+        yield Finding("error", f"{case.engine} {why}", (way,), "source of 0.33.0", "served-model-name")
 
 
 @rule(
@@ -72,10 +65,8 @@ def thinking(case: Case) -> Iterator[Finding]:
     With a small max_tokens the response ends during the reasoning: `content` is null and `reasoning` has all tokens. Clients can turn
     thinking off per request (chat_template_kwargs: {"enable_thinking": false}); from 0.14 on the server can do so by default.
     """
-    if not case.flag("reasoning-parser"):
-        return
     chosen = case.flag(THINKING_SWITCH)
-    if isinstance(chosen, Mapping) and "enable_thinking" in chosen:
+    if not case.flag("reasoning-parser") or (isinstance(chosen, Mapping) and "enable_thinking" in chosen):
         return
     change = {THINKING_SWITCH: {"enable_thinking": False}}
     possible = case.within("0.14.0")
