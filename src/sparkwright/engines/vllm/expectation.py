@@ -70,12 +70,8 @@ def _impossible(
     asked: Asked, architecture: Architecture, version: Version | None
 ) -> tuple[str, tuple[Way, ...], str] | None:
     if at_least(version, defaults.CHUNKED_PREFILL_OPTIONAL_SINCE) is False:
-        way = Way("take an image with vLLM 0.12 or newer")
-        return (
-            f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored.",
-            (way,),
-            "on, as it always is there",
-        )
+        sentence = f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored."
+        return sentence, (Way("take an image with vLLM 0.12 or newer"),), "on, as it always is there"
     wants_prefix = architecture.kind == "recurrent" and asked.flag(PREFIX) is True
     by_blocks = architecture.name not in CACHE_MODE_ALL or at_least(version, defaults.ALIGN_ONLY_SINCE) is not False
     if not wants_prefix or not by_blocks:

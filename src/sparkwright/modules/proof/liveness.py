@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Exit
+from sparkwright.host import server_key
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
@@ -45,8 +46,7 @@ class Liveness(Module["Liveness.Args"]):
         start, starting = "", ""
         while True:
             found = containers.inspect(context.docker(), args.name) or {}
-            why = _not_running(args.name, found, start)
-            if why:
+            if why := _not_running(args.name, found, start):
                 return _silent(why)
             start = str(found["State"]["StartedAt"])
             answer = VerifyHealth().run(health, context)
@@ -56,8 +56,10 @@ class Liveness(Module["Liveness.Args"]):
             if verdict in LASTING or 400 <= answer.data.get("status", 0) < 500:
                 return answer
             starting = _starting(found, args, context) if verdict == "loading" else ""
+            if not starting and verdict == "wedged" and _generates(args, context):
+                return _unknown(f"no token within {args.timeout_s:g} s while the server generates for other clients.")
             if not starting:
-                return _busy(args) if verdict == "wedged" and _generates(args, context) else _silent(answer.msg)
+                return _silent(answer.msg)
             if context.check:
                 return _unknown(f"{args.name} is {starting}; `deploy` waits for it.")
             context.progress(0, text=starting)
@@ -92,8 +94,6 @@ def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> s
 
 def _generates(args: Liveness.Args, context: Context) -> bool:
     """Whether tokens are generated, for whomever, while we got none."""
-    from sparkwright.host import server_key
-
     key = server_key.for_probe(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
     before = server_metrics.read(args.base_url, key)[0].get(endpoints.GENERATED_TOKENS)
     until_s = time.monotonic() + OTHERS_S
@@ -114,10 +114,6 @@ def _silent(why: str) -> Result:
     change = Change("server", "does not answer", "restarted", why)
     msg = f"the server does not answer and will be restarted: {why.rstrip('.')}"
     return Result(msg=msg, diff=[change], data={"silent": True, "serves": False, "why": why})
-
-
-def _busy(args: Liveness.Args) -> Result:
-    return _unknown(f"no token within {args.timeout_s:g} s while the server generates for other clients.")
 
 
 def _unknown(why: str) -> Result:
