@@ -20,17 +20,18 @@ class OllamaPs(Module["OllamaPs.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         seen = ollama_models.inspect(context, timeout_s=args.timeout_s)
+        held = [(one.model, one.place) for one in seen.held]
         rows = [
             {
-                "name": one.model.name,
-                "size_bytes": one.model.size_bytes,
-                "url": one.place.url,
-                "kind": one.place.kind,
-                "place": one.place.name,
+                "name": model.name,
+                "size_bytes": model.size_bytes,
+                "url": place.url,
+                "kind": place.kind,
+                "place": place.name,
             }
-            for one in seen.held
+            for model, place in held
         ]
-        answer = [f"{one.model.name}, {one.model.size_text} ({one.place})" for one in seen.held]
+        answer = [f"{model.name}, {model.size_text} ({place})" for model, place in held]
         answer += [f"{place} does not answer: it is loading a model or hung" for place in seen.hanging]
         idle = f"no model loaded ({', '.join(map(str, seen.present))})" if seen.present else "Ollama is not running"
         data = {"models": rows, "present": list(map(str, seen.present)), "hanging": list(map(str, seen.hanging))}

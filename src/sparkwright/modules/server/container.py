@@ -99,10 +99,11 @@ class Container(StateModule["Container.Args", Found]):
         spec = ContainerSpec.from_json(args.spec)
         client: Any = context.docker()
         if found.container and changes[0].field != "state":
-            fields = ", ".join(change.field for change in changes)
-            raise Failed(
-                f"container {spec.name} differs ({fields}).", fix="Stop and keep it first (module `stop_and_keep`)."
+            fields, fix = (
+                ", ".join(change.field for change in changes),
+                "Stop and keep it first (module `stop_and_keep`).",
             )
+            raise Failed(f"container {spec.name} differs ({fields}).", fix=fix)
         created = ""
         try:
             if not found.container:
@@ -133,10 +134,8 @@ def _create(spec: ContainerSpec, context: Context) -> str:
     took = api.inspect_container(created)["Image"]
     if took != image["Id"]:
         api.remove_container(created, force=True)
-        raise Failed(
-            f"the tag {config['Image']} moved to {took} while {spec.name} was being created.",
-            fix="Run the command again.",
-        )
+        moved = f"the tag {config['Image']} moved to {took} while {spec.name} was being created."
+        raise Failed(moved, fix="Run the command again.")
     return created
 
 

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.errors import Failed
 from sparkwright.host import server_key
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint
@@ -69,8 +70,6 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         return {"container_id": found.current.get("Id", "")}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        from sparkwright.errors import Failed
-
         client, name = context.docker(), args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")

@@ -35,11 +35,8 @@ class StopAndKeep(StateModule["StopAndKeep.Args", Found]):
         stop_timeout_s: int = arg("seconds until it is killed", default=60)
 
     def read(self, args: Args, context: Context) -> Found:
-        client = context.docker()
-        return Found(
-            containers.inspect(client, args.name) or {},
-            containers.inspect(client, args.name + containers.PREVIOUS) or {},
-        )
+        client, names = context.docker(), (args.name, args.name + containers.PREVIOUS)
+        return Found(*(containers.inspect(client, name) or {} for name in names))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.current:

@@ -15,6 +15,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context, Module
 from sparkwright.host.ollama import ollama_client
 from sparkwright.protocol.result import Result
+from sparkwright.units import gib
 
 GPU_QUERY = ("name", "driver_version", "temperature.gpu", "power.draw", "clocks.sm")
 
@@ -35,11 +36,8 @@ class Facts(Module["Facts.Args"]):
         machine = context.machine
         memory = machine.meminfo()
         with ThreadPoolExecutor(max_workers=3) as at_once:  # each waits for another program
-            gpu, docker, ollama = (
-                at_once.submit(_gpu, machine),
-                at_once.submit(_docker, context),
-                at_once.submit(_ollama, machine),
-            )
+            gpu, docker = at_once.submit(_gpu, machine), at_once.submit(_docker, context)
+            ollama = at_once.submit(_ollama, machine)
         found = {
             "user": getpass.getuser(),
             "home": str(machine.home),
@@ -84,10 +82,9 @@ def _assignments(machine: Machine, path: str) -> dict[str, str]:
 
 def _gpu(machine: Machine) -> dict[str, Any] | None:
     """On a GB10 nvidia-smi gives no memory figures: /proc/meminfo is the truth there."""
+    query = ["nvidia-smi", f"--query-gpu={','.join(GPU_QUERY)}", "--format=csv,noheader,nounits"]
     try:
-        answer = machine.run(
-            ["nvidia-smi", f"--query-gpu={','.join(GPU_QUERY)}", "--format=csv,noheader,nounits"], timeout_s=5
-        )
+        answer = machine.run(query, timeout_s=5)
     except Failed:
         return None
     if not answer.ok or not answer.out.strip():
@@ -101,13 +98,8 @@ def _docker(context: Context) -> dict[str, Any]:
         info = context.docker().api.info()
     except SparkwrightError as error:
         return {"reachable": False, "error": str(error)}
-    return {
-        "reachable": True,
-        "version": info.get("ServerVersion"),
-        "storage_driver": info.get("Driver"),
-        "root": info.get("DockerRootDir"),
-        "error": None,
-    }
+    about = {"version": "ServerVersion", "storage_driver": "Driver", "root": "DockerRootDir"}
+    return {"reachable": True, **{name: info.get(its) for name, its in about.items()}, "error": None}
 
 
 def _ollama(machine: Machine) -> dict[str, Any]:
@@ -122,7 +114,7 @@ def _ollama(machine: Machine) -> dict[str, Any]:
 
 def _sentence(found: dict[str, Any]) -> str:
     gpu = found["gpu"]["name"] if found["gpu"] else "no GPU found"
-    memory = f"{found['memory_bytes'] / 2**30:.1f} GiB, {found['memory_available_bytes'] / 2**30:.1f} available"
+    memory = f"{gib(found['memory_bytes'])} GiB, {gib(found['memory_available_bytes'])} available"
     models = found["ollama"]["models"]
     ollama = f", Ollama holds {', '.join(models)}" if models else ""
     return f"{gpu}, {memory}{ollama}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkwright.host.images import image_names, image_stream, loads
 from sparkwright.host.images.image_names import digests_of
+from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.image_name import Name
@@ -28,8 +29,6 @@ class InspectImage(Module["InspectImage.Args"]):
         ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
-        from sparkwright.host.images.platform import platform_of
-
         api: Any = context.docker().api
         name = Name.given(args.ref)
         image = image_names.find(api, args.ref, args.ids)
