@@ -119,12 +119,8 @@ def status(folder: Path) -> dict[str, Any]:
     memory = dict(line.split(":") for line in (folder / "root/proc/meminfo").read_text().splitlines())
     available = int(memory["MemAvailable"].split()[0]) / 2**20
     broken = (folder / "fault").read_text() if (folder / "fault").exists() else "nothing is broken"
-    return {
-        "sandbox": "up",
-        "containers": ", ".join(rows) or "none",
-        "memory": f"{available:.1f} GiB available",
-        "fault": broken,
-    }
+    about = {"sandbox": "up", "containers": ", ".join(rows) or "none", "memory": f"{available:.1f} GiB available"}
+    return {**about, "fault": broken}
 
 
 def _state(folder: Path) -> dict[str, Any] | None:

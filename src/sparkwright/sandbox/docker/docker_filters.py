@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sparkwright.sandbox.docker.containers import Container, Refused
+from sparkwright.sandbox.docker.container import Container
 from sparkwright.sandbox.docker.images import Images
+from sparkwright.sandbox.web import Refused
 
 STATUSES = ("created", "restarting", "running", "removing", "paused", "exited", "dead")
 

@@ -114,9 +114,7 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
         mamba_cache_mode=_mode(arguments, recurrent and prefix, architecture, now),
         kv_cache_dtype=dtype,
         quantization=arguments.values.get("quantization") or _quantization(model),
-        utilization=float(
-            arguments.text("gpu_memory_utilization", "0.92" if now >= LARGER_SHARE_SINCE else "0.9"),
-        ),
+        utilization=float(arguments.text("gpu_memory_utilization", "0.92" if now >= LARGER_SHARE_SINCE else "0.9")),
         block_tokens=hybrid.block_tokens(model, dtype),
         padding_percent=hybrid.padding_percent(model, dtype),
         api_keys=tuple(arguments.values.get("api_key") or ()),
@@ -210,11 +208,8 @@ def _weights(index: Path) -> dict[str, str]:
 
 def invalid(what: str, message: str, kind: str, *, field: str = "", got: object = None) -> Refused:
     """Pydantic's refusal of a config, under the traceback's end. field, got: where one value is what it refuses."""
-    given = (
-        f"{got!r}, input_type={type(got).__name__}"
-        if field
-        else "ArgsKwargs((), {'model': ...}), input_type=ArgsKwargs"
-    )
+    given = "ArgsKwargs((), {'model': ...}), input_type=ArgsKwargs"
+    given = f"{got!r}, input_type={type(got).__name__}" if field else given
     lines = (
         "Traceback (most recent call last):",
         '  File "/usr/local/bin/vllm", line 8, in <module>',

@@ -57,14 +57,8 @@ def decided(config: Config, arguments: Arguments, version: str) -> Lines:
         yield from _recurrent(config, arguments, now)
     if config.eager:
         message = "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup. This is equivalent to setting"
-        yield (
-            0,
-            _warning(
-                API,
-                "vllm.py:1703",
-                f"{message} -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False",
-            ),
-        )
+        message = f"{message} -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False"
+        yield 0, _warning(API, "vllm.py:1703", message)
 
 
 def _recurrent(config: Config, arguments: Arguments, now: Release) -> Lines:
@@ -110,10 +104,8 @@ def _mode(config: Config, asked: str, now: Release) -> Lines:
 
 def loading(config: Config, version: str) -> Lines:
     """The config dump and the weights."""
-    yield (
-        0.3,
-        _info(CORE, "core.py:133", f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version)}"),
-    )
+    message = f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version)}"
+    yield 0.3, _info(CORE, "core.py:133", message)
     yield 0, _info(WORKER, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
     message = "Using FLASHINFER attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
     yield 0.2, _info(WORKER, "cuda.py:412", message)
