@@ -69,8 +69,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
         api_key_secret: str = server_key.secret_arg()
         wait_s: float = arg("how long to wait for another measurement on this host, seconds", default=measuring.WAIT_S)
         unclear: Literal["fail", "report"] = arg(
-            "report: continue after an inconclusive measurement; the run reports it and exits with 4",
-            default="fail",
+            "report: continue after an inconclusive measurement; the run reports it and exits with 4", default="fail"
         )
 
     def run(self, args: Args, context: Context) -> Result:

@@ -146,10 +146,7 @@ ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {
 }
 
 #: the same, of engines other than vLLM
-OTHER_ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {
-    "RwkvForCausalLM": RWKV,
-    "Rwkv7ForCausalLM": RWKV,
-}
+OTHER_ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {"RwkvForCausalLM": RWKV, "Rwkv7ForCausalLM": RWKV}
 
 #: all that are known by their name to keep a recurrent state
 RECURRENT_ARCHITECTURES: dict[str, str] = {
