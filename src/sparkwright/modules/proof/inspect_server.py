@@ -77,17 +77,13 @@ class InspectServer(Module["InspectServer.Args"]):
         models = endpoints.served(answer.json()) if answer.status == 200 else {}
         expected = _expected(args, good if verified else {}, changes, pinned=pinned)
         served = expected["served_name"] or next(iter(models), "")
+        own = ("name", "id", "image", "flags", "model_dir", "loopback")
         data = {
-            "name": server.name,
-            "id": server.id,
+            **{name: getattr(server, name) for name in own},
             "start": start_of(inspected),
-            "image": server.image,
-            "flags": server.flags,
             "base_url": url,
-            "model_dir": server.model_dir,
             "models": models,
             "port": server.port or int(url.rpartition(":")[2] or 0),
-            "loopback": server.loopback,
             "verified": verified,
             "server_key": bool(key or container_options.key_fingerprint(inspected)),
             "expected": {**expected, "served_name": served},

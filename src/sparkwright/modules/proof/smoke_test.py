@@ -90,9 +90,8 @@ class SmokeTest(Module["SmokeTest.Args"]):
         kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine)
         baseline = None if args.new_baseline or not args.baseline_key else kept.read(name)
         bounds = Bounds(args.tok_per_s, evidence.ceiling(context, args.model_dir), speculation)
-        before = _idle(args, key)
         try:
-            found, seen = _measure(args, context, key, bounds, baseline, before)
+            found, seen = _measure(args, context, key, bounds, baseline)
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the measurement was interrupted: {error}.", data={"verdict": "broken"})
         if found.verdict == "new baseline" and not args.baseline_key:
@@ -107,7 +106,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
             data["verdict"], message, fix = doubt
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=f"{message}.", fix=fix, data=data)
         if found.verdict in BAD:
-            return _failed(found, seen, bounds, baseline, args, context, data)
+            return _failed(found, seen, baseline, args, context, data)
         if found.verdict == "new baseline":
             made = Baseline.of(found.runs, by_prompt=speculation, clock_mhz=seen.gpu.clock_mhz)
             kept.write(name, made, {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()})
@@ -129,13 +128,9 @@ def _idle(args: SmokeTest.Args, key: str) -> dict[str, float]:
 
 
 def _measure(
-    args: SmokeTest.Args,
-    context: Context,
-    key: str,
-    bounds: Bounds,
-    baseline: Baseline | None,
-    before: dict[str, float],
+    args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[Measured, Seen]:
+    before = _idle(args, key)
     with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         found = smoke.measure(
             args.base_url,
@@ -186,16 +181,10 @@ def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str,
 
 
 def _failed(
-    found: Measured,
-    seen: Seen,
-    bounds: Bounds,
-    baseline: Baseline | None,
-    args: SmokeTest.Args,
-    context: Context,
-    data: dict[str, Any],
+    found: Measured, seen: Seen, baseline: Baseline | None, args: SmokeTest.Args, context: Context, data: dict[str, Any]
 ) -> Result:
-    """The failure with its likely causes."""
-    wanted = bounds.expected or (baseline.median if baseline else 0) or found.tok_per_s or 1
+    """The failure with its likely causes. data: the figures, as they are registered."""
+    wanted = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or found.tok_per_s or 1
     ladder: list[causes.Cause] = []
     if found.verdict != "invalid":
         state = evidence.log(context, args.container)

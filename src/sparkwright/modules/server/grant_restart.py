@@ -47,12 +47,9 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         why: str = arg("why it was restarted, for the history, if the recipe did not change", default="")
 
     def read(self, args: Args, context: Context) -> Found:
-        client, name = context.docker(), args.spec["name"]
-        return Found(
-            containers.inspect(client, name) or {},
-            containers.inspect(client, name + containers.PREVIOUS) or {},
-            context.state.read("verified") or {},
-        )
+        client, names = context.docker(), (args.spec["name"], args.spec["name"] + containers.PREVIOUS)
+        current, previous = (containers.inspect(client, name) or {} for name in names)
+        return Found(current, previous, context.state.read("verified") or {})
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         changes = []

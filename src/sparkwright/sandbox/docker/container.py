@@ -126,19 +126,10 @@ class Container:
         host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
         host.setdefault("ShmSize", 64 * 2**20)
         host.setdefault("LogConfig", {"Type": "json-file", "Config": {}})
-        state = {
-            "Status": self.status,
-            "Running": self.running,
-            "Paused": False,
-            "Restarting": self.status == "restarting",
-            "OOMKilled": False,
-            "Dead": False,
-            "Pid": 4242 if self.running else 0,
-            "ExitCode": self.exit_code,
-            "Error": "",
-            "StartedAt": self.started_at,
-            "FinishedAt": self.finished_at,
-        }
+        never = {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
+        state = {"Status": self.status, "Running": self.running, "Restarting": self.status == "restarting", **never}
+        state |= {"Pid": 4242 if self.running else 0, "ExitCode": self.exit_code}
+        state |= {"StartedAt": self.started_at, "FinishedAt": self.finished_at}
         config = {
             "Hostname": self.id[:12],
             "Env": own + [pair for pair in inherited["Env"] if pair.partition("=")[0] not in names],

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sparkwright.engines.vllm.architecture import architecture_dense
 from sparkwright.engines.vllm.architecture.architecture_tables import spread
+from sparkwright.engines.vllm.versions import parse
 
 #: the newest release whose registry was read
 NEWEST = "0.33.0"
@@ -99,8 +100,5 @@ def in_words(name: str) -> str:
 
 
 def _version(text: str) -> Version | None:
-    try:
-        held = Version(text)
-    except InvalidVersion:
-        return None
-    return Version(held.base_version) if held.is_postrelease or held.local else held
+    held = parse(text)
+    return Version(held.base_version) if held and (held.is_postrelease or held.local) else held

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from packaging.version import Version
@@ -92,17 +92,8 @@ class Example:
 
     def case(self) -> Case:
         """The same as a Case."""
-        asked = Asked(
-            self.flags,
-            self.image,
-            self.platform,
-            mamba_blocks=self.mamba_blocks,
-            model_by_flag=self.model_by_flag,
-            server_key=self.server_key,
-            open_to_network=self.open_to_network,
-            published=self.published,
-        )
-        return Case(asked, classify(self.model), versions.parse(self.version))
+        asked = {one.name: getattr(self, one.name) for one in fields(Asked) if hasattr(self, one.name)}
+        return Case(Asked(**asked), classify(self.model), versions.parse(self.version))
 
 
 Findings = Callable[[Case], Iterable[Finding]]

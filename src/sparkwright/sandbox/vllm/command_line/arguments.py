@@ -29,6 +29,11 @@ class Refused(Exception):
         self.code = code
 
 
+def crashed(message: str) -> Refused:
+    """An exception that nobody caught: the end of its traceback, and exit code 1."""
+    return Refused(f"Traceback (most recent call last):\n{message}", 1)
+
+
 @dataclass
 class Arguments:
     """model: what is served. tag: whether it was the positional argument. values: of options, by max_num_seqs."""
