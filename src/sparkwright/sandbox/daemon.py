@@ -80,10 +80,7 @@ class Spark:
 
     def fault(self) -> str:
         """What is broken now."""
-        try:
-            return self._fault_file.read_text().strip()
-        except FileNotFoundError:
-            return ""
+        return order(self.folder).partition(" ")[0]
 
     def fault_since_s(self) -> float:
         """When it was broken, seconds since the epoch."""

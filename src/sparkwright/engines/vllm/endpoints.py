@@ -124,11 +124,6 @@ def served(models: Any) -> dict[str, int | None]:
     return {str(row["id"]): count_of(row.get("max_model_len")) for row in rows}
 
 
-def max_model_len(models: Any, name: str) -> int | None:
-    """The context's length of a served model, from the answer of MODELS; None where a server does not tell it."""
-    return served(models).get(name)
-
-
 def answer_tokens(context: int | None) -> int | None:
     """The longest answer that a client may ask for, in tokens: half of the context at most, for prompt and answer share it.
 

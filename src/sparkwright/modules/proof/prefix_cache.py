@@ -90,7 +90,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
 def _room(args: PrefixCache.Args, key: str) -> int | None:
     """The context's length, as the server tells it."""
     answer = http_probe.ask(args.base_url, endpoints.MODELS, api_key=key)
-    return endpoints.max_model_len(answer.json(), args.model) if answer.status == 200 else None
+    return endpoints.served(answer.json()).get(args.model) if answer.status == 200 else None
 
 
 def _foreign(sightings: list[prefix_caching.Sighting]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sparkwright.engines.vllm.architecture import architecture_tables as tables
 from sparkwright.engines.vllm.architecture import config_parts
 from sparkwright.engines.vllm.architecture.architecture_registry import outranking
-from sparkwright.engines.vllm.architecture.architecture_rules import RULES, Found, Kind, draft, mechanism
+from sparkwright.engines.vllm.architecture.architecture_rules import RULES, Kind, draft, mechanism
 from sparkwright.engines.vllm.architecture.config_parts import Part
 from sparkwright.visible import one_line
 
@@ -93,7 +93,8 @@ def classify(config: Mapping[str, Any]) -> Architecture:
     """What a config.json, as it was read, describes. Never raises: a key of the wrong type counts as one that is missing."""
     parts = config_parts.parts(config)
     inner = config_parts.text(config)
-    found = draft(config, parts) or outranking(config, _message(config, parts))
+    by_rule = next(found for rule in RULES if (found := rule(config, parts)))
+    found = draft(config, parts) or outranking(config, by_rule)
     recurs = found.kind in ("recurrent", "attention_free")
     return Architecture(
         kind=found.kind,
@@ -128,10 +129,6 @@ def _kept(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         else:
             kept[name] = _kept(held, WITHIN[name]) if name in WITHIN else dict(held)
     return kept
-
-
-def _message(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found:
-    return next(found for rule in RULES if (found := rule(config, parts)))
 
 
 def _hints(parts: tuple[Part, ...], recurs: bool) -> list[Evidence]:

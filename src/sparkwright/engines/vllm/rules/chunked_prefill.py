@@ -18,7 +18,7 @@ NO_PREFIX = Way("turn prefix caching off", {"enable-prefix-caching": False})
         "0.32.0, a real start: exit 1, \"Chunked prefill is required for mamba cache mode 'align'.\"",
         "#50991: prefix caching is on by default for recurrent hybrids from 0.28 on",
     ),
-    example=Example({"enable-prefix-caching": True, "enable-chunked-prefill": False}, HYBRID),
+    example=Example({"enable-prefix-caching": True, "enable-chunked-prefill": False}, model=HYBRID),
 )
 def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     """Prefix caching on a recurrent hybrid needs chunked prefill.
@@ -42,7 +42,9 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
 @rule(
     "unchunked-budget",
     sources=("vLLM 0.11.0, 0.17.1, 0.33.0: SchedulerConfig", "0.32.0, a real start: exit 1"),
-    example=Example({"enable-chunked-prefill": False, "max-model-len": 32768, "max-num-batched-tokens": 4096}, DENSE),
+    example=Example(
+        {"enable-chunked-prefill": False, "max-model-len": 32768, "max-num-batched-tokens": 4096}, model=DENSE
+    ),
 )
 def unchunked_budget(case: Case) -> Iterator[Finding]:
     """With chunked prefill off, a whole prompt must fit in one step.
@@ -71,7 +73,7 @@ def unchunked_budget(case: Case) -> Iterator[Finding]:
         "vLLM 0.11.0, 0.17.1, 0.33.0: None and True give the same SchedulerConfig",
         "the claim: a blog post of March 2026, 47 -> 5.7 tok/s, not reproduced",
     ),
-    example=Example({"enable-chunked-prefill": True}, HYBRID),
+    example=Example({"enable-chunked-prefill": True}, model=HYBRID),
 )
 def explicit_chunked_prefill(case: Case) -> Iterator[Finding]:
     """--enable-chunked-prefill changes nothing on a recurrent model.

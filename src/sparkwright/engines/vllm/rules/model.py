@@ -18,7 +18,7 @@ LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
         "vLLM's model registries of 0.11.0, 0.17.1 and 0.33.0",
         "#34110: Qwen3.5 is in 0.17.0 and later, 0.16.0 lacks it",
     ),
-    example=Example({}, HYBRID, version="0.16.0"),
+    example=Example({}, model=HYBRID, version="0.16.0"),
 )
 def architecture_support(case: Case) -> Iterator[Finding]:
     """The engine must support the model's architecture.
@@ -39,7 +39,7 @@ def architecture_support(case: Case) -> Iterator[Finding]:
 @rule(
     "model-length",
     sources=("vLLM's ModelConfig: derived max_model_len", "0.32.0, a real start: exit 1"),
-    example=Example({"max-model-len": 200000}, DENSE),
+    example=Example({"max-model-len": 200000}, model=DENSE),
 )
 def model_length(case: Case) -> Iterator[Finding]:
     """max-model-len may not exceed the model's longest context.

@@ -138,7 +138,7 @@ def ignored_flag(case: Case) -> Iterator[Finding]:
 @rule(
     "kv-scales-on-hybrid",
     sources=("#37565, issue 37554: disabled for hybrids from 0.19 on, wrong before", "#49389: removed in 0.28"),
-    example=Example({"calculate-kv-scales": True}, HYBRID, version="0.20.1"),
+    example=Example({"calculate-kv-scales": True}, model=HYBRID, version="0.20.1"),
 )
 def kv_scales(case: Case) -> Iterator[Finding]:
     """--calculate-kv-scales does not work on a recurrent hybrid.

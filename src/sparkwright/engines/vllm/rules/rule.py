@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from packaging.version import Version
@@ -75,25 +75,16 @@ class Case:
         return f"vLLM {self.version}" if self.version else "this engine"
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A case for which the rule has a finding; a test checks that."""
+@dataclass(frozen=True)
+class Example(Asked):
+    """A case for which the rule has a finding; a test checks that. model: the keys of a config.json that matter."""
 
-    flags: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = "0.32.0"
-    image: str = ""
-    platform: Literal["gb10", "ascend"] = "gb10"
-    mamba_blocks: int | None = None
-    model_by_flag: bool = False
-    server_key: bool = False
-    open_to_network: bool = False
-    published: int | None = None
 
     def case(self) -> Case:
         """The same as a Case."""
-        asked = {one.name: getattr(self, one.name) for one in fields(Asked) if hasattr(self, one.name)}
-        return Case(Asked(**asked), classify(self.model), versions.parse(self.version))
+        return Case(self, classify(self.model), versions.parse(self.version))
 
 
 Findings = Callable[[Case], Iterable[Finding]]

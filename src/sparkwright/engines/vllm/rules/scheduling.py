@@ -24,7 +24,7 @@ OVER_BUDGET = {
         "#50000: the check is gone from 0.27 on",
         "0.32.0, a real start with a block above the budget: it starts",
     ),
-    example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, HYBRID, version="0.17.1"),
+    example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, model=HYBRID, version="0.17.1"),
 )
 def block_over_budget(case: Case) -> Iterator[Finding]:
     """With prefix caching, a hybrid's block must fit in max-num-batched-tokens (0.17 to 0.26).
@@ -72,7 +72,7 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
 @rule(
     "seqs-over-mamba-blocks",
     sources=("#49064: max_num_seqs (1024) exceeds available Mamba cache blocks (969)",),
-    example=Example({"max-num-seqs": 1024, "max-num-batched-tokens": 8192}, HYBRID, mamba_blocks=969),
+    example=Example({"max-num-seqs": 1024, "max-num-batched-tokens": 8192}, model=HYBRID, mamba_blocks=969),
 )
 def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     """Each running sequence of a recurrent model needs a block for its state.
@@ -101,7 +101,7 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
         "source of 0.33.0: the option has no effect",
         "source of 0.17.1: `all` falls back to `align` where the model's class lacks it, Gated DeltaNet always",
     ),
-    example=Example({"mamba-cache-mode": "all"}, HYBRID),
+    example=Example({"mamba-cache-mode": "all"}, model=HYBRID),
 )
 def mamba_cache_mode(case: Case) -> Iterator[Finding]:
     """--mamba-cache-mode all never worked for Gated DeltaNet, and was removed.
