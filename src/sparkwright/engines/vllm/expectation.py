@@ -53,9 +53,8 @@ def decide(
     if when_impossible == "refuse":
         return Decision(asked.flags, "disabled", "", Finding("error", sentence, ways, SOURCE, SWITCH, rule=RULE))
     kept = {name: message for name, message in asked.flags.items() if name != SWITCH}
-    return Decision(
-        kept, "any", note, Finding("info", f"{sentence} It goes on: {note}.", ways, SOURCE, SWITCH, rule=RULE)
-    )
+    finding = Finding("info", f"{sentence} It goes on: {note}.", ways, SOURCE, SWITCH, rule=RULE)
+    return Decision(kept, "any", note, finding)
 
 
 def _enabled(asked: Asked) -> Decision:

@@ -190,9 +190,8 @@ class VllmApi(Handler):
             return None
         if isinstance(given, int) and 1 <= given <= length:
             return given
-        message = (
-            f"max_tokens={given} cannot be greater than max_model_len={length}. Please request fewer output tokens."
-        )
+        message = f"max_tokens={given} cannot be greater than max_model_len={length}."
+        message = f"{message} Please request fewer output tokens."
         if not isinstance(given, int) or given < 1:
             message = f"max_tokens must be at least 1, got {given}."
         raise BadRequest(400, "BadRequestError", "max_tokens", f"{message} (parameter=max_tokens, value={given})")

@@ -191,9 +191,8 @@ def _shards(folder: Path) -> int:
         if not (folder / name).is_file():
             raise crashed(f"FileNotFoundError: [Errno 2] No such file or directory: '{folder / name}'")
         if (folder / name).stat().st_size < SMALLEST_SHARD:
-            raise crashed(
-                "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer"
-            )
+            kind = "safetensors_rust.SafetensorError"
+            raise crashed(f"{kind}: Error while deserializing header: MetadataIncompleteBuffer")
     return len(names)
 
 

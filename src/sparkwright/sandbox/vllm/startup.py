@@ -90,9 +90,8 @@ def _mode(config: Config, asked: str, now: Release) -> Lines:
     elif mode == "none" and asked not in ("", "none"):
         yield 0, _warning(API, "config.py:688", "Mamba cache mode is set to 'none' when prefix caching is disabled")
     elif mode != "none" and not asked:
-        message = (
-            f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is enabled"
-        )
+        message = f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is"
+        message = f"{message} enabled"
         yield 0, _line("INFO" if now >= PREFIX_ON_SINCE else "WARNING", API, "config.py:688", message)
     elif asked == "all" and mode == "align":
         message = "Hybrid or mamba-based model detected without support for prefix caching with Mamba cache 'all' mode: falling back to"

@@ -51,12 +51,10 @@ def layer_list(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | No
 def layer_letters(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
     """Nemotron-H's spelling: a letter a layer, M for Mamba2."""
     for part in parts:
-        letters = part.word(tables.LETTERS)
+        letters, path = part.word(tables.LETTERS), part.at(tables.LETTERS)
         count, layers = letters.count("M"), part.layers or len(letters)
         if count:
-            return Found(
-                "recurrent", part.at(tables.LETTERS), f"M in {count} of {layers}", tables.MAMBA2, count, layers
-            )
+            return Found("recurrent", path, f"M in {count} of {layers}", tables.MAMBA2, count, layers)
     return None
 
 

@@ -108,10 +108,8 @@ def _chunked_prefill(asked: Asked, version: Version | None) -> bool | None:
 def _prefix_caching(asked: Asked, architecture: Architecture, version: Version | None) -> bool | None:
     answer = asked.flag("enable-prefix-caching")
     if isinstance(answer, bool):
-        too_old = (
-            architecture.kind == "recurrent" and at_least(version, defaults.RECURRENT_PREFIX_CACHING_SINCE) is False
-        )
-        return answer and not too_old
+        honoured = at_least(version, defaults.RECURRENT_PREFIX_CACHING_SINCE) is not False
+        return answer and (honoured or architecture.kind != "recurrent")
     name = PREFIX_CACHING.get(architecture.kind)
     return None if name is None else defaults.default(name, version)
 
