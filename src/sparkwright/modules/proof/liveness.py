@@ -7,8 +7,6 @@ from typing import Any
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Exit
-from sparkwright.health import live, restarts
-from sparkwright.health.settings import Settings
 from sparkwright.host import server_key
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, Module
@@ -80,6 +78,9 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
 
 def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
     """How far the start is, in words; empty when it is over, or takes longer than it may."""
+    from sparkwright.health import live, restarts  # 25 ms of every deploy, for a server that is still starting
+    from sparkwright.health.settings import Settings
+
     good = good_states.last(context.state)
     good = good if good.get("container_id") == found["Id"] else {}
     box = live.container_of(found, "")
