@@ -6,10 +6,10 @@ from typing import Any, Literal
 from sparkwright.engines.vllm import rules, versions
 from sparkwright.engines.vllm.architecture import architecture
 from sparkwright.errors import Exit
-from sparkwright.host import evidence
 from sparkwright.host.images import engine_image
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
+from sparkwright.trust import bounds
 
 
 class Lint(Module["Lint.Args"]):
@@ -38,7 +38,7 @@ class Lint(Module["Lint.Args"]):
             data: dict[str, Any] = {"engine_version": None, "findings": []}
             return Result(msg="not checked: the image is not on the host yet", data=data)
         asked = rules.Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag)
-        kind = architecture.classify(evidence.model_config(context.machine.expand(args.model_dir)))
+        kind = architecture.classify(_config(args, context))
         found = rules.check(asked, kind, versions.parse(engine.version), engine.listed)
         rows = [one.to_json() for one in found]
         about = {"engine_version": engine.version, "listed": len(engine.listed), "options": engine.options}
@@ -57,3 +57,10 @@ def _warnings(found: list[rules.Finding]) -> list[str]:
     warned = [one.sentence.rstrip(".") for one in found if one.severity == "warning"]
     count = "1 warning" if len(warned) == 1 else f"{len(warned)} warnings, first"
     return [f"{count}: {warned[0]}"] if warned else []
+
+
+def _config(args: Lint.Args, context: Context) -> dict[str, Any]:
+    try:
+        return bounds.config_of(context.machine.expand(args.model_dir) / "config.json")
+    except (OSError, ValueError):
+        return {}
