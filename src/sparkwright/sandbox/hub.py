@@ -65,7 +65,6 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 GATED = ("meta-llama/Llama-3.1-8B-Instruct",)
 
-
 STRANGER = "hf_stranger"  # a token whose owner was not granted the gated models
 MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors")  # what the second commit changes
 

@@ -36,7 +36,6 @@ SPECULATION_OPTIONS = ("--speculative-", "--spec-", "-sc")
 OWN_KEYS = (("chat_template_kwargs",), ("ignore_eos",), ("stream_options",))
 REFUSALS = (400, 422)
 
-
 LOWEST_PRIORITY = 1000
 #: of a client that says nothing else, in tokens
 LONGEST_ANSWER = 8192

@@ -43,7 +43,6 @@ WITHIN: dict[str, tuple[str, ...]] = {
     "quantization": ("kv_cache_scheme", "kv_cache_quant_algo"),
 }
 
-
 SEEN_CHARS = 1000
 
 

@@ -13,7 +13,6 @@ from sparkwright.units import GIB, gib
 
 __all__ = ["Cause", "Seen", "Verdict", "causes", "likely", "of_a_start", "ranked"]
 
-
 JIT = "JIT compilation during inference"
 SLOW_KERNELS = ("Using default MoE config", "does not have native support for FP")
 LITTLE_BYTES = 4 * GIB

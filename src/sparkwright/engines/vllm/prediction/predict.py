@@ -27,7 +27,6 @@ CACHE_MODE_ALL = frozenset(
     """.split()
 )
 
-
 PREFIX_CACHING = {
     "recurrent": defaults.PREFIX_CACHING_HYBRID,
     "dense": defaults.PREFIX_CACHING_DENSE,

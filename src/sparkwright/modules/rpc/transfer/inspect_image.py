@@ -63,11 +63,7 @@ def _addresses() -> list[str]:
     """This host's IPv4 addresses on networks of its own, the fastest first: two Sparks' ConnectX before the office's."""
     import psutil
 
-    stats = psutil.net_if_stats()
-    found: list[tuple[int, str]] = []
-    for name, rows in psutil.net_if_addrs().items():
-        up = stats.get(name)
-        if up is None or not up.isup or name.startswith(NOT_OURS):
-            continue
-        found += [(-up.speed, row.address) for row in rows if row.family.name == "AF_INET"]
+    up = {name: one for name, one in psutil.net_if_stats().items() if one.isup and not name.startswith(NOT_OURS)}
+    rows = [(name, row) for name, rows in psutil.net_if_addrs().items() if name in up for row in rows]
+    found = [(-up[name].speed, row.address) for name, row in rows if row.family.name == "AF_INET"]
     return [address for _, address in sorted(found)]
