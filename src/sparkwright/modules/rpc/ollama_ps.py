@@ -20,17 +20,9 @@ class OllamaPs(Module["OllamaPs.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         seen = ollama_models.inspect(context, timeout_s=args.timeout_s)
-        held = [(one.model, one.place) for one in seen.held]
-        rows = [
-            {
-                "name": model.name,
-                "size_bytes": model.size_bytes,
-                "url": place.url,
-                "kind": place.kind,
-                "place": place.name,
-            }
-            for model, place in held
-        ]
+        held, names = [(one.model, one.place) for one in seen.held], ("name", "size_bytes", "url", "kind", "place")
+        values = ((model.name, model.size_bytes, place.url, place.kind, place.name) for model, place in held)
+        rows = [dict(zip(names, row, strict=True)) for row in values]
         answer = [f"{model.name}, {model.size_text} ({place})" for model, place in held]
         answer += [f"{place} does not answer: it is loading a model or hung" for place in seen.hanging]
         idle = f"no model loaded ({', '.join(map(str, seen.present))})" if seen.present else "Ollama is not running"

@@ -99,10 +99,8 @@ class Container(StateModule["Container.Args", Found]):
         spec = ContainerSpec.from_json(args.spec)
         client: Any = context.docker()
         if found.container and changes[0].field != "state":
-            fields, fix = (
-                ", ".join(change.field for change in changes),
-                "Stop and keep it first (module `stop_and_keep`).",
-            )
+            fields = ", ".join(change.field for change in changes)
+            fix = "Stop and keep it first (module `stop_and_keep`)."
             raise Failed(f"container {spec.name} differs ({fields}).", fix=fix)
         created = ""
         try:

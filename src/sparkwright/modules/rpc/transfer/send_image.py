@@ -58,7 +58,7 @@ class SendImage(Module["SendImage.Args"]):
         refused = ["no address given"] if not args.addresses else []
         for address in args.addresses:
             host, _, port = address.rpartition(":")
-            started_s, why = time.monotonic(), _closed(host, int(port))
+            why, started_s = _closed(host, int(port)), time.monotonic()
             if not why:
                 with _key_file(key) as path:
                     sent, why = _send(args, _ssh(args, host, port, path), context)
