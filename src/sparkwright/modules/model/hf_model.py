@@ -221,6 +221,6 @@ def _make_room(folder: Path, need_bytes: int, context: Context) -> None:
         raise Failed(f"no permission to write in {folder}.", fix=fix)
     free = context.machine.free_bytes(folder)
     if need_bytes * MARGIN > free:
-        sizes = f"{units.size(need_bytes * MARGIN)} needed, {units.size(free)} free"
+        room = f"{units.size(need_bytes * MARGIN)} needed, {units.size(free)} free"
         fix = "Free some space, or choose another `model.dir`."
-        raise Failed(f"not enough disk space for {folder}: {sizes}.", fix=fix)
+        raise Failed(f"not enough disk space for {folder}: {room}.", fix=fix)

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sparkwright.host.state import write_atomically
 from sparkwright.sandbox.docker.container import Container, World
 from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.web import Refused
@@ -51,7 +50,9 @@ class Containers:
         with self._mutex:
             rows = [one.to_json() for one in self.all.values()]
             text = json.dumps({"containers": rows, "images": self._images.local, "tags": self._images.tags})
-            write_atomically(self._file, text.encode())
+            beside = self._file.with_suffix(".new")  # not synced: it is written at every turn
+            beside.write_text(text)
+            beside.replace(self._file)
 
     def find(self, key: str) -> Container:
         """By name, Id or the beginning of an Id."""
