@@ -38,10 +38,11 @@ PREFIX_CACHING = {
 class Asked:
     """What a recipe asks of the engine.
 
-    flags: of `vllm serve`, whatever their spelling; kept under their own names. image: REPOSITORY:TAG. mamba_blocks: how many
-    Mamba cache blocks the last start had memory for, if a log said so. model_by_flag: the model is given as --model, not as the first word. server_key: it
-    asks its clients for one, from its configuration file. open_to_network: it asks for none, and is published beyond the host.
-    published: the container's port at which others ask it, 0 where none is published; None where that is not known.
+    flags: of `vllm serve`, whatever their spelling; kept under their own names. image: REPOSITORY:TAG. mamba_blocks: how
+    many Mamba cache blocks the last start had memory for, if a log said so. model_by_flag: the model is given as --model,
+    not as the first word. server_key: it asks its clients for one, from its configuration file. open_to_network: it asks
+    for none, and is published beyond the host. published: the container's port at which others ask it, 0 where none is
+    published; None where that is not known.
     """
 
     flags: Mapping[str, Any] = field(default_factory=dict)
