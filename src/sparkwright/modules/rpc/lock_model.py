@@ -68,8 +68,8 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
 
 def _complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:
     """The one copy of this model here that is whole; none when two commits could be meant."""
-    whole = (one for one in Manifest.all(context.state) if one.about.get("id") == args.id and one.is_complete())
-    copies = [one for one in whole if not COMMIT.fullmatch(args.revision) or one.commit == args.revision]
+    complete = (one for one in Manifest.all(context.state) if one.about.get("id") == args.id and one.is_complete())
+    copies = [one for one in complete if not COMMIT.fullmatch(args.revision) or one.commit == args.revision]
     return copies[0] if len({one.commit for one in copies}) == 1 else None
 
 
