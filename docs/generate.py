@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparkwright.app import docs
+from sparkwright.app import docs, schemas
 from sparkwright.app.findings import rule_text
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
@@ -19,12 +19,11 @@ from sparkwright.cli.help_groups import GROUPS
 from sparkwright.cli.framework.layout import spelled
 from sparkwright.engines.vllm.rules import RULES
 from sparkwright.health import textfile
+from sparkwright.modules import registry
 from sparkwright.project.inventory.models import GroupFile, HostFile, SecretSource
 from sparkwright.project.lock.lockfile import FileEntry, ImageEntry, LockFile, ManifestEntry, ModelEntry
-from sparkwright.modules import registry
 from sparkwright.project.playbook.models import BlockFile, IncludeFile, PlayFile, TaskFile
 from sparkwright.project.recipe.models import Container, Expect, Model, RecipeFile
-from sparkwright.app import schemas
 
 HERE = Path(__file__).parent
 MODELS = (

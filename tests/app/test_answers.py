@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright.app.questions import answers
 from sparkwright.errors import Failed
-from sparkwright.modules.rpc import inspect_image
+from sparkwright.modules.rpc.transfer import inspect_image
 from tests.fuzz.harness import feed, values
 from tests.modules.context import RecordingContext
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm.block_size import block_size, checkpoint_kv_dtype
 from sparkwright.engines.vllm.logs import logs
+from sparkwright.engines.vllm.prediction.block_size import block_size, checkpoint_kv_dtype
 from tests.engines.configs import config
 
 LOGS = Path(__file__).parent.parent / "data" / "vllm-0.32.0"

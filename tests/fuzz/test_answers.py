@@ -110,7 +110,7 @@ def test_answers_of_a_server() -> None:
 
     def read(value: Any) -> None:
         body = http_probe.Answer(200, json.dumps(value).encode())
-        endpoints.max_model_len(body.json(), "m")
+        endpoints.served(body.json()).get("m")
         endpoints.spoken(body.json())
         endpoints.tokens_of(body.json())
         assert len(body.message()) <= 200

@@ -13,10 +13,11 @@ from packaging.version import Version
 from sparkwright.app.stores import model_config
 from sparkwright.engines.vllm import roofline, rules
 from sparkwright.engines.vllm.architecture.architecture import classify, essence
-from sparkwright.engines.vllm.block_size import block_size
-from sparkwright.engines.vllm.predict import Asked, effective
+from sparkwright.engines.vllm.prediction.block_size import block_size
+from sparkwright.engines.vllm.prediction.predict import Asked, effective
 from sparkwright.errors import Refused
-from sparkwright.sandbox.vllm import arguments, config
+from sparkwright.sandbox.vllm import config
+from sparkwright.sandbox.vllm.command_line import arguments
 from sparkwright.trust import bounds
 from tests.fuzz.harness import feed, texts, values
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.modules.rpc import send_image
+from sparkwright.modules.rpc.transfer import send_image
 from tests.modules.context import RecordingContext
 
 ARGS = send_image.SendImage.Args("sha256:1", "a/b:incoming")

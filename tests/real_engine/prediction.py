@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.engines.vllm import predict, rules, versions
+from sparkwright.engines.vllm import rules, versions
 from sparkwright.engines.vllm.architecture.architecture import classify
+from sparkwright.engines.vllm.prediction import predict
 from tests.real_engine.cases import Case, Prediction
 
 VERSION = "0.32.0"

@@ -15,9 +15,9 @@ from sparkwright.host.images import image_names, loads
 from sparkwright.modules.image.adopt_image import AdoptImage
 from sparkwright.modules.image.docker_image import DockerImage
 from sparkwright.modules.image.undo_load import UndoLoad
-from sparkwright.modules.rpc.inspect_image import InspectImage
 from sparkwright.modules.rpc.lock_image import LockImage
 from sparkwright.modules.rpc.prune_images import PruneImages
+from sparkwright.modules.rpc.transfer.inspect_image import InspectImage
 from sparkwright.modules.server.container import Container
 from sparkwright.protocol.container import ContainerSpec, locked_ids
 from sparkwright.trust.image_name import Name

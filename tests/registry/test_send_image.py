@@ -14,9 +14,9 @@ from sparkwright.errors import Failed, Unreachable
 from sparkwright.host.images import image_stream
 from sparkwright.host.images.image_names import find, inspect
 from sparkwright.modules.image.adopt_image import AdoptImage
-from sparkwright.modules.rpc.copy_key import CopyKey
-from sparkwright.modules.rpc.inspect_image import InspectImage
-from sparkwright.modules.rpc.send_image import SendImage
+from sparkwright.modules.rpc.transfer.copy_key import CopyKey
+from sparkwright.modules.rpc.transfer.inspect_image import InspectImage
+from sparkwright.modules.rpc.transfer.send_image import SendImage
 from sparkwright.trust.image_name import Name
 from tests.modules.context import RecordingContext
 from tests.registry.server import Registry

@@ -1,6 +1,6 @@
 """Reads the options out of the real `vllm serve --help=all`.
 
-`python -m tests.sandbox.serve_help` prints them as src/sparkwright/sandbox/vllm/flags-0.32.0.txt holds them.
+`python -m tests.sandbox.serve_help` prints them as src/sparkwright/sandbox/vllm/command_line/flags-0.32.0.txt holds them.
 """
 
 from __future__ import annotations

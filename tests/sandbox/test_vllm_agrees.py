@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.vllm import predict, rules, versions
+from sparkwright.engines.vllm import rules, versions
 from sparkwright.engines.vllm.architecture.architecture import classify
 from sparkwright.engines.vllm.logs import logs
-from sparkwright.sandbox.vllm import arguments, config
+from sparkwright.engines.vllm.prediction import predict
+from sparkwright.sandbox.vllm import config
 from sparkwright.sandbox.vllm import rules as refusals
+from sparkwright.sandbox.vllm.command_line import arguments
 from tests.real_engine.cases import CASES, Case, Prediction
 from tests.real_engine.prediction import predicted
 

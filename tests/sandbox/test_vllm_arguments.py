@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.sandbox.vllm import flags
-from sparkwright.sandbox.vllm.arguments import Refused, parse
+from sparkwright.sandbox.vllm.command_line import flags
+from sparkwright.sandbox.vllm.command_line.arguments import Refused, parse
 from tests.sandbox import serve_help
 
 SOURCE = Path(serve_help.__file__).parent.parent.parent / "src"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines.vllm import key_file
-from sparkwright.sandbox.vllm import arguments
-from sparkwright.sandbox.vllm.config_file import pulled
+from sparkwright.sandbox.vllm.command_line import arguments
+from sparkwright.sandbox.vllm.command_line.config_file import pulled
 
 VERSION = "0.32.0"
 KEY = "spk-0123456789abcdef"

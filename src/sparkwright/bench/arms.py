@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkwright.engines.vllm import predict
 from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.prediction import predict
 from sparkwright.engines.vllm.rules import Finding
 from sparkwright.errors import Refused
 from sparkwright.project.recipe import Recipe

@@ -9,14 +9,13 @@ from typing import Any
 
 from sparkwright.host.module import Module
 
+HERE = Path(__file__).parent
+
 
 def _found() -> dict[str, str]:
-    """Where each module is: SUBJECT/NAME.py in this folder is the module NAME."""
-    return {
-        path.stem: f"{__package__}.{path.parent.name}.{path.stem}"
-        for path in Path(__file__).parent.glob("*/*.py")
-        if not path.stem.startswith("_")
-    }
+    """Where each module is: SUBJECT/NAME.py below this folder is the module NAME."""
+    paths = (path.relative_to(HERE).with_suffix("") for path in HERE.glob("*/**/*.py") if path.stem != "__init__")
+    return {path.name: ".".join((str(__package__), *path.parts)) for path in paths}
 
 
 WHERE = _found()

@@ -120,12 +120,8 @@ def status(folder: Path) -> dict[str, Any]:
     memory = dict(line.split(":") for line in (folder / "root/proc/meminfo").read_text().splitlines())
     available = int(memory["MemAvailable"].split()[0]) * 1024
     broken = (folder / "fault").read_text() if (folder / "fault").exists() else "nothing is broken"
-    return {
-        "sandbox": "up",
-        "containers": ", ".join(rows) or "none",
-        "memory": f"{gib(available)} GiB available",
-        "fault": broken,
-    }
+    about = {"sandbox": "up", "containers": ", ".join(rows) or "none", "memory": f"{gib(available)} GiB available"}
+    return {**about, "fault": broken}
 
 
 def _state(folder: Path) -> dict[str, Any] | None:

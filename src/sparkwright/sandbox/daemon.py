@@ -13,16 +13,16 @@ from pathlib import Path
 
 from sparkwright.host.state import write_atomically
 from sparkwright.sandbox import squatter, system
-from sparkwright.sandbox.docker.containers import Containers, World
+from sparkwright.sandbox.docker.container import World
+from sparkwright.sandbox.docker.containers import Containers
 from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
 from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.faults import AT_START
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.memory import Pool
-from sparkwright.sandbox.ollama import Ollama, OllamaApi, Refused
+from sparkwright.sandbox.ollama import Ollama, OllamaApi
 from sparkwright.sandbox.ollama_models import LARGE, MODELS, Model
-from sparkwright.sandbox.web import Server, UnixServer
-from sparkwright.units import gib
+from sparkwright.sandbox.web import Refused, Server, UnixServer
 
 ALIVE = "alive"
 DEFAULT_PORT = 18471  # of hosts/sandbox.yml
@@ -50,11 +50,6 @@ GPU_FAULTS: dict[str, dict[str, str]] = {
     "power": {"value=38.20": "value=21.40", "value=2411": "value=712", "value=3 ": "value=96 "},
     "hot": {"value=47": "value=96"},
 }
-DGX_RELEASE = """DGX_NAME="DGX Spark (sandbox)"
-DGX_SWBUILD_VERSION="7.3.1"
-DGX_OTA_VERSION="7.3.1"
-"""
-OS_RELEASE = 'PRETTY_NAME="Ubuntu 24.04.3 LTS (sandbox)"\nID=ubuntu\nVERSION_ID="24.04"\n'
 
 
 def order(folder: Path) -> str:
@@ -78,21 +73,14 @@ class Spark:
         self.images = Images(self.fault, instant=instant)
         world = World(self.pool, self.fault, self.fault_since_s, folder / "home")
         self.containers = Containers(self.images, world, folder / "containers.json")
-        self.ollama = Ollama(
-            self.pool,
-            lambda: self.fault() == "ollama-busy",
-            lambda: self.fault() == "ollama-returns",
-            loaded=not (folder / "used").exists(),
-        )
+        busy, returns = (lambda: self.fault() == "ollama-busy"), (lambda: self.fault() == "ollama-returns")
+        self.ollama = Ollama(self.pool, busy, returns, loaded=not (folder / "used").exists())
         (folder / "used").touch()
         self._squatter: subprocess.Popen[bytes] | None = None
 
     def fault(self) -> str:
         """What is broken now."""
-        try:
-            return self._fault_file.read_text().strip()
-        except FileNotFoundError:
-            return ""
+        return order(self.folder).partition(" ")[0]
 
     def fault_since_s(self) -> float:
         """When it was broken, seconds since the epoch."""
@@ -121,9 +109,7 @@ class Spark:
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         }
         state = self.folder / "state.json"
-        beside = state.with_suffix(".new")
-        beside.write_text(json.dumps({"pid": os.getpid(), "env": env}))
-        beside.replace(state)
+        write_atomically(state, json.dumps({"pid": os.getpid(), "env": env}).encode())
         applied, last = self.folder / "applied", ""
         known = applied.read_text() if applied.exists() else ""
         applied.unlink(missing_ok=True)
@@ -137,11 +123,6 @@ class Spark:
         for one in list(self.containers.all.values()):
             if one.running:
                 threading.Thread(target=one.stop, daemon=True).start()
-
-    def status(self) -> dict[str, str]:
-        """For `invoke sandbox.status`."""
-        rows = [f"{one.name} {one.status} restart={one.policy}" for one in self.containers.all.values()]
-        return {"containers": "; ".join(rows) or "none", "memory": f"{gib(self.pool.available)} GiB available"}
 
     def _apply(self, fault: str, *, again: bool) -> None:
         """What a fault does to what runs now; the rest shows at the next start or request.
@@ -192,11 +173,6 @@ class Spark:
 
     def _lay_files(self) -> None:
         self._lay_gpu("")
-        files = {"root/etc/dgx-release": DGX_RELEASE, "root/etc/os-release": OS_RELEASE}
-        for name, text in files.items():
-            path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
         system.lay(self.folder / "root")
         (self.folder / "home").mkdir(exist_ok=True)
 

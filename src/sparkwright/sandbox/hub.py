@@ -18,6 +18,19 @@ SHARDS = 14
 SHARD_BYTES = 2_500_000
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+#: of Qwen3.5 and of Qwen3-Next: gated delta nets, and attention in every fourth layer
+LAYERS = {
+    "full_attention_interval": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144,
+}
 QWEN35_CONFIG = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",
@@ -26,34 +39,16 @@ QWEN35_CONFIG = {
         "model_type": "qwen3_5_moe_text",
         "hidden_size": 2048,
         "num_hidden_layers": 40,
-        "full_attention_interval": 4,
         "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "head_dim": 256,
-        "linear_conv_kernel_dim": 4,
-        "linear_key_head_dim": 128,
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 32,
-        "linear_value_head_dim": 128,
         "mamba_ssm_dtype": "float32",
-        "max_position_embeddings": 262144,
+        **LAYERS,
     },
 }
 NEXT_CONFIG = {
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",
     "quantization_config": FP8,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "full_attention_interval": 4,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_value_head_dim": 128,
-    "max_position_embeddings": 262144,
+    **LAYERS,
 }
 
 
@@ -69,7 +64,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "meta-llama/Llama-3.1-8B-Instruct": _dense("LlamaForCausalLM", "llama", 131072),
 }
 GATED = ("meta-llama/Llama-3.1-8B-Instruct",)
-
 
 STRANGER = "hf_stranger"  # a token whose owner was not granted the gated models
 MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors")  # what the second commit changes
@@ -167,9 +161,7 @@ class HubApi(Handler):
         if model not in MODELS:
             self._error(404 if token else 401, "RepoNotFound", "Repository not found")
         elif model in GATED and token in ("", STRANGER):
-            who = (
-                "You must have access to it and be authenticated" if not token else "you are not in the authorized list"
-            )
+            who = "you are not in the authorized list" if token else "You must have access to it and be authenticated"
             self._error(403 if token else 401, "GatedRepo", f"Access to model {model} is restricted: {who}.")
         elif revision not in commits or (revision == commit(model, moved=True) and not self.hub.moved()):
             self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")

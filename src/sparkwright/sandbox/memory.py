@@ -48,26 +48,13 @@ class Pool:
             self._held.pop(holder, None)
         self._write()
 
-    def holders(self) -> dict[str, int]:
-        """Who holds how many bytes."""
-        with self._mutex:
-            return dict(self._held)
-
     def _write(self) -> None:
         if self._meminfo is None:
             return
         with self._mutex:
             free = TOTAL - sum(self._held.values())
-            rows = {
-                "MemTotal": TOTAL,
-                "MemFree": max(0, free - GIB // 2),
-                "MemAvailable": free,
-                "Buffers": 0,
-                "Cached": GIB // 2,
-                "Shmem": 0,
-                "SwapTotal": 0,
-                "SwapFree": 0,
-            }
+            rows = {"MemTotal": TOTAL, "MemFree": max(0, free - GIB // 2), "MemAvailable": free, "Buffers": 0}
+            rows |= {"Cached": GIB // 2, "Shmem": 0, "SwapTotal": 0, "SwapFree": 0}
             text = "".join(f"{name + ':':<16}{size // 1024:>12} kB\n" for name, size in rows.items())
             self._meminfo.parent.mkdir(parents=True, exist_ok=True)
             beside = self._meminfo.with_suffix(".new")

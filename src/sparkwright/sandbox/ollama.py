@@ -20,7 +20,7 @@ from typing import Any
 
 from sparkwright.sandbox.memory import Pool
 from sparkwright.sandbox.ollama_models import LARGE, MODELS, Model
-from sparkwright.sandbox.web import Handler, Server
+from sparkwright.sandbox.web import Handler, Refused, Server
 from sparkwright.units import gib
 
 VERSION = "0.32.15"
@@ -35,14 +35,6 @@ TOKENS = 20
 WORDS = ("One ", "two ", "three ", "four ")
 DURATION = re.compile(r"(?<!\d)(-?\d{1,20}(?:\.\d{1,20})?)(ms|s|m|h)")
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-class Refused(Exception):
-    """An error's status and text."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass
@@ -89,11 +81,8 @@ class Ollama:
                 return runner
             takes_time = not self._instant if slowly is None else slowly
             time.sleep(UNLISTED_S if takes_time else 0)
-            runner = Runner(
-                model,
-                f"ollama {model.name} {secrets.token_hex(4)}",
-                time.time() + (KEEP_S if keep_s is None else keep_s),
-            )
+            until_s = time.time() + (KEEP_S if keep_s is None else keep_s)
+            runner = Runner(model, f"ollama {model.name} {secrets.token_hex(4)}", until_s)
             if not self._pool.claim(runner.holder, model.held):
                 sizes = f"({gib(model.held)} GiB) than is available ({gib(self._pool.available)} GiB)"
                 raise Refused(500, f"model requires more system memory {sizes}")

@@ -42,18 +42,9 @@ class Model:
     def shown(self) -> dict[str, Any]:
         """The body of /api/show."""
         info = {"general.architecture": self.family, f"{self.family}.context_length": CONTEXT}
-        answer = {
-            "license": "",
-            "modelfile": f"FROM {self.name}\n",
-            "template": "{{ .Prompt }}",
-            "details": self.details(),
-        }
-        return {
-            **answer,
-            "model_info": info,
-            "capabilities": list(self.capabilities),
-            "modified_at": self.tag()["modified_at"],
-        }
+        answer = {"license": "", "modelfile": f"FROM {self.name}\n", "template": "{{ .Prompt }}", "model_info": info}
+        tag = self.tag()
+        return {**answer, **{name: tag[name] for name in ("details", "capabilities", "modified_at")}}
 
     def row(self, until_s: float) -> dict[str, Any]:
         """Its row of /api/ps."""

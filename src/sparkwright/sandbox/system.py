@@ -10,6 +10,8 @@ from pathlib import Path
 DRIVER = "580.95.05"
 
 FILES: dict[str, str] = {
+    "/etc/dgx-release": 'DGX_NAME="DGX Spark (sandbox)"\nDGX_SWBUILD_VERSION="7.3.1"\nDGX_OTA_VERSION="7.3.1"\n',
+    "/etc/os-release": 'PRETTY_NAME="Ubuntu 24.04.3 LTS (sandbox)"\nID=ubuntu\nVERSION_ID="24.04"\n',
     "/etc/hostname": "spark-sandbox\n",
     "/proc/1/comm": "systemd\n",
     "/proc/sys/kernel/hostname": "spark-sandbox\n",

@@ -13,6 +13,14 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 
+class Refused(Exception):
+    """A service's refusal, with its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class Handler(BaseHTTPRequestHandler):
     """A request: `parts` of its path, `query`, `body`. Subclasses answer in `route`."""
 

@@ -85,7 +85,7 @@ def _served(url: str, model: str, key: str) -> tuple[str, int | None]:
     if not names or (model and model not in names):
         raise Refused(f"{url} serves {', '.join(names) or 'no model'}.", fix="--model NAME")
     served = model or names[0]
-    return served, endpoints.max_model_len(rows, served)
+    return served, endpoints.served(rows).get(served)
 
 
 def _finished(place: Place, experiment: Experiment) -> dict[str, dict[str, object]]:

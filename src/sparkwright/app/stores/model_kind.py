@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.engines.vllm.architecture import architecture_support
 from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
 from sparkwright.engines.vllm.architecture.substring_rule import by_substrings
-from sparkwright.engines.vllm.block_size import block_size
+from sparkwright.engines.vllm.prediction.block_size import block_size
 
 KINDS = {
     "recurrent": "recurrent: {0} beside full attention",

@@ -12,7 +12,7 @@ from sparkwright.engines.vllm import endpoints, rules, versions
 from sparkwright.engines.vllm.architecture import architecture
 from sparkwright.engines.vllm.failures import cause
 from sparkwright.engines.vllm.flags import command_words
-from sparkwright.engines.vllm.predict import effective
+from sparkwright.engines.vllm.prediction.predict import effective
 from sparkwright.host import evidence
 from sparkwright.host.module import Context
 from sparkwright.measure import http_probe, server_metrics

@@ -25,12 +25,8 @@ DRAFTS = "vllm:spec_decode_num_drafts_total"
 ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
 PREEMPTIONS = "vllm:num_preemptions_total"
 KV_CACHE_USED = "vllm:kv_cache_usage_perc"  # 0 to 1
-COUNTERS = frozenset(
-    [
-        *(GENERATED_TOKENS, RUNNING, WAITING, PREFIX_QUERIES, PREFIX_HITS),
-        *(DRAFTS, ACCEPTED_TOKENS, PREEMPTIONS, KV_CACHE_USED),
-    ]
-)
+_REQUESTS = (GENERATED_TOKENS, RUNNING, WAITING, PREEMPTIONS, DRAFTS, ACCEPTED_TOKENS)
+COUNTERS = frozenset((*_REQUESTS, PREFIX_QUERIES, PREFIX_HITS, KV_CACHE_USED))
 CACHE_CONFIG = "vllm:cache_config_info"  # every setting of the cache, as labels
 
 #: options of `vllm serve` that bring speculation (speculative-config, and its pieces in older releases)
@@ -39,7 +35,6 @@ SPECULATION_OPTIONS = ("--speculative-", "--spec-", "-sc")
 #: what only vLLM and its kin take: left out, in this order, for a server that refuses a request with them
 OWN_KEYS = (("chat_template_kwargs",), ("ignore_eos",), ("stream_options",))
 REFUSALS = (400, 422)
-
 
 LOWEST_PRIORITY = 1000
 #: of a client that says nothing else, in tokens
@@ -80,8 +75,8 @@ def _value(command: Sequence[str], option: str) -> str:
     """An option's first value, given as `--option value` or `--option=value`; the last one counts."""
     found = ""
     for word, after in zip(command, [*command, ""][1:], strict=True):
-        name, equals, value = word.replace("_", "-").partition("=")[0], "=" in word, word.partition("=")[2]
-        if name == option:
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == option:
             found = value if equals else after
     return found
 
@@ -110,8 +105,7 @@ def plainer(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def delta_counts(delta: Mapping[str, Any]) -> bool:
     """Whether a chunk carries generated text of any kind; the first chunk only names the role."""
-    kinds = ("content", "reasoning", "reasoning_content", "tool_calls")
-    return any(delta.get(kind) for kind in kinds)
+    return any(delta.get(kind) for kind in ("content", "reasoning", "reasoning_content", "tool_calls"))
 
 
 def delta_speaks(delta: Mapping[str, Any]) -> bool:
@@ -127,11 +121,6 @@ def served(models: Any) -> dict[str, int | None]:
     rows = models.get("data") if isinstance(models, dict) else None
     rows = [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else []
     return {str(row["id"]): count_of(row.get("max_model_len")) for row in rows}
-
-
-def max_model_len(models: Any, name: str) -> int | None:
-    """The context's length of a served model, from the answer of MODELS; None where a server does not tell it."""
-    return served(models).get(name)
 
 
 def answer_tokens(context: int | None) -> int | None:

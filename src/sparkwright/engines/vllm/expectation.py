@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from sparkwright.engines.vllm import defaults
 from sparkwright.engines.vllm.architecture.architecture import Architecture
-from sparkwright.engines.vllm.predict import CACHE_MODE_ALL, Asked
+from sparkwright.engines.vllm.prediction import defaults
+from sparkwright.engines.vllm.prediction.predict import CACHE_MODE_ALL, Asked
 from sparkwright.engines.vllm.rules.rule import Finding, Way
 from sparkwright.engines.vllm.versions import at_least
 
@@ -51,9 +51,10 @@ def decide(
         return Decision(_without(asked, architecture), "disabled")
     sentence, ways, note = why
     if when_impossible == "refuse":
-        return Decision(asked.flags, "disabled", "", Finding("error", RULE, sentence, ways, SOURCE, SWITCH))
+        return Decision(asked.flags, "disabled", "", Finding("error", sentence, ways, SOURCE, SWITCH, rule=RULE))
     kept = {name: message for name, message in asked.flags.items() if name != SWITCH}
-    return Decision(kept, "any", note, Finding("info", RULE, f"{sentence} It goes on: {note}.", ways, SOURCE, SWITCH))
+    finding = Finding("info", f"{sentence} It goes on: {note}.", ways, SOURCE, SWITCH, rule=RULE)
+    return Decision(kept, "any", note, finding)
 
 
 def _enabled(asked: Asked) -> Decision:
@@ -61,19 +62,15 @@ def _enabled(asked: Asked) -> Decision:
         return Decision(asked.flags, "enabled")
     message = "the recipe expects chunked prefill on, and its flags turn it off."
     way = Way("leave it on", {SWITCH: None})
-    return Decision(asked.flags, "enabled", "", Finding("error", RULE, message, (way,), "the recipe", SWITCH))
+    return Decision(asked.flags, "enabled", "", Finding("error", message, (way,), "the recipe", SWITCH, rule=RULE))
 
 
 def _impossible(
     asked: Asked, architecture: Architecture, version: Version | None
 ) -> tuple[str, tuple[Way, ...], str] | None:
     if at_least(version, defaults.CHUNKED_PREFILL_OPTIONAL_SINCE) is False:
-        way = Way("take an image with vLLM 0.12 or newer")
-        return (
-            f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored.",
-            (way,),
-            "on, as it always is there",
-        )
+        sentence = f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored."
+        return sentence, (Way("take an image with vLLM 0.12 or newer"),), "on, as it always is there"
     wants_prefix = architecture.kind == "recurrent" and asked.flag(PREFIX) is True
     by_blocks = architecture.name not in CACHE_MODE_ALL or at_least(version, defaults.ALIGN_ONLY_SINCE) is not False
     if not wants_prefix or not by_blocks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from sparkwright.engines.vllm import versions
 
 #: labels and variables that name the engine's version, best first.
 #: Sources: NGC images set VLLM_VERSION; sparkwright's own test images set the label.
@@ -23,13 +23,7 @@ def version_of(config: Mapping[str, Any]) -> str | None:
 
 
 def _is_version(text: str) -> bool:
-    if len(text) > LONGEST_VERSION or text != text.strip():
-        return False
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True
+    return len(text) <= LONGEST_VERSION and text == text.strip() and versions.parse(text) is not None
 
 
 def version_in(text: str) -> str | None:

@@ -1,7 +1,6 @@
-"""The `template` module."""
-
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +47,6 @@ class Template(StateModule["Template.Args", files.Standing]):
 
     @staticmethod
     def _validate(args: Args, context: Context) -> None:
-        import tempfile
-
         with tempfile.NamedTemporaryFile("w", suffix=".new") as file:
             file.write(args.content)
             file.flush()

@@ -1,5 +1,3 @@
-"""The `adopt_image` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""The `docker_image` module."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -121,9 +119,8 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         if not image:
             has = image_names.inspect(api, name.asked)
             pulled = f"{has['Id']} for {image_names.platform_of(has)}" if has else "no image with that digest"
-            raise Failed(
-                f"{args.ref} was pulled for {found.platform}, but the Docker Engine has {pulled}, which does not match the lock."
-            )
+            what = f"but the Docker Engine has {pulled}, which does not match the lock."
+            raise Failed(f"{args.ref} was pulled for {found.platform}, {what}")
         if found.impostor or (name.digest and image_names.inspect(api, name.asked).get("Id") != image["Id"]):
             image_names.name_by_digest(api, image["Id"], name)
         elif name.tag:
@@ -148,23 +145,17 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         def say(state: RetryCallState) -> None:
             context.note(f"{state.outcome.exception() if state.outcome else ''} Retrying.")
 
+        when, stop = retry_if_exception_type(RegistryDown), stop_after_attempt(TRIES)
         wait = wait_exponential(multiplier=0.5, max=LONGEST_PAUSE_S)
-        Retrying(
-            retry=retry_if_exception_type(RegistryDown),
-            stop=stop_after_attempt(TRIES),
-            wait=wait,
-            before_sleep=say,
-            reraise=True,
-        )(self._pull, name, platform, context)
+        tries = Retrying(retry=when, stop=stop, wait=wait, before_sleep=say, reraise=True)
+        tries(self._pull, name, platform, context)
 
     def _pull(self, name: Name, platform: str, context: Context) -> None:
         api: Any = context.docker().api
         refuse_other_platforms(asked_of_registry(api, name)["platforms"], name.asked, platform)
         with registry_errors.explained(name.asked):
-            if name.digest:
-                lines = api.pull(name.repository, tag=name.digest, stream=True, decode=True, platform=platform)
-            else:
-                lines = api.pull(name.repository, tag=name.tag, stream=True, decode=True, platform=platform)
+            which = name.digest or name.tag
+            lines = api.pull(name.repository, tag=which, stream=True, decode=True, platform=platform)
             self._follow(lines, name.asked, context)
 
     @staticmethod
@@ -174,10 +165,10 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
             status = str(line.get("status", ""))
             if "error" in line:
                 raise registry_errors.explain(ref, str(line["error"]))
-            if layers.see(line):
-                context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text="pulling")
-            elif status == "Extracting":
-                context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text="extracting")
+            moved = layers.see(line)
+            if moved or status == "Extracting":
+                text = "pulling" if moved else "extracting"
+                context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text=text)
             elif status.startswith("Retrying in 5 "):
                 context.note(f"download of layer {line.get('id', '')} interrupted; Docker resumes it")
 
@@ -185,9 +176,8 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
 def asked_of_registry(api: Any, name: Name) -> dict[str, Any]:
     """What the engine hears from the registry about an image: digest and platforms. Raises what explains a refusal."""
     with registry_errors.explained(name.asked):
-        return registry_documents.distribution(
-            api.inspect_distribution(name.asked), f"what the registry says of {name.asked}"
-        )
+        found = api.inspect_distribution(name.asked)
+        return registry_documents.distribution(found, f"what the registry says of {name.asked}")
 
 
 def refuse_other_platforms(has: list[str], ref: str, wanted: str) -> None:

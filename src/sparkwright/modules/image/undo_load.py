@@ -1,5 +1,3 @@
-"""The `undo_load` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""The `assert_memory_fits` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -47,8 +45,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         server = min(server, max(0, taken))  # a dead one holds less than was recorded, and nothing of what Ollama has
         sizes = [] if args.ollama == "leave" else held
         models = sum(size or 0 for size in sizes)
-        freed = server + models
-        data["freed_bytes"] = freed
+        data["freed_bytes"] = freed = server + models
         will = f"{gib(available + freed)} GiB will be available"
         if available + freed >= need.bytes:
             return Result(msg=f"{will}, {gib(need.bytes)} GiB needed", data=data)

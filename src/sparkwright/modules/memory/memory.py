@@ -1,5 +1,3 @@
-"""The `memory` module."""
-
 from __future__ import annotations
 
 import time

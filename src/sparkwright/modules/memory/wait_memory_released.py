@@ -1,5 +1,3 @@
-"""The `wait_memory_released` module."""
-
 from __future__ import annotations
 
 import time
@@ -36,9 +34,8 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
         stopped = footprint.stopped_now(context)
         held = stopped.get("held_bytes")
         if context.check or not held:
-            return Result(
-                msg="the memory it held was not recorded" if stopped else "nothing was stopped", data=_data(None)
-            )
+            msg = "the memory it held was not recorded" if stopped else "nothing was stopped"
+            return Result(msg=msg, data=_data(None))
         wanted = int(stopped["available_bytes"] + held - max(held * args.tolerance, OTHERS_BYTES))
         started_s = time.monotonic()
         while True:

@@ -1,5 +1,3 @@
-"""The `hf_model` module."""
-
 from __future__ import annotations
 
 import os
@@ -92,23 +90,17 @@ class HfModel(StateModule["HfModel.Args", Found]):
         return Found(missing, dropped, manifest)
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        wanted = {file["path"]: file["size_bytes"] for file in args.files}
-        here = found.manifest.folder
-        return [
-            Change(path, _as_found(here / path, wanted[path]), f"{wanted[path]} bytes", "missing or changed")
-            for path in found.missing
-        ] + [Change(path, "there", None, "not in this revision") for path in found.dropped]
+        here, wanted = found.manifest.folder, {file["path"]: file["size_bytes"] for file in args.files}
+        missing = [(path, _as_found(here / path, wanted[path]), f"{wanted[path]} bytes") for path in found.missing]
+        changes = [Change(*fields, "missing or changed") for fields in missing]
+        return changes + [Change(path, "there", None, "not in this revision") for path in found.dropped]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         size = sizes(args.files)
         summary = f"{count(len(args.files), 'file')}, {units.size(size)}, all hashes match"
-        return {
-            "dir": str(found.manifest.folder),
-            "commit": args.commit,
-            "size_bytes": size,
-            "fetched": [],
-            "msg": "" if found.missing or found.dropped else summary,
-        }
+        msg = "" if found.missing or found.dropped else summary
+        folder = str(found.manifest.folder)
+        return {"dir": folder, "commit": args.commit, "size_bytes": size, "fetched": [], "msg": msg}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         folder, missing = found.manifest.folder, set(found.missing)
@@ -147,9 +139,8 @@ def _dropped(manifest: Manifest, args: HfModel.Args) -> list[str]:
     if manifest.about.get("id") != args.id:
         return []
     wanted = {file["path"] for file in args.files}
-    return [
-        path for path in manifest.about.get("paths", ()) if path not in wanted and (manifest.folder / path).exists()
-    ]
+    paths = manifest.about.get("paths", ())
+    return [path for path in paths if path not in wanted and (manifest.folder / path).exists()]
 
 
 def _keep_verified(args: HfModel.Args, paths: list[str], folder: Path, context: Context) -> None:
@@ -161,9 +152,8 @@ def _keep_verified(args: HfModel.Args, paths: list[str], folder: Path, context: 
     try:
         kept_files.keep(folder, paths, before)
     except OSError as error:
-        context.note(
-            f"cannot keep the files of {before[:12]} ({error.strerror}): a rollback has to download them again."
-        )
+        outcome = "a rollback has to download them again"
+        context.note(f"cannot keep the files of {before[:12]} ({error.strerror}): {outcome}.")
 
 
 def _about(args: HfModel.Args) -> dict[str, Any]:
@@ -178,9 +168,8 @@ def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
         yield Source(context.machine.hub_url, args.id, args.commit, context.secrets.get(args.token_secret))
         return
     if not args.peer:
-        fix = "Use `invoke models.copy`."
-        raise Failed(f"{args.from_} does not serve {args.id} for copying.", fix=fix)
-    from sparkwright.host.models import peer
+        raise Failed(f"{args.from_} does not serve {args.id} for copying.", fix="Use `invoke models.copy`.")
+    from sparkwright.host.models import peer  # its HTTP server: 8 ms of every deploy
 
     with peer.reached(args.peer, args.from_, context.secrets.get(peer.TOKEN)) as url:
         yield Source(url, args.id, args.commit, context.secrets.get(peer.TOKEN))
@@ -192,8 +181,7 @@ def _first_mode(args: HfModel.Args) -> str:
 
 
 def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
-    lost = manifest.unnamed(args.files)
-    if lost:
+    if lost := manifest.unnamed(args.files):
         fix = "Check `allow` and `ignore` of the recipe's model, then remove its entry from spark.lock."
         some = ", ".join(one_line(name, at_most=80) for name in lost[:5])
         raise Failed(f"the index of {args.id} names missing files: {some}.", fix=fix)
@@ -233,7 +221,6 @@ def _make_room(folder: Path, need_bytes: int, context: Context) -> None:
         raise Failed(f"no permission to write in {folder}.", fix=fix)
     free = context.machine.free_bytes(folder)
     if need_bytes * MARGIN > free:
-        message = (
-            f"not enough disk space for {folder}: {units.size(need_bytes * MARGIN)} needed, {units.size(free)} free."
-        )
-        raise Failed(message, fix="Free some space, or choose another `model.dir`.")
+        room = f"{units.size(need_bytes * MARGIN)} needed, {units.size(free)} free"
+        fix = "Free some space, or choose another `model.dir`."
+        raise Failed(f"not enough disk space for {folder}: {room}.", fix=fix)

@@ -1,9 +1,7 @@
-"""The `page_cache` module."""
-
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,21 +53,9 @@ def _drop() -> bool:
 def advise_away(folder: Path) -> int:
     """Let the kernel forget the cached pages of all files under a folder. Needs no root. Returns how many files."""
     count = 0
-    for path in _files(folder):
-        try:
-            fd = os.open(path, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
-            os.fdatasync(fd)  # dirty pages are not forgotten
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    for path in filter(Path.is_file, folder.rglob("*")):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            os.fdatasync(file.fileno())  # dirty pages are not forgotten
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             count += 1
-        except OSError:
-            continue
-        finally:
-            os.close(fd)
     return count
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else iter(())

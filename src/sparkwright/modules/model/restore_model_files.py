@@ -1,5 +1,3 @@
-"""The `restore_model_files` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

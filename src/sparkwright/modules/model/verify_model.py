@@ -1,5 +1,3 @@
-"""The `verify_model` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -34,13 +32,12 @@ class VerifyModel(Module["VerifyModel.Args"]):
         checked(args.files, f"the list of files of {args.id}")
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
         wrong = manifest.prove(args.files, deep=args.deep)
-        lost = [] if wrong else manifest.unnamed(args.files)
         if not wrong:
             manifest.about = {"id": args.id, "commit": args.commit}
+            wrong = manifest.unnamed(args.files)
         if manifest.rows:
             manifest.save()
         size = sum(file["size_bytes"] for file in args.files)
-        wrong += lost
         how = "read again" if args.deep else "as verified before"
         summary = f"{count(len(args.files), 'file')}, {units.size(size)}, {how}"
         msg = f"missing or wrong: {first(wrong, 3)}" if wrong else summary

@@ -1,5 +1,3 @@
-"""The `ollama_reload` module."""
-
 from __future__ import annotations
 
 import os
@@ -46,20 +44,16 @@ class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
     def act(self, args: Args, found: list[dict[str, Any]], changes: list[Change], context: Context) -> dict[str, Any]:
         for place in args.stopped:
             _start(place, context)
-        loaded, left_out = [], []
+        loaded, left_out = list[str](), list[str]()
         for one in found:
             free = context.machine.meminfo()["MemAvailable"] - args.reserve_gib * GIB
-            if not one["size_bytes"]:
-                context.note(f"not reloading {one['name']}: its size is unknown, {gib(free)} GiB free.")
+            size = one["size_bytes"]
+            if not size or size > free:
+                why = f"it needs {gib(size)} GiB" if size else "its size is unknown"
+                context.note(f"not reloading {one['name']}: {why}, {gib(free)} GiB free.")
                 left_out.append(one["name"])
-            elif one["size_bytes"] > free:
-                needs = f"it needs {gib(one['size_bytes'])} GiB, {gib(free)} GiB free"
-                context.note(f"not reloading {one['name']}: {needs}.")
-                left_out.append(one["name"])
-            elif _load(one, args.timeout_s, context):
-                loaded.append(one["name"])
             else:
-                left_out.append(one["name"])
+                (loaded if _load(one, args.timeout_s, context) else left_out).append(one["name"])
         msg = ", ".join(loaded) + (f"; not reloaded: {', '.join(left_out)}" if left_out else "")
         return {"loaded": loaded, "left_out": left_out, "msg": msg}
 

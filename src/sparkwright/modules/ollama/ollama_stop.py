@@ -1,5 +1,3 @@
-"""The `ollama_stop` module."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""The `ollama_unload` module."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -54,10 +52,8 @@ class OllamaUnload(StateModule["OllamaUnload.Args", Seen]):
             time.sleep(ollama_models.POLL_S)
 
     def differences(self, args: Args, found: Seen) -> list[Change]:
-        return [
-            Change(one.model.name, f"loaded, {one.model.size_text}", None, "it holds shared memory")
-            for one in found.held
-        ]
+        models, why = (one.model for one in found.held), "it holds shared memory"
+        return [Change(model.name, f"loaded, {model.size_text}", None, why) for model in models]
 
     def describe(self, args: Args, found: Seen) -> dict[str, Any]:
         names = [one.model.name for one in found.held]

@@ -1,5 +1,3 @@
-"""The `engine_config` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -60,18 +58,13 @@ def readings(state: logs.EngineState) -> dict[str, Any]:
     """What the log tells, without what it does not."""
     reported = state.to_json()
     about = {name: reported[name] for name in logs.FIELDS if reported[name] is not None}
-    evidence = {
-        name: reported["evidence"][name]
-        for name in ("chunked_prefill", "prefix_caching")
-        if name in reported["evidence"]
-    }
+    shown = ("chunked_prefill", "prefix_caching")
+    evidence = {name: line for name, line in reported["evidence"].items() if name in shown}
     return {**about, "warnings": reported["warnings"][:SHOWN], "evidence": evidence}
 
 
 def _sentence(state: logs.EngineState) -> str:
     words = {True: "on", False: "off", None: "unknown"}
     chunked, prefix = words[state.value("chunked_prefill")], words[state.value("prefix_caching")]
-    version = state.value("version")
-    return (
-        f"{f'vLLM {version}' if version else 'vLLM'}: chunked prefill {chunked}, prefix caching {prefix} (engine log)"
-    )
+    engine = f"vLLM {state.value('version') or ''}".rstrip()
+    return f"{engine}: chunked prefill {chunked}, prefix caching {prefix} (engine log)"

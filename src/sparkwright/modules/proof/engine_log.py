@@ -1,5 +1,3 @@
-"""The `engine_log` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""The `inspect_server` module."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -75,20 +73,17 @@ class InspectServer(Module["InspectServer.Args"]):
         changes = _differences(args, server, good, context)
         pinned = "@" in str(args.spec["image"])
         key = server_key.of_container(context.state, inspected)
-        models = _models(url, key)
+        answer = http_probe.ask(url, endpoints.MODELS, api_key=key)
+        models = endpoints.served(answer.json()) if answer.status == 200 else {}
         expected = _expected(args, good if verified else {}, changes, pinned=pinned)
         served = expected["served_name"] or next(iter(models), "")
+        own = ("name", "id", "image", "flags", "model_dir", "loopback")
         data = {
-            "name": server.name,
-            "id": server.id,
+            **{name: getattr(server, name) for name in own},
             "start": start_of(inspected),
-            "image": server.image,
-            "flags": server.flags,
             "base_url": url,
-            "model_dir": server.model_dir,
             "models": models,
             "port": server.port or int(url.rpartition(":")[2] or 0),
-            "loopback": server.loopback,
             "verified": verified,
             "server_key": bool(key or container_options.key_fingerprint(inspected)),
             "expected": {**expected, "served_name": served},
@@ -118,14 +113,11 @@ def _expected(
     args: InspectServer.Args, own: Mapping[str, Any], changes: list[Change], *, pinned: bool
 ) -> dict[str, Any]:
     """What this very server is to show. own: its verified state, empty when it has none."""
+    reported = {} if changes else {**args.serve, "baseline_key": {}}
     if not changes and pinned and args.serve:
         reported = args.serve
     elif (own.get("serve") or {}).get("baseline_key"):
         reported = own["serve"]
-    elif not changes:
-        reported = {**args.serve, "baseline_key": {}}
-    else:
-        reported = {}
     found = {name: reported.get(name, usual) for name, usual in NOTHING.items()}
     return {**found, "log": {**NOTHING["log"], **(found["log"] or {})}}
 
@@ -133,18 +125,11 @@ def _expected(
 def _rows(args: InspectServer.Args, changes: list[Change], server: Running, *, pinned: bool) -> list[dict[str, str]]:
     """The differences as rows of the table, the command that settles them below the last one."""
     wanted = f"recipe {args.recipe}" if args.recipe else "the recipe"
-    rows = [
-        {
-            "check": one.field,
-            "verdict": "differs",
-            "evidence": f"runs {_message(one.before)}; {wanted}: {_message(one.after)}",
-        }
-        for one in changes
-    ]
+    found = [(one.field, f"runs {_message(one.before)}; {wanted}: {_message(one.after)}") for one in changes]
+    rows = [{"check": field, "verdict": "differs", "evidence": message} for field, message in found]
     if rows:
-        rows[-1]["fix"] = (
-            f"apply with `invoke deploy --host {args.host or 'HOST'}`; `invoke plan` shows the changes first"
-        )
+        deploy = f"`invoke deploy --host {args.host or 'HOST'}`"
+        rows[-1]["fix"] = f"apply with {deploy}; `invoke plan` shows the changes first"
         return rows
     if not pinned:
         message = f"runs {server.image}; spark.lock has no digest to compare it with"
@@ -164,20 +149,12 @@ def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) 
     return f"{named}; differs from recipe {args.recipe}: {', '.join(one.field for one in changes)}"
 
 
-def _models(url: str, key: str) -> dict[str, int | None]:
-    """The names that the server answers to, with the length of their context where it is told."""
-    answer = http_probe.ask(url, endpoints.MODELS, api_key=key)
-    return endpoints.served(answer.json()) if answer.status == 200 else {}
-
-
 # -- no server -------------------------------------------------------------------------------------------------------
 
 
 def _absent(args: InspectServer.Args, context: Context) -> Result:
-    rows = [
-        one for rows in container_options.port_bindings(tuple(args.spec.get("ports") or ())).values() for one in rows
-    ]
-    port = int(rows[0]["HostPort"]) if rows else 0
+    bindings = container_options.port_bindings(tuple(args.spec.get("ports") or ()))
+    port = next((int(one["HostPort"]) for rows in bindings.values() for one in rows), 0)
     holder = containers.who_listens(context.machine, context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""
     fix = f"`invoke deploy --host {args.host or 'HOST'}` starts it."

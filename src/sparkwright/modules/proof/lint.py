@@ -1,5 +1,3 @@
-"""The `lint` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -37,9 +35,8 @@ class Lint(Module["Lint.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         engine = engine_image.ask(context, args.image, args.image_ids)
         if engine is None:
-            return Result(
-                msg="not checked: the image is not on the host yet", data={"engine_version": None, "findings": []}
-            )
+            data: dict[str, Any] = {"engine_version": None, "findings": []}
+            return Result(msg="not checked: the image is not on the host yet", data=data)
         asked = rules.Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag)
         kind = architecture.classify(_config(args, context))
         found = rules.check(asked, kind, versions.parse(engine.version), engine.listed)

@@ -1,5 +1,3 @@
-"""The `liveness` module."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -10,6 +8,7 @@ from typing import Any
 from sparkwright import defaults
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Exit
+from sparkwright.host import server_key
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
@@ -48,8 +47,7 @@ class Liveness(Module["Liveness.Args"]):
         start, starting = "", ""
         while True:
             found = containers.inspect(context.docker(), args.name) or {}
-            why = _not_running(args.name, found, start)
-            if why:
+            if why := _not_running(args.name, found, start):
                 return _silent(why)
             start = str(found["State"]["StartedAt"])
             answer = VerifyHealth().run(health, context)
@@ -59,12 +57,10 @@ class Liveness(Module["Liveness.Args"]):
             if verdict in LASTING or 400 <= answer.data.get("status", 0) < 500:
                 return answer
             starting = _starting(found, args, context) if verdict == "loading" else ""
+            if not starting and verdict == "wedged" and _generates(args, context):
+                return _unknown(f"no token within {args.timeout_s:g} s while the server generates for other clients.")
             if not starting:
-                return (
-                    _busy(args)
-                    if verdict == "wedged" and _generates(args, context)
-                    else _silent(_cause(found) or answer.msg)
-                )
+                return _silent(_looping(found) or answer.msg)
             if context.check:
                 return _unknown(f"{args.name} is {starting}; `deploy` waits for it.")
             context.progress(0, text=starting)
@@ -81,12 +77,12 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
     return f"{name} exited and was restarted." if start not in ("", state["StartedAt"]) else ""
 
 
-def _cause(found: dict[str, Any]) -> str:
-    """That Docker restarted it, which says more than that nobody answers; empty when it did not."""
+def _looping(found: dict[str, Any]) -> str:
+    """That Docker restarts it again and again, which says more than that nobody answers; empty when it does not."""
     from sparkwright.health import live, restarts
 
-    box = live.container_of(found, "")
-    return f"{restarts.again(box, time.time())}." if box.restarts else ""
+    box, now_s = live.container_of(found, ""), time.time()
+    return f"{restarts.again(box, now_s)}." if restarts.loops(box, now_s) else ""
 
 
 def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
@@ -107,8 +103,6 @@ def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> s
 
 def _generates(args: Liveness.Args, context: Context) -> bool:
     """Whether tokens are generated, for whomever, while we got none."""
-    from sparkwright.host import server_key
-
     key = server_key.for_probe(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
     before = server_metrics.read(args.base_url, key)[0].get(endpoints.GENERATED_TOKENS)
     until_s = time.monotonic() + OTHERS_S
@@ -129,10 +123,6 @@ def _silent(why: str) -> Result:
     change = Change("server", "does not answer", "restarted", why)
     msg = f"the server does not answer and will be restarted: {why.rstrip('.')}"
     return Result(msg=msg, diff=[change], data={"silent": True, "serves": False, "why": why})
-
-
-def _busy(args: Liveness.Args) -> Result:
-    return _unknown(f"no token within {args.timeout_s:g} s while the server generates for other clients.")
 
 
 def _unknown(why: str) -> Result:

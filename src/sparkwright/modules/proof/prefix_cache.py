@@ -1,5 +1,3 @@
-"""The `prefix_cache` module."""
-
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
@@ -56,9 +54,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
     def _tried(self, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         counters, cache = server_metrics.read(args.base_url, key)
-        if prefix_caching.is_off(cache):
-            return _result(prefix_caching.judge([], 0, 1, cache, None), args, {})
-        if endpoints.PREFIX_QUERIES not in counters:
+        if prefix_caching.is_off(cache) or endpoints.PREFIX_QUERIES not in counters:
             return _result(prefix_caching.judge([], 0, 1, cache, None), args, {})
         state = evidence.log(context, args.container)
         block = prefix_caching.block_tokens(cache, state.value("block_size") if state else None)
@@ -66,10 +62,9 @@ class PrefixCache(Module["PrefixCache.Args"]):
         room = _room(args, key)
         data: dict[str, Any] = {"block_tokens": block, "prefix_tokens": words}
         if room is not None and words * TOKENS_A_WORD + MARGIN_TOKENS > room:
-            message = (
-                f"two blocks of {block} tokens do not fit into its context of {room}: most prompts cannot hit the cache"
-            )
-            return _result(prefix_caching.Judged("unknown", message), args, data)
+            message = f"two blocks of {block} tokens do not fit into its context of {room}"
+            judged = prefix_caching.Judged("unknown", f"{message}: most prompts cannot hit the cache")
+            return _result(judged, args, data)
         try:
             sightings = prefix.sight(
                 args.base_url,
@@ -83,25 +78,19 @@ class PrefixCache(Module["PrefixCache.Args"]):
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the check was interrupted: {error}.", data={**data, "verdict": "broken"})
         data["sightings"] = [asdict(one) for one in sightings]
-        foreign = _foreign(sightings)
-        if foreign:
-            return Result(
-                failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix="Try again when the server is idle.", data=data
-            )
+        if foreign := _foreign(sightings):
+            fix = "Try again when the server is idle."
+            return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix=fix, data=data)
         config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
         hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
         version = versions.parse((http_probe.ask(args.base_url, endpoints.VERSION).json() or {}).get("version"))
-        return _result(
-            prefix_caching.judge(sightings, words, block, cache, version, hybrid=hybrid),
-            args,
-            data,
-        )
+        return _result(prefix_caching.judge(sightings, words, block, cache, version, hybrid=hybrid), args, data)
 
 
 def _room(args: PrefixCache.Args, key: str) -> int | None:
     """The context's length, as the server tells it."""
     answer = http_probe.ask(args.base_url, endpoints.MODELS, api_key=key)
-    return endpoints.max_model_len(answer.json(), args.model) if answer.status == 200 else None
+    return endpoints.served(answer.json()).get(args.model) if answer.status == 200 else None
 
 
 def _foreign(sightings: list[prefix_caching.Sighting]) -> str:
@@ -116,10 +105,8 @@ def _foreign(sightings: list[prefix_caching.Sighting]) -> str:
 def _result(judged: prefix_caching.Judged, args: PrefixCache.Args, data: dict[str, Any]) -> Result:
     share = round(judged.share, 3) if judged.share is not None else None
     full = {**data, "verdict": judged.verdict, "hit_share": share}
-    wanted = prefix_caching.asked_for(args.flags)
-    failed = wanted and judged.verdict in ("no hits", "few hits", "off")
     message = f"{judged.verdict}: {judged.sentence}" if judged.verdict != "hits" else judged.sentence
-    if failed:
+    if judged.verdict in ("no hits", "few hits", "off") and prefix_caching.asked_for(args.flags):
         fix = f"{judged.fix[:1].upper()}{judged.fix[1:]}." if judged.fix else ""
         return Result(failed=True, msg=f"{message}.", fix=fix, data=full)
     return Result(msg=message, data=full)

@@ -1,5 +1,3 @@
-"""The `preflight` module."""
-
 from __future__ import annotations
 
 import os
@@ -52,14 +50,14 @@ class Preflight(Module["Preflight.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         found = [finding for check in _CHECKS for finding in check(args, context)]
-        checks = [{"name": one.name, "verdict": one.verdict, "evidence": one.evidence} for one in found]
+        data: dict[str, Any] = {}
+        data["checks"] = [{"name": one.name, "verdict": one.verdict, "evidence": one.evidence} for one in found]
         bad = [one for one in found if one.verdict == "bad"]
         if args.report_only:
-            return Result(msg="; ".join(f"{one.name}: {one.evidence}" for one in found), data={"checks": checks})
+            return Result(msg="; ".join(f"{one.name}: {one.evidence}" for one in found), data=data)
         if not bad:
-            return Result(msg=f"{count(len(found), 'check')} passed", data={"checks": checks})
-        more = [f"{one.name}: {one.evidence} {one.fix}".rstrip() for one in bad[1:]]
-        data = {"checks": checks, "evidence": more}
+            return Result(msg=f"{count(len(found), 'check')} passed", data=data)
+        data["evidence"] = [f"{one.name}: {one.evidence} {one.fix}".rstrip() for one in bad[1:]]
         return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].evidence, fix=bad[0].fix, data=data)
 
 
@@ -104,9 +102,8 @@ def _disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
         yield Finding("disk", "ok", f"{units.size(free)} free, {units.size(need)} to download")
     place = _standing(folder)
     if not os.access(place, os.W_OK):
-        yield Finding(
-            "folder", "bad", f"no permission to write in {place}.", f"On the host: `sudo chown $USER {place}`."
-        )
+        fix = f"On the host: `sudo chown $USER {place}`."
+        yield Finding("folder", "bad", f"no permission to write in {place}.", fix)
 
 
 def _image_disk(args: Preflight.Args, context: Context) -> Iterator[Finding]:
@@ -169,15 +166,8 @@ def _there(path: Path, size_bytes: int) -> int:
 
 
 def _standing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
-    return next(one for one in (folder, *folder.parents) if _seen(one))
-
-
-def _seen(path: Path) -> bool:
-    try:
-        return path.exists()
-    except PermissionError:
-        return False
+    """The folder, or the nearest one above it that is there and can be seen."""
+    return next(one for one in (folder, *folder.parents) if os.path.exists(one))  # noqa: PTH110 - it never raises
 
 
 _CHECKS = (_engine, _home, _platform, _disk, _image_disk, _port, _gpu)

@@ -1,5 +1,3 @@
-"""The `smoke_test` module."""
-
 from __future__ import annotations
 
 import time
@@ -15,6 +13,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import gpu, server_metrics, smoke, stream
 from sparkwright.measure.counted import SETTLES_S, miscounted
+from sparkwright.measure.figures import percentile
 from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
 from sparkwright.measure.undisturbed import undisturbed
@@ -71,15 +70,13 @@ class SmokeTest(Module["SmokeTest.Args"]):
         api_key_secret: str = server_key.secret_arg()
         wait_s: float = arg("how long to wait for another measurement on this host, seconds", default=measuring.WAIT_S)
         unclear: Literal["fail", "report"] = arg(
-            "report: continue after an inconclusive measurement; the run reports it and exits with 4",
-            default="fail",
+            "report: continue after an inconclusive measurement; the run reports it and exits with 4", default="fail"
         )
 
     def run(self, args: Args, context: Context) -> Result:
         try:
-            with measuring.alone(
-                context.state, context.run_id, "a throughput test", wait_s=args.wait_s, note=context.note
-            ):
+            what, wait_s = "a throughput test", args.wait_s
+            with measuring.alone(context.state, context.run_id, what, wait_s=wait_s, note=context.note):
                 result = self._judged(args, context)
         except Inconclusive as error:
             verdict = {"verdict": "inconclusive"}
@@ -94,30 +91,23 @@ class SmokeTest(Module["SmokeTest.Args"]):
         kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine)
         baseline = None if args.new_baseline or not args.baseline_key else kept.read(name)
         bounds = Bounds(args.tok_per_s, evidence.ceiling(context, args.model_dir), speculation)
-        before = _idle(args, key)
         try:
-            found, seen = _measure(args, context, key, bounds, baseline, before)
+            found, seen = _measure(args, context, key, bounds, baseline)
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the measurement was interrupted: {error}.", data={"verdict": "broken"})
         if found.verdict == "new baseline" and not args.baseline_key:
-            found.verdict, found.reason = (
-                "not compared",
-                "no baseline: the running server belongs to no recipe and was never verified",
-            )
+            found.verdict = "not compared"
+            found.reason = "no baseline: the running server belongs to no recipe and was never verified"
         data = _data(found, seen, bounds, baseline)
-        if found.verdict == "new baseline":
-            nearest = kept.nearest(name)
-            if nearest is not None:
-                other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differs)}"
-                found.note = f"the nearest baseline: {other}"
+        if found.verdict == "new baseline" and (nearest := kept.nearest(name)) is not None:
+            other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differs)}"
+            found.note = f"the nearest baseline: {other}"
         doubt = _doubt(found, seen, baseline)
         if doubt is not None:
-            verdict, message, fix = doubt
-            return Result(
-                failed=True, exit=Exit.INCONCLUSIVE, msg=f"{message}.", fix=fix, data={**data, "verdict": verdict}
-            )
+            data["verdict"], message, fix = doubt
+            return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=f"{message}.", fix=fix, data=data)
         if found.verdict in BAD:
-            return _failed(found, seen, bounds, baseline, args, context, data)
+            return _failed(found, seen, baseline, args, context, data)
         if found.verdict == "new baseline":
             made = Baseline.of(found.runs, by_prompt=speculation, clock_mhz=seen.gpu.clock_mhz)
             kept.write(name, made, {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()})
@@ -139,13 +129,9 @@ def _idle(args: SmokeTest.Args, key: str) -> dict[str, float]:
 
 
 def _measure(
-    args: SmokeTest.Args,
-    context: Context,
-    key: str,
-    bounds: Bounds,
-    baseline: Baseline | None,
-    before: dict[str, float],
+    args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[Measured, Seen]:
+    before = _idle(args, key)
     with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         found = smoke.measure(
             args.base_url,
@@ -177,37 +163,29 @@ def _mismatch(before: dict[str, float], after: dict[str, float], found: Measured
     if name not in before or name not in after or found.approximate:
         return ""
     served = after[name] - before[name]
-    if not miscounted(served, found.tokens, found.capped):
-        return ""
-    return f"the server counted {served:.0f} tokens, the client {found.tokens}"
+    differs = f"the server counted {served:.0f} tokens, the client {found.tokens}"
+    return differs if miscounted(served, found.tokens, found.capped) else ""
 
 
 def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str, str, str] | None:
     """Why it proves nothing: verdict, sentence, what to do. None when it does."""
-    differs = _mismatch(seen.before, seen.after, found)
-    if differs:
+    if differs := _mismatch(seen.before, seen.after, found):
         return "inconclusive", f"other traffic: {differs}", IDLE
-    lagging = f"this client is too slow: it wakes up {seen.lag.p99_s * 1000:.0f} ms late (p99)"
-    fails = found.verdict in BAD
     if seen.lag.spoils_rates(found.decoding_s):
+        lagging = f"this client is too slow: it wakes up {seen.lag.p99_s * 1000:.0f} ms late (p99)"
         return "inconclusive", lagging, "Check what else uses the host's CPUs (`top`)."
-    if seen.gpu.degraded(baseline.clock_mhz if baseline else None) and (fails or found.verdict == "new baseline"):
+    judged = found.verdict in (*BAD, "new baseline")
+    if judged and seen.gpu.degraded(baseline.clock_mhz if baseline else None):
         message = f"host degraded: {seen.gpu.sentence}; {found.tok_per_s:.1f} tok/s says nothing about the server"
         return "host degraded", message, "Cut the host's AC power for 60 s (USB-PD); a restart does not fix it."
     return None
 
 
 def _failed(
-    found: Measured,
-    seen: Seen,
-    bounds: Bounds,
-    baseline: Baseline | None,
-    args: SmokeTest.Args,
-    context: Context,
-    data: dict[str, Any],
+    found: Measured, seen: Seen, baseline: Baseline | None, args: SmokeTest.Args, context: Context, data: dict[str, Any]
 ) -> Result:
-    """The failure with its likely causes."""
-    wanted = bounds.expected or (baseline.median if baseline else 0) or found.tok_per_s or 1
+    """The failure with its likely causes. data: the figures, as they are registered."""
+    wanted = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or found.tok_per_s or 1
     ladder: list[causes.Cause] = []
     if found.verdict != "invalid":
         state = evidence.log(context, args.container)
@@ -256,8 +234,6 @@ def _data(found: Measured, seen: Seen, bounds: Bounds, baseline: Baseline | None
 
 
 def _itl_p99_ms(found: Measured) -> float | None:
-    from sparkwright.measure.figures import percentile
-
     gaps = sorted(gap for run in found.runs for gap in run.gaps_s)
     return round(percentile(gaps, 99) * 1000, 2) if gaps else None
 

@@ -1,8 +1,6 @@
-"""The `verdict` module."""
-
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from sparkwright.errors import Exit
@@ -27,16 +25,6 @@ class Row:
     figure: str = ""
     fix: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {
-            "check": self.check,
-            "verdict": self.verdict,
-            "evidence": self.evidence,
-            "figure": self.figure,
-            "fix": self.fix,
-        }
-
 
 class Verdict(Module["Verdict.Args"]):
     """Sum up checks that ran before, none of which stopped the play: a table of check, verdict, evidence and figure.
@@ -57,11 +45,10 @@ class Verdict(Module["Verdict.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         rows = [row for name, result in args.checks.items() for row in rows_of(name, result)]
-        data = {"rows": [row.to_json() for row in rows]}
+        data = {"rows": [asdict(row) for row in rows]}
         if args.only_if.get("failed"):
-            return Result(
-                failed=True, exit=Exit.INCONCLUSIVE, msg=args.only_if["msg"], fix=args.only_if["fix"], data=data
-            )
+            msg, fix = args.only_if["msg"], args.only_if["fix"]
+            return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=msg, fix=fix, data=data)
         words = {row.verdict for row in rows}
         message = ", ".join(f"{sum(row.verdict == word for row in rows)} {word}" for word in ORDER if word in words)
         first = next((row for word in ORDER[:2] for row in rows if row.verdict == word), None)
@@ -89,17 +76,15 @@ def _sentence(text: str) -> str:
 
 def rows_of(name: str, result: dict[str, Any]) -> list[Row]:
     """The lines of one registered result. Pure."""
-    checks = result.get("checks") or []
     if result.get("skipped"):
         return [Row(name, "unknown", "not checked: an earlier check failed")]
-    rows = [
-        Row(one["check"], WORDS.get(one["verdict"], "unknown"), one["evidence"], fix=one.get("fix", ""))
-        for one in checks
-    ]
-    if rows:
-        return rows
-    fix = result.get("fix", "")
-    return [Row(name, _word(result), str(result.get("msg", "")).rstrip("."), _figure(result), fix)]
+    if checks := result.get("checks"):
+        return [
+            Row(one["check"], WORDS.get(one["verdict"], "unknown"), one["evidence"], fix=one.get("fix", ""))
+            for one in checks
+        ]
+    message = str(result.get("msg", "")).rstrip(".")
+    return [Row(name, _word(result), message, _figure(result), result.get("fix", ""))]
 
 
 def _word(result: dict[str, Any]) -> Word:

@@ -1,5 +1,3 @@
-"""The `verify_health` module."""
-
 from __future__ import annotations
 
 import time
@@ -74,9 +72,8 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
             return _failed("unauthorized", "the server requires an API key that is not known here.", fix=key_file.SET)
         after = _settled(args.base_url)
         if answer.error == "timeout":
-            message = (
-                f"/health answers {after.status or after.error}, but no token arrived within {args.timeout_s:g} s."
-            )
+            answers = after.status or after.error
+            message = f"/health answers {answers}, but no token arrived within {args.timeout_s:g} s."
             return _failed("wedged", message, fix="Only a restart helps: `invoke restart`.")
         if after.status != 200:
             message = f"it crashed on the first request ({answer.status or answer.error}, /health {after.status or after.error})."

@@ -1,5 +1,3 @@
-"""The `verify_logs` module."""
-
 from __future__ import annotations
 
 import re
@@ -62,20 +60,13 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
             watch.feed(line)
         state = reader.finish()
         checks = checks_of(args, state, watch.found, log.cut)
-        data = {
-            "state": state.to_json(),
-            "checks": [asdict(one) for one in checks],
-            "version": state.value("version"),
-            "cut": log.cut,
-        }
+        data = {"state": state.to_json(), "checks": [asdict(one) for one in checks]}
+        data |= {"version": state.value("version"), "cut": log.cut}
         bad = [one for one in checks if one.verdict in wrong(args.log_unknown)]
         if bad:
-            message = "; ".join(f"{one.check}: {one.verdict}" for one in bad)
-            return Result(
-                failed=True,
-                msg=f"{_joined(message, log.cut)}.",
-                data={**data, "evidence": [one.evidence for one in bad]},
-            )
+            message = _joined(*(f"{one.check}: {one.verdict}" for one in bad), log.cut)
+            data["evidence"] = [one.evidence for one in bad]
+            return Result(failed=True, msg=f"{message}.", data=data)
         open_ones = [f"{one.check}: {one.verdict}" for one in checks if one.verdict == "not found"]
         return Result(msg=_joined(_sentence(state, args.note), *open_ones, log.cut), data=data)
 
@@ -134,11 +125,9 @@ def _forbidden(pattern: str, line: str | None, state: logs.EngineState, cut: str
     name = f"no line matches {pattern!r}"
     if line is not None:
         return Check(name, "disproved", line)
-    if cut:
-        return Check(name, "not found", cut)
-    return (
-        Check(name, "proved", "no such line") if state.known else Check(name, "not found", "no engine start in the log")
-    )
+    if cut or not state.known:
+        return Check(name, "not found", cut or "no engine start in the log")
+    return Check(name, "proved", "no such line")
 
 
 def _joined(*message: str) -> str:
@@ -152,9 +141,7 @@ def _sentence(state: logs.EngineState, note: str) -> str:
 
     tokens = state.value("kv_cache_tokens")
     capacity = f"KV cache {tokens:,} tokens" if tokens else "KV cache unknown"
-    chunked = (
-        f"chunked prefill {note}"
-        if note and state.value("chunked_prefill")
-        else sentence_of("chunked_prefill", "chunked prefill")
-    )
+    chunked = sentence_of("chunked_prefill", "chunked prefill")
+    if note and state.value("chunked_prefill"):
+        chunked = f"chunked prefill {note}"
     return f"{chunked}, {sentence_of('prefix_caching', 'prefix caching')}, {capacity} (engine log)"

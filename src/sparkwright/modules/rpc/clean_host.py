@@ -1,14 +1,12 @@
-"""The `clean_host` module."""
-
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.errors import SparkwrightError
 from sparkwright.health import places, units
 from sparkwright.host import own_folders
 from sparkwright.host.containers import containers
@@ -17,15 +15,13 @@ from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.host.runs import journal
-from sparkwright.modules.rpc import copy_key
+from sparkwright.modules.rpc import prune_images
 from sparkwright.modules.rpc.prune_images import PruneImages
 from sparkwright.modules.rpc.remove_model import RemoveModel
+from sparkwright.modules.rpc.transfer import copy_key
 from sparkwright.modules.system.health_timer import CRONTAB, HealthTimer
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.protocol.result import Change, arg
-
-#: kinds of things that this module removes itself; a timer is `health_timer`'s, and the folders go last, with the runtime
-OWN = ("container", "image", "model", "model files", "ssh key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +70,19 @@ class CleanHost(StateModule["CleanHost.Args", Found]):
         if lines := copy_key.lines_left(context):
             rows.append(Item("ssh key", f"~/.ssh/authorized_keys: lines of image transfers: {lines}"))
         rows += [*_timers(context), *_folders(context, going)]
-        living = [one.name for one in context.state.runs() if one.name != context.run_id and journal.lives(one)]
-        return Found(tuple(rows), living[0] if living else "")
+        living = (one.name for one in context.state.runs() if one.name != context.run_id and journal.lives(one))
+        return Found(tuple(rows), next(living, ""))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        return [Change(one.kind, one.name, None) for one in found.items if not one.kept and one.kind in OWN]
+        return [Change(one.kind, one.name, None) for one in found.items if not one.kept and one.kind in _REMOVE]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         return {"items": [asdict(one) for one in found.items], "busy": found.busy}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        for one in (one for one in found.items if not one.kept and one.kind in OWN):
-            context.note(f"removing {one.kind} {one.name}")
-            _REMOVE[one.kind](one.name, context)
+        for change in changes:
+            context.note(f"removing {change.field} {change.before}")
+            _REMOVE[change.field](change.before, context)
         return {}
 
 
@@ -183,24 +179,15 @@ def _folders(context: Context, going: set[str]) -> Iterator[Item]:
 # -- removing it -------------------------------------------------------------------------------------------------------
 
 
-def _remove_container(name: str, context: Context) -> None:
-    containers.remove(context.docker(), name, 60)
-
-
 def _remove_image(name: str, context: Context) -> None:
-    from docker.errors import APIError, ImageNotFound
+    from docker.errors import ImageNotFound
 
     try:
         image = context.docker().images.get(name)
-        for one in [*image.attrs.get("RepoTags", ()), *image.attrs.get("RepoDigests", ()), image.id]:
-            try:
-                context.docker().api.remove_image(one)
-            except ImageNotFound:
-                continue  # its last name took it away
     except ImageNotFound:
         return
-    except APIError as error:
-        raise Failed(f"Docker refuses to remove {name}: {error.explanation or error}") from None
+    names = [*image.attrs.get("RepoTags", ()), *image.attrs.get("RepoDigests", ()), image.id]
+    prune_images.remove(context.docker().api, names)
 
 
 def _remove_model(name: str, context: Context) -> None:
@@ -213,14 +200,11 @@ def _remove_files(name: str, context: Context) -> None:
     own_folders.remove_empty(Path(name).parent, context.machine.home)
 
 
-def _remove_lines(name: str, context: Context) -> None:
-    copy_key.remove_lines(context)
-
-
-_REMOVE = {
-    "container": _remove_container,
+#: kinds of things that this module removes itself; a timer is `health_timer`'s, and the folders go last, with the runtime
+_REMOVE: dict[str, Callable[[str, Context], None]] = {
+    "container": lambda name, context: containers.remove(context.docker(), name, 60),
     "image": _remove_image,
     "model": _remove_model,
     "model files": _remove_files,
-    "ssh key": _remove_lines,
+    "ssh key": lambda name, context: copy_key.remove_lines(context),
 }

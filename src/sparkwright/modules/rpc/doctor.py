@@ -1,5 +1,3 @@
-"""The `doctor` module."""
-
 from __future__ import annotations
 
 import getpass
@@ -40,19 +38,11 @@ class Doctor(Module["Doctor.Args"]):
         ollama: str = arg("what a deploy does with Ollama: unload, stop, leave", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        wanted = Wanted(
-            name=args.host,
-            recipe=args.recipe,
-            container=args.container,
-            port=args.port,
-            image=args.image,
-            platforms=None if args.platforms is None else tuple(args.platforms),
-            utilization=args.utilization,
-            reserve_bytes=int(args.reserve_gib * GIB),
-            ipc=args.ipc,
-            model_dir=args.model_dir,
-            ollama=args.ollama,
-        )
+        same = ("recipe", "container", "port", "image", "utilization", "ipc", "model_dir", "ollama")
+        given = {name: getattr(args, name) for name in same}
+        platforms = None if args.platforms is None else tuple(args.platforms)
+        reserve_bytes = int(args.reserve_gib * GIB)
+        wanted = Wanted(name=args.host, platforms=platforms, reserve_bytes=reserve_bytes, **given)
         user = getpass.getuser()
         found = examine(Host(context, user, wanted))
         rows = [one.to_json() for one in found]

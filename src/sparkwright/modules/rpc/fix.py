@@ -1,5 +1,3 @@
-"""The `fix` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -39,8 +37,6 @@ class Fix(Module["Fix.Args"]):
         answer = context.machine.run(argv, timeout_s=COMMAND_S)
         if not answer.ok:
             last = (answer.err.strip() or answer.out.strip() or f"exit {answer.code}").splitlines()[-1]
-            raise Failed(
-                f"{args.name}: `{join(argv)}` failed: {last[-300:]}",
-                fix=f"On the host: `{fix.manual_command(args.user)}`.",
-            )
+            manual = f"On the host: `{fix.manual_command(args.user)}`."
+            raise Failed(f"{args.name}: `{join(argv)}` failed: {last[-300:]}", fix=manual)
         return Result(changed=True, msg=fix.says, data=data)

@@ -1,5 +1,3 @@
-"""The `lock_image` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -15,6 +13,9 @@ from sparkwright.host.module import Context, Module
 from sparkwright.modules.image import docker_image
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.image_name import Name
+
+#: what only the registry's own API tells
+UNKNOWN: dict[str, Any] = {"manifests": [], "engine_version": None, "created": None, "size_bytes": None}
 
 
 class LockImage(Module["LockImage.Args"]):
@@ -72,15 +73,9 @@ class LockImage(Module["LockImage.Args"]):
         digests = own or digests_of(image)
         if not digests:
             return None
-        return {
-            "digest": digests[0],
-            "platforms": [image_names.platform_of(image)],
-            "manifests": [],
-            "engine_version": engine_image.version_of(image.get("Config") or {}),
-            "created": image.get("Created"),
-            "size_bytes": None,
-            "gone": None,
-        }
+        about = {"digest": digests[0], "platforms": [image_names.platform_of(image)], "created": image.get("Created")}
+        engine = engine_image.version_of(image.get("Config") or {})
+        return {**UNKNOWN, **about, "engine_version": engine, "gone": None}
 
 
 def _deep(api: Any, name: Name, platform: str, context: Context) -> dict[str, Any]:
@@ -91,7 +86,7 @@ def _deep(api: Any, name: Name, platform: str, context: Context) -> dict[str, An
         except RegistryDown:
             pass  # the engine may have a proxy, a mirror or certificates of its own
     found = docker_image.asked_of_registry(api, name)
-    return {**found, "manifests": [], "engine_version": None, "created": None, "size_bytes": None}
+    return {**UNKNOWN, **found}
 
 
 def _gone(api: Any, args: LockImage.Args) -> bool | None:

@@ -1,8 +1,7 @@
-"""The `lock_model` module."""
-
 from __future__ import annotations
 
 import fnmatch
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from sparkwright.trust import bounds
 from sparkwright.trust.model_files import why_not_a_revision, why_not_an_id
 from sparkwright.visible import one_line
 
-COMMIT_DIGITS = 40
+COMMIT = re.compile("[0-9a-f]{40}")
 
 
 class LockModel(Module["LockModel.Args"]):
@@ -58,8 +57,7 @@ class LockModel(Module["LockModel.Args"]):
 
 def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     for text, why_not in ((args.id, why_not_an_id), (args.revision, why_not_a_revision)):
-        reason = why_not(text)
-        if reason:
+        if reason := why_not(text):
             raise Failed(f"'{one_line(text, at_most=80)}' {reason}.")
     source = Source(context.machine.hub_url, args.id, args.revision, context.secrets.get(args.token_secret))
     found = hub_info.entry(source, lambda path: _chosen(path, args.allow, args.ignore))
@@ -70,18 +68,9 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
 
 def _complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:
     """The one copy of this model here that is whole; none when two commits could be meant."""
-    copies = [
-        one
-        for one in Manifest.all(context.state)
-        if one.about.get("id") == args.id
-        and one.is_complete()
-        and (not _is_commit(args.revision) or one.commit == args.revision)
-    ]
+    complete = (one for one in Manifest.all(context.state) if one.about.get("id") == args.id and one.is_complete())
+    copies = [one for one in complete if not COMMIT.fullmatch(args.revision) or one.commit == args.revision]
     return copies[0] if len({one.commit for one in copies}) == 1 else None
-
-
-def _is_commit(revision: str) -> bool:
-    return len(revision) == COMMIT_DIGITS and set(revision) <= set("0123456789abcdef")
 
 
 def _config_here(folder: Path) -> dict[str, Any] | None:

@@ -1,5 +1,3 @@
-"""The `ollama_ps` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -22,17 +20,10 @@ class OllamaPs(Module["OllamaPs.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         seen = ollama_models.inspect(context, timeout_s=args.timeout_s)
-        rows = [
-            {
-                "name": one.model.name,
-                "size_bytes": one.model.size_bytes,
-                "url": one.place.url,
-                "kind": one.place.kind,
-                "place": one.place.name,
-            }
-            for one in seen.held
-        ]
-        answer = [f"{one.model.name}, {one.model.size_text} ({one.place})" for one in seen.held]
+        held, names = [(one.model, one.place) for one in seen.held], ("name", "size_bytes", "url", "kind", "place")
+        values = ((model.name, model.size_bytes, place.url, place.kind, place.name) for model, place in held)
+        rows = [dict(zip(names, row, strict=True)) for row in values]
+        answer = [f"{model.name}, {model.size_text} ({place})" for model, place in held]
         answer += [f"{place} does not answer: it is loading a model or hung" for place in seen.hanging]
         idle = f"no model loaded ({', '.join(map(str, seen.present))})" if seen.present else "Ollama is not running"
         data = {"models": rows, "present": list(map(str, seen.present)), "hanging": list(map(str, seen.hanging))}

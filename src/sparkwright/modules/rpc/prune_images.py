@@ -1,9 +1,7 @@
-"""The `prune_images` module."""
-
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sparkwright import units
@@ -26,9 +24,6 @@ class Image:
     names: tuple[str, ...]
     frees_bytes: int
     kept: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"id": self.id, "names": list(self.names), "frees_bytes": self.frees_bytes, "kept": self.kept}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +52,13 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
 
     def read(self, args: Args, context: Context) -> Found:
         api: Any = context.docker().api
-        why = {**_pinned(api, args), **_last_good(api, context), **_used(api)}
+        pinned = dict.fromkeys(_ids(api, args.pinned), "pinned in spark.lock")
+        why = {**pinned, **_last_good(api, context), **_used(api)}
         unique = _unique_bytes(api)
         found = []
         for row in api.images():
-            names = [
-                one for one in [*(row.get("RepoTags") or ()), *(row.get("RepoDigests") or ())] if "<none>" not in one
-            ]
+            known = (*(row.get("RepoTags") or ()), *(row.get("RepoDigests") or ()))
+            names = [name for name in known if "<none>" not in name]
             if args.repositories and not {Name.parse(one).repository for one in names} & set(args.repositories):
                 continue
             frees = unique.get(row["Id"], row.get("Size") or 0)
@@ -71,31 +66,36 @@ class PruneImages(StateModule["PruneImages.Args", Found]):
         return Found(tuple(sorted(found, key=lambda one: -one.frees_bytes)))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
-        return [Change(_title(one), one.id, None, "unused") for one in self._going(args, found)]
+        going = self._going(args, found)
+        return [Change(one.names[0] if one.names else f"image {one.id[7:19]}", one.id, None, "unused") for one in going]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         going = self._going(args, found)
         freed = sum(one.frees_bytes for one in going)
-        rows = [one.to_json() for one in found.images]
+        rows = [{**asdict(one), "names": list(one.names)} for one in found.images]
         return {"images": rows, "freed_bytes": freed, "msg": f"{count(len(going), 'image')}, {units.size(freed)}"}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        from docker.errors import APIError, NotFound
-
-        api: Any = context.docker().api
         for one in self._going(args, found):
-            for name in one.names or (one.id,):
-                try:
-                    api.remove_image(name)
-                except NotFound:
-                    continue  # its last tag took the digest with it
-                except APIError as error:
-                    raise Failed(f"Docker did not remove {name}: {error.explanation or error}") from None
+            remove(context.docker().api, one.names or (one.id,))
         return {}
 
     @staticmethod
     def _going(args: Args, found: Found) -> list[Image]:
         return [one for one in found.images if not one.kept and (args.only is None or one.id in args.only)]
+
+
+def remove(api: Any, names: Iterable[str]) -> None:
+    """Take an image's names away one by one, without force. Raises Failed when the engine refuses."""
+    from docker.errors import APIError, NotFound
+
+    for name in names:
+        try:
+            api.remove_image(name)
+        except NotFound:
+            continue  # its last tag took the digest with it
+        except APIError as error:
+            raise Failed(f"Docker did not remove {name}: {error.explanation or error}") from None
 
 
 def _used(api: Any) -> dict[str, str]:
@@ -107,10 +107,6 @@ def _last_good(api: Any, context: Context) -> dict[str, str]:
     spec = (context.state.read("verified") or {}).get("spec") or {}
     wanted = {spec["image"]: spec.get("image_ids") or []} if spec.get("image") else {}
     return dict.fromkeys(_ids(api, wanted), "the last good state")
-
-
-def _pinned(api: Any, args: PruneImages.Args) -> dict[str, str]:
-    return dict.fromkeys(_ids(api, args.pinned), "pinned in spark.lock")
 
 
 def _ids(api: Any, wanted: Mapping[str, Collection[str]]) -> Iterator[str]:
@@ -129,7 +125,3 @@ def _unique_bytes(api: Any) -> dict[str, int]:
     except APIError:
         return {}
     return {row["Id"]: row["Size"] - max(row.get("SharedSize") or 0, 0) for row in rows}
-
-
-def _title(one: Image) -> str:
-    return one.names[0] if one.names else f"image {one.id[7:19]}"

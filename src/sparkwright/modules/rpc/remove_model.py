@@ -1,7 +1,6 @@
-"""The `remove_model` module."""
-
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +30,8 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
 
     def read(self, args: Args, context: Context) -> Manifest:
         manifest = Manifest.of(context.state, context.machine.expand(args.dir))
-        users = [
-            user for one in model_folders.found(context) if one.dir == str(manifest.folder) for user in one.used_by
-        ]
+        here = (one for one in model_folders.found(context) if one.dir == str(manifest.folder))
+        users = [user for one in here for user in one.used_by]
         if users:
             error = Failed(f"{manifest.folder} is in use by {', '.join(users)}.", fix="Remove the container first.")
             error.exit = Exit.REFUSED
@@ -55,17 +53,10 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
             shutil.rmtree(part, ignore_errors=True)
         for path in model_folders.own_files(found):
             path.unlink(missing_ok=True)
-        for folder in sorted((one for one in found.folder.rglob("*") if one.is_dir()), reverse=True):
-            _remove_when_empty(folder)
-        _remove_when_empty(found.folder)
+        for folder in (*sorted(filter(Path.is_dir, found.folder.rglob("*")), reverse=True), found.folder):
+            with contextlib.suppress(OSError):  # one that still holds something
+                folder.rmdir()
         found.forget()
         left = sum(1 for one in found.folder.rglob("*") if one.is_file()) if found.folder.exists() else 0
         others = f"; {count(left, 'other file')} kept" if left else ""
         return {"freed_bytes": freed, "left": left, "msg": f"{units.size(freed)} freed{others}"}
-
-
-def _remove_when_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        pass

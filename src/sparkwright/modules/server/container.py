@@ -1,5 +1,3 @@
-"""The `container` module."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -102,9 +100,8 @@ class Container(StateModule["Container.Args", Found]):
         client: Any = context.docker()
         if found.container and changes[0].field != "state":
             fields = ", ".join(change.field for change in changes)
-            raise Failed(
-                f"container {spec.name} differs ({fields}).", fix="Stop and keep it first (module `stop_and_keep`)."
-            )
+            fix = "Stop and keep it first (module `stop_and_keep`)."
+            raise Failed(f"container {spec.name} differs ({fields}).", fix=fix)
         created = ""
         try:
             if not found.container:
@@ -135,10 +132,8 @@ def _create(spec: ContainerSpec, context: Context) -> str:
     took = api.inspect_container(created)["Image"]
     if took != image["Id"]:
         api.remove_container(created, force=True)
-        raise Failed(
-            f"the tag {config['Image']} moved to {took} while {spec.name} was being created.",
-            fix="Run the command again.",
-        )
+        moved = f"the tag {config['Image']} moved to {took} while {spec.name} was being created."
+        raise Failed(moved, fix="Run the command again.")
     return created
 
 

@@ -1,5 +1,3 @@
-"""The `crash_loop` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -47,8 +45,6 @@ class BrokenLoop(Failed):
     """A loop that was broken. data: what is registered."""
 
     def __init__(self, name: str, why: str, data: dict[str, Any]) -> None:
-        super().__init__(
-            f"{name} is not restarted: {why}.",
-            fix="`invoke incident` fetches its diagnostics; `invoke deploy` or `invoke rollback` starts a server again.",
-        )
+        fix = "`invoke incident` fetches its diagnostics; `invoke deploy` or `invoke rollback` starts a server again."
+        super().__init__(f"{name} is not restarted: {why}.", fix=fix)
         self.data = data

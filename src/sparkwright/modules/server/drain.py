@@ -1,5 +1,3 @@
-"""The `drain` module."""
-
 from __future__ import annotations
 
 import time
@@ -9,6 +7,7 @@ from sparkwright import defaults, units
 from sparkwright.engines.vllm import endpoints
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, Module
+from sparkwright.host.records import good_states
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import count
@@ -56,9 +55,7 @@ class Drain(Module["Drain.Args"]):
 def requests_of(url: str) -> int | None:
     """Requests a server runs or has waiting; None when its metrics say nothing of them."""
     answer = http_probe.ask(url, endpoints.METRICS, timeout_s=3) if url else None
-    if answer is None or answer.status != 200:
-        return None
-    found = endpoints.counters(answer.body.decode(errors="replace"))
+    found = endpoints.counters(answer.body.decode(errors="replace")) if answer and answer.status == 200 else {}
     if endpoints.RUNNING not in found:
         return None
     return int(found[endpoints.RUNNING] + found.get(endpoints.WAITING, 0))
@@ -73,9 +70,8 @@ def _ended(running: int | None, waited_s: float) -> str:
 
 
 def _cost(running: int | None, context: Context) -> str:
-    ready_s = ((context.state.read("verified") or {}).get("measured") or {}).get("ready_s")
-    long = (
-        f"for about {units.about(ready_s)} (last start)" if ready_s else "for an unknown time (no start measured yet)"
-    )
+    ready_s = (good_states.last(context.state).get("measured") or {}).get("ready_s")
+    long = "for an unknown time (no start measured yet)"
+    long = f"for about {units.about(ready_s)} (last start)" if ready_s else long
     now = f"{count(running, 'request')} running now" if running is not None else "number of running requests unknown"
     return f"server down {long}; {now}"

@@ -1,11 +1,10 @@
-"""The `grant_restart` module."""
-
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.errors import Failed
 from sparkwright.host import server_key
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import footprint
@@ -48,12 +47,9 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         why: str = arg("why it was restarted, for the history, if the recipe did not change", default="")
 
     def read(self, args: Args, context: Context) -> Found:
-        client, name = context.docker(), args.spec["name"]
-        return Found(
-            containers.inspect(client, name) or {},
-            containers.inspect(client, name + containers.PREVIOUS) or {},
-            context.state.read("verified") or {},
-        )
+        client, names = context.docker(), (args.spec["name"], args.spec["name"] + containers.PREVIOUS)
+        current, previous = (containers.inspect(client, name) or {} for name in names)
+        return Found(current, previous, context.state.read("verified") or {})
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         changes = []
@@ -71,8 +67,6 @@ class GrantRestart(StateModule["GrantRestart.Args", Found]):
         return {"container_id": found.current.get("Id", "")}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
-        from sparkwright.errors import Failed
-
         client, name = context.docker(), args.spec["name"]
         if not found.current or not found.current["State"]["Running"]:
             raise Failed(f"container {name} is no longer running.", fix=f"On the host: `docker logs --tail 50 {name}`.")

@@ -1,10 +1,9 @@
-"""The `grant_restart_previous` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.errors import Failed
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states, history
@@ -42,12 +41,9 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         return result
 
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
-        from sparkwright.errors import Failed
-
         if not found or not found["State"]["Running"]:
-            raise Failed(
-                f"container {args.name} is not running.", fix=f"On the host: `docker logs --tail 50 {args.name}`."
-            )
+            fix = f"On the host: `docker logs --tail 50 {args.name}`."
+            raise Failed(f"container {args.name} is not running.", fix=fix)
         containers.set_policy(context.docker(), args.name, args.restart)
         return {}
 

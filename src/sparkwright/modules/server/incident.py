@@ -1,5 +1,3 @@
-"""The `incident` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,6 +27,5 @@ class Incident(Module["Incident.Args"]):
         if context.check:
             return Result(msg="would collect diagnostics")
         folder = incidents.save(context, args.name, args.why)
-        return Result(
-            msg=f"fetch with `invoke incident`: {folder.name}", data={"incident": folder.name, "folder": str(folder)}
-        )
+        data = {"incident": folder.name, "folder": str(folder)}
+        return Result(msg=f"fetch with `invoke incident`: {folder.name}", data=data)

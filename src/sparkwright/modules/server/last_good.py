@@ -1,5 +1,3 @@
-"""The `last_good` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -36,16 +34,15 @@ class LastGood(Module["LastGood.Args"]):
         current = containers.inspect(client, args.name) or {}
         previous = containers.inspect(client, args.name + containers.PREVIOUS) or {}
         good = good_states.last(context.state)
-        if current and not previous and self._taken(current, good, context):
+        stopped = context.state.read("previous") or {}  # by a run that never ended: it holds its policy or its life
+        if current and not previous and current["Id"] == stopped.get("id") == good.get("container_id"):
             msg = f"{args.name} itself, stopped by an interrupted run"
             return Result(msg=msg, data=_data(good, containers.url_of(current), kept=True))
         if good and current.get("Id") == good.get("container_id"):
             good = next(iter(good_states.before(context.state)), {})
             if not good:
-                raise Refused(
-                    f"no verified state older than the running {args.name}.",
-                    fix="`invoke history` shows earlier states; `invoke deploy` deploys a recipe.",
-                )
+                fix = "`invoke history` shows earlier states; `invoke deploy` deploys a recipe."
+                raise Refused(f"no verified state older than the running {args.name}.", fix=fix)
         elif previous and (not good or previous["Id"] == good.get("container_id")):
             msg = f"the kept container {args.name}{containers.PREVIOUS}"
             return Result(msg=msg, data=_data(_assumed(args) | good, containers.url_of(previous), kept=True))
@@ -56,12 +53,6 @@ class LastGood(Module["LastGood.Args"]):
         when = units.moment(good.get("since", 0), units.MINUTE)
         return Result(msg=f"verified {when}: {good['spec'].get('image', '')}", data=_data(good, "", kept=False))
 
-    @staticmethod
-    def _taken(current: dict[str, Any], good: dict[str, Any], context: Context) -> bool:
-        """Whether the last good server has its name, while a run that never ended holds its policy or its life."""
-        remembered = context.state.read("previous") or {}
-        return bool(current["Id"] == remembered.get("id") == good.get("container_id"))
-
 
 def _assumed(args: LastGood.Args) -> dict[str, Any]:
     """What is taken of a kept server of which nothing was written down."""
@@ -70,15 +61,8 @@ def _assumed(args: LastGood.Args) -> dict[str, Any]:
 
 
 def _data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
-    found = {
-        "spec": good["spec"],
-        "since": good.get("since", 0),
-        **{key: good.get(key) or {} for key in ("model", "serve")},
-    }
-    return {"kept": kept, **found, "base_url": url or _url(found["spec"])}
-
-
-def _url(spec: dict[str, Any]) -> str:
-    """Where the server of a spec answers on this host."""
-    bindings = port_bindings(tuple(spec.get("ports") or ()))
-    return containers.url_of({"HostConfig": {"PortBindings": bindings}})
+    """What is registered. url: where a kept server answers; empty for one that is made again: as its spec says."""
+    bindings = port_bindings(tuple(good["spec"].get("ports") or ()))
+    url = url or containers.url_of({"HostConfig": {"PortBindings": bindings}})
+    about = {key: good.get(key) or {} for key in ("model", "serve")}
+    return {"kept": kept, "spec": good["spec"], "since": good.get("since", 0), **about, "base_url": url}

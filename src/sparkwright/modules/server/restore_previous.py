@@ -1,5 +1,3 @@
-"""The `restore_previous` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -86,21 +84,16 @@ class RestorePrevious(StateModule["RestorePrevious.Args", Found]):
             return [Change("container", f"{args.name}{containers.PREVIOUS} (stopped)", f"{args.name} (stopped)")]
         if found.untouched or found.halfway:
             return []
-        if found.current and found.current["State"]["Status"] in ("running", "restarting"):
-            return [
-                Change("state", found.current["State"]["Status"], "stopped", "it failed, and there is no previous one")
-            ]
-        return []
+        status = found.current["State"]["Status"] if found.current else ""
+        if status not in ("running", "restarting"):
+            return []
+        return [Change("state", status, "stopped", "it failed, and there is no previous one")]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         old = found.previous or (found.current if found.halfway else {})
-        message = (
-            "The previous server was not touched."
-            if found.untouched
-            else "The previous server is restored."
-            if old
-            else "There was no previous server to restore."
-        )
+        message = "The previous server is restored." if old else "There was no previous server to restore."
+        if found.untouched:
+            message = "The previous server was not touched."
         if not old:
             return {"to_start": False, "restart": "no", "base_url": "", "why": args.why, "msg": message}
         was = found.remembered if found.remembered.get("id") == old["Id"] else {}

@@ -1,5 +1,3 @@
-"""The `run_script` module."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -43,9 +41,8 @@ class RunScript(StateModule["RunScript.Args", files.Standing]):
     def run(self, args: Args, context: Context) -> Result:
         kept = str(good_states.last(context.state).get("script") or "")
         if not args.content:
-            return super().run(
-                dataclasses.replace(args, content=kept if _verified(args.name, context) else ""), context
-            )
+            content = kept if _verified(args.name, context) else ""
+            return super().run(dataclasses.replace(args, content=content), context)
         result = super().run(args, context)
         if kept != args.content and not context.check and _verified(args.name, context):
             context.state.write("verified", {**good_states.last(context.state), "script": args.content})

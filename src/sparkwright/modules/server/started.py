@@ -1,10 +1,9 @@
-"""The `started` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.errors import Failed
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context, StateModule
 from sparkwright.protocol.result import Change, arg
@@ -27,10 +26,8 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
     def differences(self, args: Args, found: dict[str, Any]) -> list[Change]:
         if not found:
             return [Change("state", None, "running")]
-        changes = []
-        if not found["State"]["Running"]:
-            changes.append(Change("state", found["State"]["Status"], "running"))
-        policy = found["HostConfig"]["RestartPolicy"]["Name"]
+        state, policy = found["State"], found["HostConfig"]["RestartPolicy"]["Name"]
+        changes = [] if state["Running"] else [Change("state", state["Status"], "running")]
         return [*changes, Change("restart", policy, args.restart)] if policy != args.restart else changes
 
     def describe(self, args: Args, found: dict[str, Any]) -> dict[str, Any]:
@@ -39,17 +36,13 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
     def act(self, args: Args, found: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
         from docker.errors import APIError
 
-        from sparkwright.errors import Failed
-
         if not found:
             raise Failed(f"there is no container {args.name}.")
-        client = context.docker()
-        ports = [
-            f"{one['HostPort']}:0" for rows in (found["HostConfig"].get("PortBindings") or {}).values() for one in rows
-        ]
+        client, bindings = context.docker(), found["HostConfig"].get("PortBindings") or {}
+        ports = tuple(f"{one['HostPort']}:0" for rows in bindings.values() for one in rows)
         try:
             client.api.start(args.name)
         except APIError as error:
-            raise containers.refused_start(error, context.machine, client, tuple(ports)) from None
+            raise containers.refused_start(error, context.machine, client, ports) from None
         containers.set_policy(client, args.name, args.restart)
         return {}

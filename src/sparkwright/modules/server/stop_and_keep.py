@@ -1,5 +1,3 @@
-"""The `stop_and_keep` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -38,11 +36,8 @@ class StopAndKeep(StateModule["StopAndKeep.Args", Found]):
         stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_S)
 
     def read(self, args: Args, context: Context) -> Found:
-        client = context.docker()
-        return Found(
-            containers.inspect(client, args.name) or {},
-            containers.inspect(client, args.name + containers.PREVIOUS) or {},
-        )
+        client, names = context.docker(), (args.name, args.name + containers.PREVIOUS)
+        return Found(*(containers.inspect(client, name) or {} for name in names))
 
     def differences(self, args: Args, found: Found) -> list[Change]:
         if not found.current:

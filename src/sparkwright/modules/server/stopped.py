@@ -1,5 +1,3 @@
-"""The `stopped` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

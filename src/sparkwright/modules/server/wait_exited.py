@@ -1,5 +1,3 @@
-"""The `wait_exited` module."""
-
 from __future__ import annotations
 
 import time
@@ -41,10 +39,9 @@ class WaitExited(Module["WaitExited.Args"]):
             if not left:
                 return Result(msg="", data={"waited_s": round(waited_s, 2)})
             if waited_s > args.timeout_s:
-                raise Failed(
-                    f"{args.name} is stopped, but after {waited_s:.0f} s there is still {', '.join(left)}.",
-                    fix="Only a reboot ends a process stuck in the driver; see `dmesg | tail` on the host.",
-                )
+                fix = "Only a reboot ends a process stuck in the driver; see `dmesg | tail` on the host."
+                what = f"after {waited_s:.0f} s there is still {', '.join(left)}"
+                raise Failed(f"{args.name} is stopped, but {what}.", fix=fix)
             context.progress(0, len(left), text=f"waiting for {left[0]} to exit")
             time.sleep(POLL_S)
 

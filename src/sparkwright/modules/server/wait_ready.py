@@ -1,10 +1,7 @@
-"""The `wait_ready` module."""
-
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from sparkwright import defaults
@@ -12,6 +9,7 @@ from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.logs import log_lines, logs
 from sparkwright.errors import Failed
 from sparkwright.host.containers import containers, log_reading
+from sparkwright.host.containers.running import Running
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
@@ -49,10 +47,9 @@ class WaitReady(Module["WaitReady.Args"]):
             answer = http_probe.ask(args.base_url, endpoints.HEALTH, timeout_s=2)
             waited_s = time.monotonic() - started_s
             if answer.status == 200:
-                seconds = _age_s(now)
-                return Result(
-                    msg=f"after {seconds:.0f} s", data={"ready_s": round(seconds, 1), "waited_s": round(waited_s, 1)}
-                )
+                seconds = Running(now, {}).age_s
+                data = {"ready_s": round(seconds, 1), "waited_s": round(waited_s, 1)}
+                return Result(msg=f"after {seconds:.0f} s", data=data)
             if waited_s > args.timeout_s:
                 return self._late(args, context)
             self._tell(args, context, waited_s)
@@ -63,12 +60,10 @@ class WaitReady(Module["WaitReady.Args"]):
         state = self._state(args.name, context)
         stages = [name for name, _ in log_lines.STAGES]
         done = stages.index(state.stage) + 1 if state.stage else 0
-        loaded, shards = state.shards
-        text = state.stage or "starting"
-        if state.stage == "weights" and shards:
-            context.progress(loaded, shards, text="loading weights, shards")
+        if state.stage == "weights" and state.shards[1]:
+            context.progress(*state.shards, text="loading weights, shards")
         else:
-            context.progress(done, len(stages), text=f"{text}, {waited_s:.0f} s")
+            context.progress(done, len(stages), text=f"{state.stage or 'starting'}, {waited_s:.0f} s")
 
     @staticmethod
     def _state(name: str, context: Context) -> logs.EngineState:
@@ -90,8 +85,3 @@ class WaitReady(Module["WaitReady.Args"]):
         lines = log_reading.last_lines(context.docker(), args.name, EVIDENCE_LINES)
         msg = f"not ready after {args.timeout_s:g} s; the last stage in its log: {state.stage or 'none'}."
         return Result(failed=True, msg=msg, fix="If it is just slow, raise `expect.ready_s`.", data={"evidence": lines})
-
-
-def _age_s(container: dict[str, Any]) -> float:
-    """Seconds since the container started."""
-    return max(0.0, (datetime.now(UTC).replace(tzinfo=None) - containers.started_at(container)).total_seconds())

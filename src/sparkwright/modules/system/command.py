@@ -1,5 +1,3 @@
-"""The `command` module."""
-
 from __future__ import annotations
 
 import shlex

@@ -1,5 +1,3 @@
-"""The `facts` module."""
-
 from __future__ import annotations
 
 import getpass
@@ -38,11 +36,8 @@ class Facts(Module["Facts.Args"]):
         machine = context.machine
         memory = machine.meminfo()
         with ThreadPoolExecutor(max_workers=3) as at_once:  # each waits for another program
-            gpu, docker, ollama = (
-                at_once.submit(_gpu, machine),
-                at_once.submit(_docker, context),
-                at_once.submit(_ollama, machine),
-            )
+            gpu, docker = at_once.submit(_gpu, machine), at_once.submit(_docker, context)
+            ollama = at_once.submit(_ollama, machine)
         found = {
             "user": getpass.getuser(),
             "home": str(machine.home),
@@ -87,10 +82,9 @@ def _assignments(machine: Machine, path: str) -> dict[str, str]:
 
 def _gpu(machine: Machine) -> dict[str, Any] | None:
     """On a GB10 nvidia-smi gives no memory figures: /proc/meminfo is the truth there."""
+    query = ["nvidia-smi", f"--query-gpu={','.join(GPU_QUERY)}", "--format=csv,noheader,nounits"]
     try:
-        answer = machine.run(
-            ["nvidia-smi", f"--query-gpu={','.join(GPU_QUERY)}", "--format=csv,noheader,nounits"], timeout_s=5
-        )
+        answer = machine.run(query, timeout_s=5)
     except Failed:
         return None
     if not answer.ok or not answer.out.strip():
@@ -104,13 +98,8 @@ def _docker(context: Context) -> dict[str, Any]:
         info = context.docker().api.info()
     except SparkwrightError as error:
         return {"reachable": False, "error": str(error)}
-    return {
-        "reachable": True,
-        "version": info.get("ServerVersion"),
-        "storage_driver": info.get("Driver"),
-        "root": info.get("DockerRootDir"),
-        "error": None,
-    }
+    about = {"version": "ServerVersion", "storage_driver": "Driver", "root": "DockerRootDir"}
+    return {"reachable": True, **{name: info.get(its) for name, its in about.items()}, "error": None}
 
 
 def _ollama(machine: Machine) -> dict[str, Any]:

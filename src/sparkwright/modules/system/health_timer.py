@@ -1,5 +1,3 @@
-"""The `health_timer` module."""
-
 from __future__ import annotations
 
 import json
@@ -15,6 +13,7 @@ from sparkwright.health.places import Place
 from sparkwright.health.settings import Settings
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.state import write_atomically
+from sparkwright.modules import systemd
 from sparkwright.protocol.result import Change, arg
 from sparkwright.units import seconds
 
@@ -124,9 +123,8 @@ class HealthTimer(StateModule["HealthTimer.Args", Found]):
         if found.place.scope == "cron" and args.system:
             raise Refused("systemd is not running here.", fix="Without --system a crontab entry is used.")
         if args.textfile and not Path(args.textfile).expanduser().is_dir():
-            raise Refused(
-                f"no such directory: {args.textfile}.", fix="Create it, owned by the user that runs the checks."
-            )
+            fix = "Create it, owned by the user that runs the checks."
+            raise Refused(f"no such directory: {args.textfile}.", fix=fix)
         return _install(args, found, context)
 
 
@@ -185,11 +183,8 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
         places.unmark(runtime, but=runtime.name)
     latest = record.latest(context.state.path)
     message = f", first check: {latest.state}" if latest else ""
-    aside = (
-        ""
-        if confined or place.scope == "cron"
-        else " (without private namespaces: this kernel does not allow them to users)"
-    )
+    unconfined = " (without private namespaces: this kernel does not allow them to users)"
+    aside = "" if confined or place.scope == "cron" else unconfined
     data = {"scope": place.scope, "confined": confined, "health": latest.to_json() if latest else None}
     return {**data, "msg": f"every {args.every_s:g} s by {_WHOSE[place.scope]}{aside}{message}"}
 
@@ -221,38 +216,33 @@ def _start(found: Found, context: Context) -> bool:
         if shown not in NOT_SET_UP:
             break
         confined = False
-    raise Failed(f"the check failed to run: {_last_words(place, context)}", fix=_journal(place))
+    last = systemd.last_words(context, units.SERVICE, place.scope)
+    raise Failed(f"the check failed to run: {last}", fix=systemd.journal(units.SERVICE, place.scope))
 
 
 def _ask(place: Place, context: Context, *words: str) -> None:
     answer = place.systemctl(context, *words)
     if not answer.ok:
-        raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=_journal(place))
-
-
-def _journal(place: Place) -> str:
-    return f"On the host: `journalctl {'--user ' if place.scope == 'user' else ''}-u {units.SERVICE} -n 20`."
-
-
-def _last_words(place: Place, context: Context) -> str:
-    who = ["--user"] if place.scope == "user" else []
-    answer = context.machine.run(["journalctl", *who, "-u", units.SERVICE, "-n", "3", "-o", "cat", "--no-pager"])
-    return " ".join(answer.out.split())[-300:] or "no output"
+        fix = systemd.journal(units.SERVICE, place.scope)
+        raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
 
 
 def _linger(place: Place, context: Context) -> None:
     """Let the systemd user instance run while the user is logged out; it starts at once."""
-    tries = [["loginctl", "enable-linger", place.user], ["sudo", "-n", "loginctl", "enable-linger", place.user]]
-    if not any(context.machine.run(words).ok for words in tries):
-        raise Failed(
-            f"{place.user} is not allowed to enable linger.",
-            fix=f"On the host: `sudo loginctl enable-linger {place.user}`; or `--system`.",
-        )
+    if not _loginctl("enable-linger", place, context):
+        fix = f"On the host: `sudo loginctl enable-linger {place.user}`; or `--system`."
+        raise Failed(f"{place.user} is not allowed to enable linger.", fix=fix)
     deadline_s = time.monotonic() + LINGER_S
     while not place.systemctl(context, "show-environment").ok:
         if time.monotonic() > deadline_s:
             raise Failed("the systemd user instance does not start.", fix="Use `--system`.")
         time.sleep(0.1)
+
+
+def _loginctl(verb: str, place: Place, context: Context) -> bool:
+    """As the user, else through sudo where that asks for no password."""
+    words = ["loginctl", verb, place.user]
+    return any(context.machine.run([*before, *words]).ok for before in ([], ["sudo", "-n"]))
 
 
 def _linger_file(place: Place) -> Path:
@@ -285,8 +275,7 @@ def _remove(found: Found, context: Context) -> dict[str, Any]:
     if units.CRON_MARK in found.standing[CRONTAB]:
         _write_crontab(units.with_cron(found.standing[CRONTAB], ""), context)
     if found.before.lingers:
-        tries = [["loginctl", "disable-linger", place.user], ["sudo", "-n", "loginctl", "disable-linger", place.user]]
-        any(context.machine.run(words).ok for words in tries)
+        _loginctl("disable-linger", place, context)
     if found.elsewhere:
         return {"msg": f"removed; a {found.elsewhere[0]} timer is still installed"}
     for path in (place.settings_file, *found.left):

@@ -1,5 +1,3 @@
-"""The `package` module."""
-
 from __future__ import annotations
 
 import fnmatch
@@ -30,14 +28,12 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
         allow_driver_packages: bool = arg("allow driver, kernel and CUDA packages", default=False)
 
     def read(self, args: Args, context: Context) -> dict[str, bool]:
-        names = _names(args)
+        names = [args.name] if isinstance(args.name, str) else args.name
         for name in names:
             if not args.allow_driver_packages and any(fnmatch.fnmatch(name, pattern) for pattern in PROTECTED):
                 fix = "Update it through the DGX Dashboard, or set `allow_driver_packages: true`."
-                raise Refused(
-                    f"{name} is a driver, kernel or CUDA package; apt can leave it mismatched with the firmware.",
-                    fix=fix,
-                )
+                why = "apt can leave it mismatched with the firmware"
+                raise Refused(f"{name} is a driver, kernel or CUDA package; {why}.", fix=fix)
         answer = context.machine.run(["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *names])
         installed = {row.split()[0] for row in answer.out.splitlines() if row.endswith(" installed")}
         return {name: name in installed for name in names}
@@ -71,7 +67,3 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
         if "are you root" in answer.err or "Permission denied" in answer.err:
             raise Failed(f"apt-get {words[0]} needs root.", fix="Add `become: true` to the task.")
         raise Failed(f"apt-get {words[0]}: {last[-1] if last else answer.code}")
-
-
-def _names(args: Package.Args) -> list[str]:
-    return [args.name] if isinstance(args.name, str) else list(args.name)

@@ -1,5 +1,3 @@
-"""The `systemd_unit` module."""
-
 from __future__ import annotations
 
 import re
@@ -11,6 +9,7 @@ from typing import Any, Literal
 from sparkwright.errors import Failed, Refused
 from sparkwright.host import files
 from sparkwright.host.module import Context, StateModule
+from sparkwright.modules import systemd
 from sparkwright.protocol.result import Change, arg
 from sparkwright.visible import one_line
 
@@ -94,12 +93,8 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
         while time.monotonic() < deadline_s:
             found = self.read(args, context).properties
             if found.get("ActiveState") == "failed" or found.get("Result", "success") != "success":
-                who = ["--user"] if args.scope == "user" else []
-                answer = context.machine.run(
-                    ["journalctl", *who, "-u", args.name, "-n", "3", "-o", "cat", "--no-pager"]
-                )
-                last = " ".join(answer.out.split())[-300:] or "no output"
-                raise Failed(f"{args.name} does not stay running: {last}", fix=_journal(args))
+                last = systemd.last_words(context, args.name, args.scope)
+                raise Failed(f"{args.name} does not stay running: {last}", fix=systemd.journal(args.name, args.scope))
             time.sleep(0.1)
 
     @staticmethod
@@ -107,16 +102,12 @@ class SystemdUnit(StateModule["SystemdUnit.Args", Found]):
         answer = context.machine.run([*_systemctl(args), *words], timeout_s=120)
         if not answer.ok:
             denied = "authentication required" in answer.err.lower() or "access denied" in answer.err.lower()
-            fix = "Add `become: true` to the task." if denied else _journal(args)
+            fix = "Add `become: true` to the task." if denied else systemd.journal(args.name, args.scope)
             raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
 
 
 def _systemctl(args: SystemdUnit.Args) -> list[str]:
     return ["systemctl", *(["--user"] if args.scope == "user" else [])]
-
-
-def _journal(args: SystemdUnit.Args) -> str:
-    return f"On the host: `journalctl {'--user ' if args.scope == 'user' else ''}-u {args.name} -n 20`."
 
 
 def _path(args: SystemdUnit.Args, context: Context) -> Path:

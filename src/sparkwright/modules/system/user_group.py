@@ -1,5 +1,3 @@
-"""The `user_group` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -40,19 +38,16 @@ class UserGroup(StateModule["UserGroup.Args", Found]):
         wanted = args.state == "present"
         if found.member == wanted:
             return []
-        words = {True: "member", False: None}
-        return [
-            Change(f"{args.user} in {args.group}", words[found.member], words[wanted], "takes effect at next login")
-        ]
+        words, why = {True: "member", False: None}, "takes effect at next login"
+        return [Change(f"{args.user} in {args.group}", words[found.member], words[wanted], why)]
 
     def describe(self, args: Args, found: Found) -> dict[str, Any]:
         return {"new_login_needed": found.member != (args.state == "present")}
 
     def act(self, args: Args, found: Found, changes: list[Change], context: Context) -> dict[str, Any]:
         if not found.exists:
-            raise Failed(
-                f"there is no group {args.group}.", fix="Install the package that creates it (docker: docker.io)."
-            )
+            fix = "Install the package that creates it (docker: docker.io)."
+            raise Failed(f"there is no group {args.group}.", fix=fix)
         add = ["usermod", "-aG", args.group, args.user]
         answer = context.machine.run(add if args.state == "present" else ["gpasswd", "-d", args.user, args.group])
         if not answer.ok:

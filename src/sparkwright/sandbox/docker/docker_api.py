@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.sandbox.docker import docker_filters, docker_logs
-from sparkwright.sandbox.docker.containers import STOP_S, Container, Containers, Refused
+from sparkwright.sandbox.docker.container import STOP_S, Container
+from sparkwright.sandbox.docker.containers import Containers
 from sparkwright.sandbox.docker.docker_filters import is_true
 from sparkwright.sandbox.docker.images import Images, image_id
-from sparkwright.sandbox.web import Handler
+from sparkwright.sandbox.web import Handler, Refused
 
 API_VERSION = "1.43"
 
@@ -48,20 +49,18 @@ class DockerApi(Handler):
                 about = {"Version": "24.0.9-sandbox", "ApiVersion": API_VERSION, "MinAPIVersion": "1.24"}
                 self.reply(200, {**about, "Os": "linux", "Arch": "arm64"})
             case "GET", ["info"]:
-                self.reply(
-                    200, {"Name": "sandbox", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker", "NCPU": 20}
-                )
+                about = {"Name": "sandbox", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker"}
+                self.reply(200, {**about, "NCPU": 20})
             case "POST", ["images", "create"]:
                 self._pull()
             case "GET", ["distribution", *name, "json"]:
-                found = self.docker.images.distribution("/".join(name))
-                self._or_unknown(found, "/".join(name))
+                self.reply(200, self._known(self.docker.images.distribution("/".join(name)), "/".join(name)))
             case "GET", ["images", "json"]:
                 self._list_images()
             case "POST", ["images", "prune"]:
                 self._prune_images()
             case "GET", ["images", *name, "json"]:
-                self._inspect_image("/".join(name))
+                self.reply(200, self.docker.images.inspect(self._local("/".join(name))))
             case "POST", ["images", *name, "tag"]:
                 self._tag("/".join(name))
             case "DELETE", ["images", *name]:
@@ -84,30 +83,26 @@ class DockerApi(Handler):
     def _pull(self) -> None:
         tag = self.query.get("tag", "")
         reference = self.query["fromImage"] + ("@" if tag.startswith("sha256:") else ":" if tag else "") + tag
-        if self.docker.images.resolve(reference) is None:
-            self._or_unknown(None, reference)
-            return
-        self.stream(
-            (json.dumps(line).encode() + b"\r\n" for line in self.docker.images.pull(reference)), "application/json"
-        )
+        self._known(self.docker.images.resolve(reference), reference)
+        lines = self.docker.images.pull(reference)
+        self.stream((json.dumps(line).encode() + b"\r\n" for line in lines), "application/json")
         self.docker.containers.save()
 
-    def _or_unknown(self, found: Any, reference: str) -> None:
+    @staticmethod
+    def _known(found: Any, reference: str) -> Any:
         if found is None:
-            message = f"manifest for {reference} not found: manifest unknown: manifest unknown"
-            raise Refused(404, message)
-        self.reply(200, found)
+            raise Refused(404, f"manifest for {reference} not found: manifest unknown: manifest unknown")
+        return found
 
-    def _inspect_image(self, reference: str) -> None:
+    def _local(self, reference: str) -> str:
+        """The digest of an image that is on the host."""
         digest = self.docker.images.find(reference)
         if digest is None:
             raise Refused(404, f"No such image: {reference}")
-        self.reply(200, self.docker.images.inspect(digest))
+        return digest
 
     def _tag(self, reference: str) -> None:
-        digest = self.docker.images.find(reference)
-        if digest is None:
-            raise Refused(404, f"No such image: {reference}")
+        digest = self._local(reference)
         self.docker.images.tags[f"{self.query['repo']}:{self.query.get('tag', 'latest')}"] = digest
         self.docker.containers.save()
         self.reply(201)
@@ -119,23 +114,16 @@ class DockerApi(Handler):
         self.reply(200, [self.docker.images.inspect(digest) for digest in rows])
 
     def _delete_image(self, reference: str) -> None:
-        images, force = self.docker.images, is_true(self.query.get("force"))
-        digest = images.find(reference)
-        if digest is None:
-            raise Refused(404, f"No such image: {reference}")
+        images, force, digest = self.docker.images, is_true(self.query.get("force")), self._local(reference)
         named = [name for name, target in images.tags.items() if target == digest]
         if reference in named and len(named) > 1:
             self.reply(200, images.untag(reference))
             return
         for one in self.docker.containers.all.values():
             if one.image == digest and (one.running or not force):
-                how, what = (
-                    ("cannot be forced", "running container")
-                    if one.running
-                    else ("must be forced", "stopped container")
-                )
-                message = f"conflict: unable to delete {docker_id(digest)} ({how}) - image is being used by {what} {one.id[:12]}"
-                raise Refused(409, message)
+                how, what = ("cannot", "running") if one.running else ("must", "stopped")
+                message = f"conflict: unable to delete {docker_id(digest)} ({how} be forced)"
+                raise Refused(409, f"{message} - image is being used by {what} container {one.id[:12]}")
         self.reply(200, images.delete(digest))
         self.docker.containers.save()
 

@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sparkwright.sandbox.docker.containers import Container, Refused
+from sparkwright.sandbox.docker.container import Container
 from sparkwright.sandbox.docker.images import Images
+from sparkwright.sandbox.web import Refused
 
 STATUSES = ("created", "restarting", "running", "removing", "paused", "exited", "dead")
 
@@ -40,20 +41,16 @@ def is_true(text: str | None) -> bool:
 
 
 def _passes(one: Container, images: Images, filters: dict[str, list[str]]) -> bool:
-    if not all(_label(one, images, wanted) for wanted in filters.get("label", ())):
+    if not all(_label(one, wanted) for wanted in filters.get("label", ())):
         return False
     others = ((TESTS[name], values) for name, values in filters.items() if name != "label")
     return all(any(test(one, images, wanted) for wanted in values) for test, values in others)
 
 
-def _label(one: Container, images: Images, wanted: str) -> bool:
+def _label(one: Container, wanted: str) -> bool:
     name, equals, value = wanted.partition("=")
     labels = one.labels()
     return name in labels and (not equals or labels[name] == value)
-
-
-def _name(one: Container, images: Images, wanted: str) -> bool:
-    return bool(re.search(wanted, one.name) or re.search(wanted, f"/{one.name}"))
 
 
 def _status(one: Container, images: Images, wanted: str) -> bool:
@@ -68,7 +65,7 @@ def _ancestor(one: Container, images: Images, wanted: str) -> bool:
 
 
 TESTS: dict[str, Callable[[Container, Images, str], bool]] = {
-    "name": _name,
+    "name": lambda one, images, wanted: bool(re.search(wanted, one.name) or re.search(wanted, f"/{one.name}")),
     "id": lambda one, images, wanted: one.id.startswith(wanted),
     "status": _status,
     "ancestor": _ancestor,

@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from sparkwright.sandbox.docker.containers import STDERR, STDOUT, Container, Refused
+from sparkwright.sandbox.docker.container import STDERR, STDOUT, Container
 from sparkwright.sandbox.docker.docker_filters import is_true
+from sparkwright.sandbox.web import Refused
 
 POLL_S = 0.05
 

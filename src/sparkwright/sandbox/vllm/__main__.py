@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
-from sparkwright.sandbox.vllm.cli import Printed, command
+from sparkwright.sandbox.vllm.api import VllmApi
+from sparkwright.sandbox.vllm.command_line.cli import Printed, command
+from sparkwright.sandbox.vllm.engine import Engine
 
 FAULT_FILE = Path("/run/sandbox-fault")
 DEFAULT_VERSION = "0.32.0"
@@ -20,22 +23,14 @@ def main() -> int:
     if isinstance(found, Printed):
         print(found.text, file=sys.stderr if found.code else sys.stdout)
         return found.code
-    from sparkwright.sandbox.vllm.api import VllmApi
-    from sparkwright.sandbox.vllm.engine import Engine
-
-    engine = Engine(
-        found.argv,
-        api=VllmApi,
-        version=version,
-        log=lambda line: print(line, flush=True),
-        folder_of=Path,
-        listen=None,
-        fault=lambda: (
-            os.environ.get("SANDBOX_FAULT", "") or (FAULT_FILE.read_text().strip() if FAULT_FILE.exists() else "")
-        ),
-    )
+    log = partial(print, flush=True)
+    engine = Engine(found.argv, api=VllmApi, version=version, log=log, folder_of=Path, listen=None, fault=_fault)
     signal.signal(signal.SIGTERM, lambda *_: engine.stop())
     return engine.run()
+
+
+def _fault() -> str:
+    return os.environ.get("SANDBOX_FAULT", "") or (FAULT_FILE.read_text().strip() if FAULT_FILE.exists() else "")
 
 
 if __name__ == "__main__":

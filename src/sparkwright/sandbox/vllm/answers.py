@@ -42,12 +42,8 @@ class Chat:
         """All of it in one choice. calls: of tools."""
         sentence = "".join(one.text for one in tokens if one.kind == "content")
         thought = "".join(one.text for one in tokens if one.kind == "reasoning")
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": None if calls else sentence or None,
-            "refusal": None,
-            "annotations": None,
-        }
+        content = None if calls else sentence or None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None, "annotations": None}
         message |= {"audio": None, "function_call": None, "reasoning": thought or None}
         if calls:
             message["tool_calls"] = calls
@@ -109,12 +105,8 @@ class Answer:
         about, count = self._about(self.shape.chunk_kind), 0
         opening = self.shape.opening()
         if opening:
-            yield _event(
-                about,
-                opening,
-                self._usage(0) if self.usage_each else None,
-                {"prompt_token_ids": None, "prompt_text": None},
-            )
+            usage = self._usage(0) if self.usage_each else None
+            yield _event(about, opening, usage, {"prompt_token_ids": None, "prompt_text": None})
         for token in tokens:
             count = token.count
             last = {"system_fingerprint": self.fingerprint} if token.reason and not self.usage else {}

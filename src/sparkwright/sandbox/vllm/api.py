@@ -95,10 +95,8 @@ class VllmApi(Handler):
         rights |= {"allow_search_indices": False, "allow_fine_tuning": False, "is_blocking": False}
         permission = {"id": f"modelperm-{secrets.token_hex(8)}", "object": "model_permission", "created": now, **rights}
         about = {"object": "model", "created": now, "owned_by": "vllm", "root": config.model, "parent": None}
-        more = {
-            "max_model_len": config.max_model_len,
-            "permission": [{**permission, "organization": "*", "group": None}],
-        }
+        permissions = [{**permission, "organization": "*", "group": None}]
+        more = {"max_model_len": config.max_model_len, "permission": permissions}
         self._send(200, {"object": "list", "data": [{"id": name, **about, **more} for name in config.served_names]})
 
     def _tokenize(self) -> None:
@@ -113,10 +111,7 @@ class VllmApi(Handler):
     def _chat(self) -> None:
         body = self._body()
         self._named(body)
-        if not body.get("messages"):
-            raise BadRequest(
-                400, "Bad Request", None, "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"
-            )
+        self._required(body, "messages")
         asked = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
         most = body.get("max_completion_tokens") or body.get("max_tokens")
         self._complete(Chat(), body, most, THOUGHT_TOKENS if self.engine.config.thinks and asked else 0)
@@ -124,11 +119,14 @@ class VllmApi(Handler):
     def _plain(self) -> None:
         body = self._body()
         self._named(body)
-        if not body.get("prompt"):
-            raise BadRequest(
-                400, "Bad Request", None, "[{'type': 'missing', 'loc': ('body', 'prompt'), 'msg': 'Field required'}]"
-            )
+        self._required(body, "prompt")
         self._complete(Plain(), body, body.get("max_tokens", 16), 0)
+
+    @staticmethod
+    def _required(body: dict[str, Any], field: str) -> None:
+        if not body.get(field):
+            message = f"[{{'type': 'missing', 'loc': ('body', '{field}'), 'msg': 'Field required'}}]"
+            raise BadRequest(400, "Bad Request", None, message)
 
     def _complete(self, shape: Chat | Plain, body: dict[str, Any], most: Any, thought: int) -> None:
         engine, config = self.engine, self.engine.config
@@ -142,15 +140,8 @@ class VllmApi(Handler):
         own = OWN_TOKENS + thought if tokens is None else tokens
         request = Request(prompt, tokens or config.max_model_len - len(prompt), own, thought, self._gone)
         options = body.get("stream_options") or {}
-        each = bool(options.get("continuous_usage_stats") and options.get("include_usage"))
-        answer = Answer(
-            shape,
-            config.served_names[0],
-            _fingerprint(engine),
-            len(prompt),
-            bool(options.get("include_usage")),
-            each,
-        )
+        usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
+        answer = Answer(shape, config.served_names[0], _fingerprint(engine), len(prompt), usage, usage and each)
         if body.get("stream"):
             self._log(200)
             self.stream(answer.stream(generate(engine, request)), "text/event-stream; charset=utf-8")
@@ -197,19 +188,13 @@ class VllmApi(Handler):
         length = self.engine.config.max_model_len
         if given is None:
             return None
+        if isinstance(given, int) and 1 <= given <= length:
+            return given
+        message = f"max_tokens={given} cannot be greater than max_model_len={length}."
+        message = f"{message} Please request fewer output tokens."
         if not isinstance(given, int) or given < 1:
-            raise BadRequest(
-                400,
-                "BadRequestError",
-                "max_tokens",
-                f"max_tokens must be at least 1, got {given}. (parameter=max_tokens, value={given})",
-            )
-        if given > length:
-            message = (
-                f"max_tokens={given} cannot be greater than max_model_len={length}. Please request fewer output tokens."
-            )
-            raise BadRequest(400, "BadRequestError", "max_tokens", f"{message} (parameter=max_tokens, value={given})")
-        return given
+            message = f"max_tokens must be at least 1, got {given}."
+        raise BadRequest(400, "BadRequestError", "max_tokens", f"{message} (parameter=max_tokens, value={given})")
 
     def _fits(self, prompt: list[int], tokens: int) -> None:
         length, total = self.engine.config.max_model_len, len(prompt) + tokens

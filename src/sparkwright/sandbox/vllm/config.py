@@ -9,8 +9,8 @@ from typing import Any
 
 from sparkwright.engines.vllm.flags import flag_values
 from sparkwright.sandbox.vllm import hybrid
-from sparkwright.sandbox.vllm.arguments import Arguments, Refused
-from sparkwright.sandbox.vllm.flags import Release, release
+from sparkwright.sandbox.vllm.command_line.arguments import Arguments, Refused, crashed
+from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.trust import bounds
 
 DEFAULT_BUDGET = 2048  # on a GB10, in every version
@@ -78,12 +78,11 @@ def read_model(name: str, folder: Path) -> dict[str, Any]:
             "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': "
             f"'{name}'. Use `repo_type` argument if needed."
         )
-        raise Refused(f"Traceback (most recent call last):\n{message}", 1)
+        raise crashed(message)
     try:
         found = bounds.config_of(path)
     except ValueError:
-        message = f"OSError: It looks like the config file at '{path}' is not a valid JSON file."
-        raise Refused(f"Traceback (most recent call last):\n{message}", 1) from None
+        raise crashed(f"OSError: It looks like the config file at '{path}' is not a valid JSON file.") from None
     named = found.get("architectures")
     if not isinstance(named, list) or not named or not isinstance(named[0], str):
         raise invalid("ModelConfig", "Value error, No model architectures are specified", "value_error")
@@ -114,9 +113,7 @@ def build(arguments: Arguments, model: Mapping[str, Any], folder: Path, version:
         mamba_cache_mode=_mode(arguments, recurrent and prefix, architecture, now),
         kv_cache_dtype=dtype,
         quantization=arguments.values.get("quantization") or _quantization(model),
-        utilization=float(
-            arguments.text("gpu_memory_utilization", "0.92" if now >= LARGER_SHARE_SINCE else "0.9"),
-        ),
+        utilization=float(arguments.text("gpu_memory_utilization", "0.92" if now >= LARGER_SHARE_SINCE else "0.9")),
         block_tokens=hybrid.block_tokens(model, dtype),
         padding_percent=hybrid.padding_percent(model, dtype),
         api_keys=tuple(arguments.values.get("api_key") or ()),
@@ -136,7 +133,7 @@ def _refuse_out_of_range(arguments: Arguments, now: Release) -> None:
             continue
         checks, limit = broken
         if checks == "socket.bind":
-            raise Refused("Traceback (most recent call last):\nOverflowError: bind(): port must be 0-65535.", 1)
+            raise crashed("OverflowError: bind(): port must be 0-65535.")
         if checks.endswith("Config"):
             kind, words = LIMITS[limit.rstrip("-.0123456789")]
             raise invalid(checks, f"Input should be {words} {limit.lstrip('<>=')}", kind, field=key, got=value)
@@ -192,11 +189,10 @@ def _shards(folder: Path) -> int:
     names = sorted(set(_weights(index).values()))
     for name in names:
         if not (folder / name).is_file():
-            message = f"FileNotFoundError: [Errno 2] No such file or directory: '{folder / name}'"
-            raise Refused(f"Traceback (most recent call last):\n{message}", 1)
+            raise crashed(f"FileNotFoundError: [Errno 2] No such file or directory: '{folder / name}'")
         if (folder / name).stat().st_size < SMALLEST_SHARD:
-            message = "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer"
-            raise Refused(f"Traceback (most recent call last):\n{message}", 1)
+            kind = "safetensors_rust.SafetensorError"
+            raise crashed(f"{kind}: Error while deserializing header: MetadataIncompleteBuffer")
     return len(names)
 
 
@@ -205,16 +201,13 @@ def _weights(index: Path) -> dict[str, str]:
         found = bounds.json_of(bounds.bytes_of(index, bounds.INDEX_BYTES), most_bytes=bounds.INDEX_BYTES)["weight_map"]
         return {str(tensor): str(file) for tensor, file in found.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refused(f"Traceback (most recent call last):\n{type(error).__name__}: {error}", 1) from None
+        raise crashed(f"{type(error).__name__}: {error}") from None
 
 
 def invalid(what: str, message: str, kind: str, *, field: str = "", got: object = None) -> Refused:
     """Pydantic's refusal of a config, under the traceback's end. field, got: where one value is what it refuses."""
-    given = (
-        f"{got!r}, input_type={type(got).__name__}"
-        if field
-        else "ArgsKwargs((), {'model': ...}), input_type=ArgsKwargs"
-    )
+    given = "ArgsKwargs((), {'model': ...}), input_type=ArgsKwargs"
+    given = f"{got!r}, input_type={type(got).__name__}" if field else given
     lines = (
         "Traceback (most recent call last):",
         '  File "/usr/local/bin/vllm", line 8, in <module>',

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from sparkwright.sandbox.memory import LINGER_S, TOTAL, Pool
-from sparkwright.sandbox.vllm import config_file, rules, startup
-from sparkwright.sandbox.vllm.arguments import Refused, parse
+from sparkwright.sandbox.vllm import rules, startup
+from sparkwright.sandbox.vllm.command_line import config_file
+from sparkwright.sandbox.vllm.command_line.arguments import Refused, parse
 from sparkwright.sandbox.vllm.config import Config, build, read_model
 from sparkwright.sandbox.vllm.metrics import Metrics
 from sparkwright.sandbox.vllm.prefix_cache import PrefixCache

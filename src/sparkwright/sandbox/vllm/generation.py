@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
-WORDS = (
-    "The ",
-    "lamp ",
-    "turned ",
-    "above ",
-    "the ",
-    "dark ",
-    "water, ",
-    "and ",
-    "he ",  # words: data
-    "counted ",
-    "ships. ",
-)  # words: data
+_SENTENCE = "The lamp turned above the dark water, and he counted ships."  # words: data
+WORDS = tuple(f"{word} " for word in _SENTENCE.split())
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
 SHARED = 0.75  # each further stream keeps this share of the one before

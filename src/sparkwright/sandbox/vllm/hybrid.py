@@ -7,9 +7,8 @@ from typing import Any
 
 from sparkwright.trust.bounds import count_of
 
-RECURRENT_LAYERS = frozenset(
-    ("linear_attention", "mamba", "mamba2", "conv", "short_conv", "recurrent", "hybrid", "hybrid_sliding", "kda")
-)
+_LAYERS = ("linear_attention", "mamba", "mamba2", "conv", "short_conv", "recurrent", "hybrid", "hybrid_sliding")
+RECURRENT_LAYERS = frozenset((*_LAYERS, "kda"))
 RECURRENT_KEYS = ("linear_conv_kernel_dim", "mamba_d_state", "ssm_state_size", "conv_L_cache", "linear_attn_config")
 
 #: classes whose every state can be cached (mamba cache mode "all", 0.15 to 0.27)

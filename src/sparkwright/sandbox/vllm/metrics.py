@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, Config
-from sparkwright.sandbox.vllm.flags import Release, release
 from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
 
 STALE_BLOCK: tuple[Release, Release] = ((0, 18, 0), (0, 23, 0))  # a hybrid's block_size is shown as before it was set
@@ -77,21 +77,16 @@ class Metrics:
 
     def _rows(self) -> Iterator[str]:
         labels = {"engine": "0", "model_name": self._config.served_names[0]}
-        usage = min(1.0, self.held_tokens / self._config.cache_tokens)
+        cache, usage = self._cache, min(1.0, self.held_tokens / self._config.cache_tokens)
         for name, kind, about, value in (
             ("vllm:num_requests_running", "gauge", "Requests in execution.", self.running),
             ("vllm:num_requests_waiting", "gauge", "Requests that wait.", self.waiting),
             ("vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use.", usage),
-            (
-                "vllm:prefix_cache_queries_total",
-                "counter",
-                "Tokens looked up in the prefix cache.",
-                self._cache.queries,
-            ),
-            ("vllm:prefix_cache_hits_total", "counter", "Tokens found in the prefix cache.", self._cache.hits),
+            ("vllm:prefix_cache_queries_total", "counter", "Tokens looked up in the prefix cache.", cache.queries),
+            ("vllm:prefix_cache_hits_total", "counter", "Tokens found in the prefix cache.", cache.hits),
             ("vllm:num_preemptions_total", "counter", "Preemptions.", 0),
             ("vllm:prompt_tokens_total", "counter", "Tokens of prompts.", self.prompt),
-            ("vllm:prompt_tokens_cached_total", "counter", "Tokens of prompts that were cached.", self._cache.hits),
+            ("vllm:prompt_tokens_cached_total", "counter", "Tokens of prompts that were cached.", cache.hits),
             ("vllm:generation_tokens_total", "counter", "Tokens generated.", self.generated),
         ):
             yield from _head(name, kind, about)

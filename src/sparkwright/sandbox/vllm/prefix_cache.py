@@ -43,11 +43,6 @@ class PrefixCache:
             self.hits += hit
         return hit
 
-    def forget(self) -> None:
-        """Empty it."""
-        with self._mutex:
-            self._kept.clear()
-
     def _keeps(self, end: int, length: int) -> bool:
         return end % self._step == 0 or end + self._block > length
 

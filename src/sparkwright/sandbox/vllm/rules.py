@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from sparkwright.sandbox.vllm.arguments import Refused
+from sparkwright.sandbox.vllm.command_line.arguments import Refused
+from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, MODE_GONE, Config, invalid
-from sparkwright.sandbox.vllm.flags import Release, release
 
 BLOCK_CHECK_SINCE: Release = (0, 17, 0)
 BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # the block is known only once the attention backend is

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sparkwright.sandbox.vllm.arguments import Arguments
+from sparkwright.sandbox.vllm.command_line.arguments import Arguments
+from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, MODE_GONE, PREFIX_FORCED_OFF_UNTIL, PREFIX_ON_SINCE, Config
-from sparkwright.sandbox.vllm.flags import Release, release
 
 LOGO = ("", "       █     █     █▄   ▄█", " ▄▄ ▄█ █     █     █ ▀▄▀ █  version {version}",
         "  █▄█▀ █     █     █     █  model   {model}", "   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀", "")  # fmt: skip
@@ -57,14 +57,8 @@ def decided(config: Config, arguments: Arguments, version: str) -> Lines:
         yield from _recurrent(config, arguments, now)
     if config.eager:
         message = "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup. This is equivalent to setting"
-        yield (
-            0,
-            _warning(
-                API,
-                "vllm.py:1703",
-                f"{message} -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False",
-            ),
-        )
+        message = f"{message} -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False"
+        yield 0, _warning(API, "vllm.py:1703", message)
 
 
 def _recurrent(config: Config, arguments: Arguments, now: Release) -> Lines:
@@ -96,9 +90,8 @@ def _mode(config: Config, asked: str, now: Release) -> Lines:
     elif mode == "none" and asked not in ("", "none"):
         yield 0, _warning(API, "config.py:688", "Mamba cache mode is set to 'none' when prefix caching is disabled")
     elif mode != "none" and not asked:
-        message = (
-            f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is enabled"
-        )
+        message = f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is"
+        message = f"{message} enabled"
         yield 0, _line("INFO" if now >= PREFIX_ON_SINCE else "WARNING", API, "config.py:688", message)
     elif asked == "all" and mode == "align":
         message = "Hybrid or mamba-based model detected without support for prefix caching with Mamba cache 'all' mode: falling back to"
@@ -110,10 +103,8 @@ def _mode(config: Config, asked: str, now: Release) -> Lines:
 
 def loading(config: Config, version: str) -> Lines:
     """The config dump and the weights."""
-    yield (
-        0.3,
-        _info(CORE, "core.py:133", f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version)}"),
-    )
+    message = f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version)}"
+    yield 0.3, _info(CORE, "core.py:133", message)
     yield 0, _info(WORKER, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
     message = "Using FLASHINFER attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
     yield 0.2, _info(WORKER, "cuda.py:412", message)

@@ -13,48 +13,24 @@ from typing import Any, NamedTuple
 from sparkwright.engines.vllm.architecture import architecture_tables as tables
 from sparkwright.engines.vllm.architecture import config_parts
 from sparkwright.engines.vllm.architecture.architecture_registry import outranking
-from sparkwright.engines.vllm.architecture.architecture_rules import RULES, Found, Kind, draft, mechanism
+from sparkwright.engines.vllm.architecture.architecture_rules import RULES, Kind, draft, mechanism
 from sparkwright.engines.vllm.architecture.config_parts import Part
 from sparkwright.visible import one_line
 
 #: what classify() and block_size.block_size() read; the rest of a config can go
 READ = (
-    "architectures",
-    "model_type",
-    "is_encoder_decoder",
-    "auto_map",
-    tables.LETTERS,
-    tables.NUMBERS,
-    tables.LINEAR_CONFIG,
-    "attn_layer_indices",
-    "full_attn_idxs",
-    "attn",
-    "attn_layer_idx",
-    "full_attention_interval",
-    "layer_group_size",
-    "attn_layer_period",
-    "attn_layer_offset",
-    "mamba_step",
-    "mamba_head_dim",
-    "mamba_d_head",
-    "mamba_d_ssm",
-    "mamba_n_groups",
-    "n_groups",
-    "linear_num_key_heads",
-    "linear_key_head_dim",
-    "linear_value_head_dim",
-    "mamba_ssm_dtype",
-    "mamba_ssm_cache_dtype",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "kv_lora_rank",
-    "quantization_config",
+    *"""
+        architectures model_type is_encoder_decoder auto_map attn_layer_indices full_attn_idxs attn attn_layer_idx
+        full_attention_interval layer_group_size attn_layer_period attn_layer_offset mamba_step mamba_head_dim
+        mamba_d_head mamba_d_ssm mamba_n_groups n_groups linear_num_key_heads linear_key_head_dim
+        linear_value_head_dim mamba_ssm_dtype mamba_ssm_cache_dtype num_attention_heads num_key_value_heads head_dim
+        kv_lora_rank quantization_config
+    """.split(),
+    *(tables.LETTERS, tables.NUMBERS, tables.LINEAR_CONFIG, tables.LENGTH_THAT_WINS),
     *config_parts.SIZES,
     *tables.LAYER_LISTS,
     *tables.DRAFT_KEYS,
     *tables.LENGTHS,
-    tables.LENGTH_THAT_WINS,
     *(name for names in tables.RECURRENT_KEYS for name in names),
 )
 #: of these only the presence counts
@@ -66,7 +42,6 @@ WITHIN: dict[str, tuple[str, ...]] = {
     "quantization_config": ("quant_method", "quantization", "kv_cache_scheme", "kv_cache_quant_algo"),
     "quantization": ("kv_cache_scheme", "kv_cache_quant_algo"),
 }
-
 
 SEEN_CHARS = 1000
 
@@ -117,7 +92,8 @@ def classify(config: Mapping[str, Any]) -> Architecture:
     """What a config.json, as it was read, describes. Never raises: a key of the wrong type counts as one that is missing."""
     parts = config_parts.parts(config)
     inner = config_parts.text(config)
-    found = draft(config, parts) or outranking(config, _message(config, parts))
+    by_rule = next(found for rule in RULES if (found := rule(config, parts)))
+    found = draft(config, parts) or outranking(config, by_rule)
     recurs = found.kind in ("recurrent", "attention_free")
     return Architecture(
         kind=found.kind,
@@ -152,10 +128,6 @@ def _kept(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         else:
             kept[name] = _kept(held, WITHIN[name]) if name in WITHIN else dict(held)
     return kept
-
-
-def _message(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found:
-    return next(found for rule in RULES if (found := rule(config, parts)))
 
 
 def _hints(parts: tuple[Part, ...], recurs: bool) -> list[Evidence]:

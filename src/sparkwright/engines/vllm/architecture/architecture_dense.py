@@ -6,6 +6,8 @@ what is not here and not in architecture_tables is unknown, not recurrent.
 
 from __future__ import annotations
 
+from sparkwright.engines.vllm.architecture.architecture_tables import spread
+
 _GENERATE = """
     AXK1ForCausalLM AfmoeForCausalLM ApertusForCausalLM ArceeForCausalLM AriaForConditionalGeneration
     AudioFlamingo3ForConditionalGeneration BagelForConditionalGeneration BailingMoeForCausalLM
@@ -87,47 +89,27 @@ GENERATE = frozenset(_GENERATE.split())
 POOL = frozenset(_POOL.split())
 
 #: the last release that loaded it: what 0.32.0 says of the ones that were dropped
-DROPPED: dict[str, str] = {
-    "AquilaForCausalLM": "0.24.0",
-    "AquilaModel": "0.24.0",
-    "ArcticForCausalLM": "0.28.0",
-    "AyaVisionForConditionalGeneration": "0.24.0",
-    "BaiChuanForCausalLM": "0.23.0",
-    "BaichuanForCausalLM": "0.23.0",
-    "ChameleonForConditionalGeneration": "0.28.0",
-    "Cheers": "0.28.0",
-    "CheersForConditionalGeneration": "0.28.0",
-    "DonutForConditionalGeneration": "0.10.2",
-    "Dots1ForCausalLM": "0.23.0",
-    "ErnieForSequenceClassification": "0.23.0",
-    "ErnieForTokenClassification": "0.23.0",
-    "ErnieModel": "0.23.0",
-    "Fairseq2LlamaForCausalLM": "0.28.0",
-    "FireRedLIDForConditionalGeneration": "0.28.0",
-    "FuyuForCausalLM": "0.25.0",
-    "GritLM": "0.28.0",
-    "Grok1ForCausalLM": "0.24.0",
-    "Grok1ModelForCausalLM": "0.24.0",
-    "HCXVisionForCausalLM": "0.28.0",
-    "InternLM2VEForCausalLM": "0.23.0",
-    "InternLMForCausalLM": "0.23.0",
-    "JAISLMHeadModel": "0.22.0",
-    "MPTForCausalLM": "0.28.0",
-    "MantisForConditionalGeneration": "0.24.0",
-    "MllamaForConditionalGeneration": "0.10.2",
-    "MotifForCausalLM": "0.10.2",
-    "MptForCausalLM": "0.28.0",
-    "MusicFlamingoForConditionalGeneration": "0.24.0",
-    "OuroForCausalLM": "0.26.0",
-    "PersimmonForCausalLM": "0.25.0",
-    "Phi3SmallForCausalLM": "0.9.2",
-    "Phi4MultimodalForCausalLM": "0.12.0",
-    "QWenLMHeadModel": "0.23.0",
-    "QwenVLForConditionalGeneration": "0.23.0",
-    "RWForCausalLM": "0.28.0",
-    "StableLMEpochForCausalLM": "0.28.0",
-    "Tarsier2ForConditionalGeneration": "0.23.0",
-    "TarsierForConditionalGeneration": "0.24.0",
-    "TeleChatForCausalLM": "0.25.0",
-    "XverseForCausalLM": "0.23.0",
-}
+DROPPED: dict[str, str] = spread(
+    {
+        "0.9.2": "Phi3SmallForCausalLM",
+        "0.10.2": "DonutForConditionalGeneration MllamaForConditionalGeneration MotifForCausalLM",
+        "0.12.0": "Phi4MultimodalForCausalLM",
+        "0.22.0": "JAISLMHeadModel",
+        "0.23.0": """
+            BaiChuanForCausalLM BaichuanForCausalLM Dots1ForCausalLM ErnieForSequenceClassification
+            ErnieForTokenClassification ErnieModel InternLM2VEForCausalLM InternLMForCausalLM QWenLMHeadModel
+            QwenVLForConditionalGeneration Tarsier2ForConditionalGeneration XverseForCausalLM
+        """,
+        "0.24.0": """
+            AquilaForCausalLM AquilaModel AyaVisionForConditionalGeneration Grok1ForCausalLM Grok1ModelForCausalLM
+            MantisForConditionalGeneration MusicFlamingoForConditionalGeneration TarsierForConditionalGeneration
+        """,
+        "0.25.0": "FuyuForCausalLM PersimmonForCausalLM TeleChatForCausalLM",
+        "0.26.0": "OuroForCausalLM",
+        "0.28.0": """
+            ArcticForCausalLM ChameleonForConditionalGeneration Cheers CheersForConditionalGeneration
+            Fairseq2LlamaForCausalLM FireRedLIDForConditionalGeneration GritLM HCXVisionForCausalLM MPTForCausalLM
+            MptForCausalLM RWForCausalLM StableLMEpochForCausalLM
+        """,
+    }
+)

@@ -18,11 +18,7 @@ from sparkwright.engines.vllm.architecture.config_parts import Part, architectur
 VERSION = "0.32.0"
 #: a hybrid's class whose layers are all called one of these is no hybrid (granite-4.0-micro)
 ATTENTION_ONLY = frozenset({"attention", "full_attention"})
-CALLED: dict[Kind, str] = {
-    "recurrent": "a hybrid",
-    "attention_free": "free of attention",
-    "dense": "attention alone",
-}
+CALLED: dict[Kind, str] = {"recurrent": "a hybrid", "attention_free": "free of attention", "dense": "attention alone"}
 
 
 def kind_of(config: Mapping[str, Any]) -> Kind | None:

@@ -50,22 +50,22 @@ def layer_list(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | No
 
 def layer_letters(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
     """Nemotron-H's spelling: a letter a layer, M for Mamba2."""
-    part = next((part for part in parts if "M" in part.word(tables.LETTERS)), None)
-    if part is None:
-        return None
-    letters = part.word(tables.LETTERS)
-    count, layers = letters.count("M"), part.layers or len(letters)
-    return Found("recurrent", part.at(tables.LETTERS), f"M in {count} of {layers}", tables.MAMBA2, count, layers)
+    for part in parts:
+        letters, path = part.word(tables.LETTERS), part.at(tables.LETTERS)
+        count, layers = letters.count("M"), part.layers or len(letters)
+        if count:
+            return Found("recurrent", path, f"M in {count} of {layers}", tables.MAMBA2, count, layers)
+    return None
 
 
 def layer_numbers(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
     """MiniMax's spelling: a number a layer, 0 for lightning attention."""
-    part = next((part for part in parts if 0 in (part.items(tables.NUMBERS) or ())), None)
-    if part is None:
-        return None
-    numbers = part.items(tables.NUMBERS) or []
-    seen = f"0 (linear) in {numbers.count(0)} of {len(numbers)}"
-    return Found("recurrent", part.at(tables.NUMBERS), seen, tables.LIGHTNING, numbers.count(0), len(numbers))
+    for part in parts:
+        numbers = part.items(tables.NUMBERS) or []
+        if count := numbers.count(0):
+            seen = f"0 (linear) in {count} of {len(numbers)}"
+            return Found("recurrent", part.at(tables.NUMBERS), seen, tables.LIGHTNING, count, len(numbers))
+    return None
 
 
 def linear_attention(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found | None:
@@ -127,15 +127,8 @@ def nothing(config: Mapping[str, Any], parts: tuple[Part, ...]) -> Found:
 
 Rule = Callable[[Mapping[str, Any], tuple[Part, ...]], Found | None]
 RULES: tuple[Rule, ...] = (
-    draft,
-    layer_list,
-    layer_letters,
-    layer_numbers,
-    linear_attention,
-    keys,
-    names,
-    attention_only,
-    nothing,
+    *(draft, layer_list, layer_letters, layer_numbers, linear_attention),
+    *(keys, names, attention_only, nothing),
 )
 
 

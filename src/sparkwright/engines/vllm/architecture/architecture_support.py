@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from sparkwright.engines.vllm.architecture import architecture_dense
+from sparkwright.engines.vllm.architecture.architecture_tables import spread
+from sparkwright.engines.vllm.versions import parse
 
 #: the newest release whose registry was read
 NEWEST = "0.33.0"
@@ -27,85 +29,42 @@ class Support:
     lacking: str | None = None
 
 
-SUPPORT: dict[str, Support] = {
-    **{name: Support(until=last) for name, last in architecture_dense.DROPPED.items()},
-    **dict.fromkeys(
-        (
-            "FalconH1ForCausalLM",
-            "FalconMambaForCausalLM",
-            "GraniteMoeHybridForCausalLM",
-            "JambaForCausalLM",
-            "JambaForSequenceClassification",
-            "Lfm2ForCausalLM",
-            "MambaForCausalLM",
-            "Mamba2ForCausalLM",
-            "NemotronHForCausalLM",
-            "NemotronH_Nano_VL_V2",
-            "Qwen3NextForCausalLM",
-            "Zamba2ForCausalLM",
-        ),
-        Support(since="0.11.0"),
-    ),
-    **dict.fromkeys(
-        ("BambaForCausalLM", "MiniMaxForCausalLM", "MiniMaxM1ForCausalLM", "MiniMaxText01ForCausalLM"),
-        Support(since="0.11.0", until="0.23.0"),
-    ),
-    "MiniMaxVL01ForConditionalGeneration": Support(until="0.23.0"),
-    "Phi4FlashForCausalLM": Support(until="0.10.2"),
-    "Plamo2ForCausalLM": Support(since="0.11.0", until="0.26.0"),
-    **dict.fromkeys(
-        (
-            "BailingMoeV2_5ForCausalLM",
-            "KimiLinearForCausalLM",
-            "Lfm2MoeForCausalLM",
-            "Lfm2VlForConditionalGeneration",
-            "NemotronHPuzzleForCausalLM",
-        ),
-        Support(since="0.17.1", lacking="0.11.0"),
-    ),
-    **dict.fromkeys(
-        ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"),
-        Support(since="0.17.0", lacking="0.16.0"),
-    ),
-    **dict.fromkeys(
-        (
-            "BailingMoeV3ForCausalLM",
-            "BailingMoeV3VLForConditionalGeneration",
-            "ColBERTLfm2Model",
-            "ColQwen3_5",
-            "Glm5NextForCausalLM",
-            "Glm5NextForConditionalGeneration",
-            "InternS2MobiusForConditionalGeneration",
-            "InternS2PreviewForConditionalGeneration",
-            "KimiK3ForConditionalGeneration",
-            "MiniCPMV4_6ForConditionalGeneration",
-            "MiniCPMV4_7ForConditionalGeneration",
-            "NemotronH_Nano_Omni_Reasoning_V3",
-            "NemotronH_Omni_Reasoning_V3",
-            "NemotronH_Super_Omni_Reasoning_V3",
-            "OlmoHybridForCausalLM",
-            "Qwen3_5ForCausalLM",
-            "Qwen3_5MoeForCausalLM",
-            "Qwen4ExpForCausalLM",
-            "Qwen4ExpForConditionalGeneration",
-        ),
-        Support(since="0.32.0", lacking="0.17.1"),
-    ),
-    **dict.fromkeys(
-        ("AliceAIForCausalLM", "ClefFlashForJointSchema", "MiniCPMOcrForConditionalGeneration"),
-        Support(since="0.33.0", lacking="0.32.0"),
-    ),
-    **dict.fromkeys(
-        (
-            "BailingMoeLinearV2ForCausalLM",
-            "RecurrentGemmaForCausalLM",
-            "Rwkv7ForCausalLM",
-            "RwkvForCausalLM",
-            "ZambaForCausalLM",
-        ),
-        Support(lacking=NEWEST),
-    ),
-}
+SUPPORT: dict[str, Support] = spread(
+    {
+        Support(since="0.11.0"): """
+            FalconH1ForCausalLM FalconMambaForCausalLM GraniteMoeHybridForCausalLM JambaForCausalLM
+            JambaForSequenceClassification Lfm2ForCausalLM MambaForCausalLM Mamba2ForCausalLM NemotronHForCausalLM
+            NemotronH_Nano_VL_V2 Qwen3NextForCausalLM Zamba2ForCausalLM
+        """,
+        Support(since="0.11.0", until="0.23.0"): """
+            BambaForCausalLM MiniMaxForCausalLM MiniMaxM1ForCausalLM MiniMaxText01ForCausalLM
+        """,
+        Support(until="0.23.0"): "MiniMaxVL01ForConditionalGeneration",
+        Support(until="0.10.2"): "Phi4FlashForCausalLM",
+        Support(since="0.11.0", until="0.26.0"): "Plamo2ForCausalLM",
+        Support(since="0.17.1", lacking="0.11.0"): """
+            BailingMoeV2_5ForCausalLM KimiLinearForCausalLM Lfm2MoeForCausalLM Lfm2VlForConditionalGeneration
+            NemotronHPuzzleForCausalLM
+        """,
+        Support(since="0.17.0", lacking="0.16.0"): """
+            Qwen3_5ForConditionalGeneration Qwen3_5MoeForConditionalGeneration
+        """,
+        Support(since="0.32.0", lacking="0.17.1"): """
+            BailingMoeV3ForCausalLM BailingMoeV3VLForConditionalGeneration ColBERTLfm2Model ColQwen3_5
+            Glm5NextForCausalLM Glm5NextForConditionalGeneration InternS2MobiusForConditionalGeneration
+            InternS2PreviewForConditionalGeneration KimiK3ForConditionalGeneration MiniCPMV4_6ForConditionalGeneration
+            MiniCPMV4_7ForConditionalGeneration NemotronH_Nano_Omni_Reasoning_V3 NemotronH_Omni_Reasoning_V3
+            NemotronH_Super_Omni_Reasoning_V3 OlmoHybridForCausalLM Qwen3_5ForCausalLM Qwen3_5MoeForCausalLM
+            Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration
+        """,
+        Support(since="0.33.0", lacking="0.32.0"): """
+            AliceAIForCausalLM ClefFlashForJointSchema MiniCPMOcrForConditionalGeneration
+        """,
+        Support(lacking=NEWEST): """
+            BailingMoeLinearV2ForCausalLM RecurrentGemmaForCausalLM Rwkv7ForCausalLM RwkvForCausalLM ZambaForCausalLM
+        """,
+    }
+) | {name: Support(until=last) for name, last in architecture_dense.DROPPED.items()}
 
 
 def loads(name: str, version: str) -> bool | None:
@@ -141,8 +100,5 @@ def in_words(name: str) -> str:
 
 
 def _version(text: str) -> Version | None:
-    try:
-        held = Version(text)
-    except InvalidVersion:
-        return None
-    return Version(held.base_version) if held.is_postrelease or held.local else held
+    held = parse(text)
+    return Version(held.base_version) if held and (held.is_postrelease or held.local) else held

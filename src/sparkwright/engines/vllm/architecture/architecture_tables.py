@@ -7,6 +7,16 @@ attention), transformers 5.19.0 (words of layer lists), flash-linear-attention (
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def spread(rows: Mapping[T, str]) -> dict[str, T]:
+    """A table by name, from rows that hold many names of one value."""
+    return {name: value for value, names in rows.items() for name in names.split()}
+
 
 GDN = "Gated DeltaNet"
 KDA = "KDA"
@@ -30,32 +40,21 @@ LINEAR_CONFIG = "linear_attn_config"
 
 #: words of a layer list -> the mechanism they name, "" where they leave it open. Transformers 5 writes linear_attention for
 #: what used to be mamba; hybrid is a layer that has both, side by side (Falcon-H1, Zamba2).
-RECURRENT_LAYERS: dict[str, str] = {
-    "linear_attention": "",
-    "recurrent": "",
-    "hybrid": "",
-    "hybrid_sliding": "",
-    "mamba": "",
-    "mamba2": MAMBA2,
-    "conv": SHORT_CONV,
-    "short_conv": SHORT_CONV,
-    "kda": KDA,
-    "gated_deltanet": GDN,
-}
+RECURRENT_LAYERS: dict[str, str] = spread(
+    {
+        "": "linear_attention recurrent hybrid hybrid_sliding mamba",
+        MAMBA2: "mamba2",
+        SHORT_CONV: "conv short_conv",
+        KDA: "kda",
+        GDN: "gated_deltanet",
+    }
+)
 BOTH_IN_ONE_LAYER = ("hybrid", "hybrid_sliding")
 ATTENTION_LAYERS = frozenset(
-    {
-        "full_attention",
-        "attention",
-        "sliding_attention",
-        "chunked_attention",
-        "indexed_attention",
-        "deepseek_sparse_attention",
-        "qwen_sparse_attention",
-        "compressed_sparse_attention",
-        "heavily_compressed_attention",
-        "minimax_m3_sparse",
-    }
+    """
+        full_attention attention sliding_attention chunked_attention indexed_attention deepseek_sparse_attention
+        qwen_sparse_attention compressed_sparse_attention heavily_compressed_attention minimax_m3_sparse
+    """.split()
 )
 OTHER_LAYERS = frozenset({"moe", "mlp"})
 
@@ -80,32 +79,17 @@ RECURRENT_KEYS: dict[tuple[str, ...], str] = {
 }
 
 #: model_type -> mechanism, for models that keep attention in some layers. Shell patterns, more special ones first.
-HYBRID_TYPES: dict[str, str] = {
-    "qwen3_next*": GDN,
-    "qwen3_5*": GDN,
-    "qwen4_exp*": GDN,
-    "olmo_hybrid*": GDN,
-    "kimi_linear*": KDA,
-    "kimi_k3*": KDA,
-    "glm5_next*": KDA,
-    "nemotron_h*": MAMBA2,
-    "granitemoehybrid": MAMBA2,
-    "bamba": MAMBA2,
-    "falcon_h1*": MAMBA2,
-    "zamba2": MAMBA2,
-    "plamo2": MAMBA2,
-    "zamba": MAMBA,
-    "jamba": MAMBA,
-    "samba": MAMBA,
-    "lfm2*": SHORT_CONV,
-    "lfm3*": SHORT_CONV,
-    "minimax": LIGHTNING,
-    "minimax_text_01": LIGHTNING,
-    "minimax_m1": LIGHTNING,
-    "bailing_hybrid": LIGHTNING,
-    "bailing_moe_linear*": LIGHTNING,
-    "recurrent_gemma": RG_LRU,
-}
+HYBRID_TYPES: dict[str, str] = spread(
+    {
+        GDN: "qwen3_next* qwen3_5* qwen4_exp* olmo_hybrid*",
+        KDA: "kimi_linear* kimi_k3* glm5_next*",
+        MAMBA2: "nemotron_h* granitemoehybrid bamba falcon_h1* zamba2 plamo2",
+        MAMBA: "zamba jamba samba",
+        SHORT_CONV: "lfm2* lfm3*",
+        LIGHTNING: "minimax minimax_text_01 minimax_m1 bailing_hybrid bailing_moe_linear*",
+        RG_LRU: "recurrent_gemma",
+    }
+)
 
 #: model_type -> mechanism, for models without any attention
 ATTENTION_FREE_TYPES: dict[str, str] = {
@@ -119,51 +103,32 @@ ATTENTION_FREE_TYPES: dict[str, str] = {
 
 #: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases that were read. "": vLLM says hybrid, and of
 #: what is left to the config. An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
-HYBRID_ARCHITECTURES: dict[str, str] = {
-    "AliceAIForCausalLM": "",
-    "BailingMoeV2_5ForCausalLM": LIGHTNING,
-    "BailingMoeV3ForCausalLM": KDA,
-    "BailingMoeV3VLForConditionalGeneration": KDA,
-    "BambaForCausalLM": MAMBA2,
-    "ClefFlashForJointSchema": "",
-    "ColBERTLfm2Model": SHORT_CONV,
-    "ColQwen3_5": GDN,
-    "FalconH1ForCausalLM": MAMBA2,
-    "Glm5NextForCausalLM": KDA,
-    "Glm5NextForConditionalGeneration": KDA,
-    "GraniteMoeHybridForCausalLM": MAMBA2,
-    "InternS2MobiusForConditionalGeneration": "",
-    "InternS2PreviewForConditionalGeneration": "",
-    "JambaForCausalLM": MAMBA,
-    "JambaForSequenceClassification": MAMBA,
-    "KimiK3ForConditionalGeneration": KDA,
-    "KimiLinearForCausalLM": KDA,
-    "Lfm2ForCausalLM": SHORT_CONV,
-    "Lfm2MoeForCausalLM": SHORT_CONV,
-    "Lfm2VlForConditionalGeneration": SHORT_CONV,
-    "MiniCPMOcrForConditionalGeneration": "",
-    "MiniCPMV4_6ForConditionalGeneration": "",
-    "MiniCPMV4_7ForConditionalGeneration": "",
-    "MiniMaxForCausalLM": LIGHTNING,
-    "MiniMaxM1ForCausalLM": LIGHTNING,
-    "MiniMaxText01ForCausalLM": LIGHTNING,
-    "NemotronHForCausalLM": MAMBA2,
-    "NemotronHPuzzleForCausalLM": MAMBA2,
-    "NemotronH_Nano_Omni_Reasoning_V3": MAMBA2,
-    "NemotronH_Nano_VL_V2": MAMBA2,
-    "NemotronH_Omni_Reasoning_V3": MAMBA2,
-    "NemotronH_Super_Omni_Reasoning_V3": MAMBA2,
-    "OlmoHybridForCausalLM": GDN,
-    "Plamo2ForCausalLM": MAMBA2,
-    "Qwen3NextForCausalLM": GDN,
-    "Qwen3_5ForCausalLM": GDN,
-    "Qwen3_5ForConditionalGeneration": GDN,
-    "Qwen3_5MoeForCausalLM": GDN,
-    "Qwen3_5MoeForConditionalGeneration": GDN,
-    "Qwen4ExpForCausalLM": GDN,
-    "Qwen4ExpForConditionalGeneration": GDN,
-    "Zamba2ForCausalLM": MAMBA2,
-}
+HYBRID_ARCHITECTURES: dict[str, str] = spread(
+    {
+        "": """
+            AliceAIForCausalLM ClefFlashForJointSchema InternS2MobiusForConditionalGeneration
+            InternS2PreviewForConditionalGeneration MiniCPMOcrForConditionalGeneration
+            MiniCPMV4_6ForConditionalGeneration MiniCPMV4_7ForConditionalGeneration
+        """,
+        LIGHTNING: "BailingMoeV2_5ForCausalLM MiniMaxForCausalLM MiniMaxM1ForCausalLM MiniMaxText01ForCausalLM",
+        KDA: """
+            BailingMoeV3ForCausalLM BailingMoeV3VLForConditionalGeneration Glm5NextForCausalLM
+            Glm5NextForConditionalGeneration KimiK3ForConditionalGeneration KimiLinearForCausalLM
+        """,
+        MAMBA2: """
+            BambaForCausalLM FalconH1ForCausalLM GraniteMoeHybridForCausalLM NemotronHForCausalLM
+            NemotronHPuzzleForCausalLM NemotronH_Nano_Omni_Reasoning_V3 NemotronH_Nano_VL_V2
+            NemotronH_Omni_Reasoning_V3 NemotronH_Super_Omni_Reasoning_V3 Plamo2ForCausalLM Zamba2ForCausalLM
+        """,
+        SHORT_CONV: "ColBERTLfm2Model Lfm2ForCausalLM Lfm2MoeForCausalLM Lfm2VlForConditionalGeneration",
+        GDN: """
+            ColQwen3_5 OlmoHybridForCausalLM Qwen3NextForCausalLM Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration
+            Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration Qwen4ExpForCausalLM
+            Qwen4ExpForConditionalGeneration
+        """,
+        MAMBA: "JambaForCausalLM JambaForSequenceClassification",
+    }
+)
 
 #: the same, of engines other than vLLM, whose classes are built the same way
 OTHER_HYBRID_ARCHITECTURES: dict[str, str] = {
@@ -181,10 +146,7 @@ ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {
 }
 
 #: the same, of engines other than vLLM
-OTHER_ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {
-    "RwkvForCausalLM": RWKV,
-    "Rwkv7ForCausalLM": RWKV,
-}
+OTHER_ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {"RwkvForCausalLM": RWKV, "Rwkv7ForCausalLM": RWKV}
 
 #: all that are known by their name to keep a recurrent state
 RECURRENT_ARCHITECTURES: dict[str, str] = {
@@ -203,14 +165,10 @@ DRAFT_NAMES = re.compile(
 )
 
 #: keys that hold the longest sequence; of several the smallest counts, but model_max_length beats them all (vLLM 0.32.0)
-LENGTHS = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "seq_length",
-    "max_target_positions",
-    "max_sequence_length",
-    "max_seq_length",
-    "seq_len",
+LENGTHS = tuple(
+    """
+        max_position_embeddings n_positions max_seq_len seq_length max_target_positions max_sequence_length
+        max_seq_length seq_len
+    """.split()
 )
 LENGTH_THAT_WINS = "model_max_length"

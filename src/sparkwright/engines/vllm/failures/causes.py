@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from sparkwright.engines.vllm.failures.cause import ORDER, Cause, Seen, Verdict
-from sparkwright.engines.vllm.rules.rule import Finding
 from sparkwright.units import GIB, gib
 
 __all__ = ["Cause", "Seen", "Verdict", "causes", "likely", "of_a_start", "ranked"]
-
 
 JIT = "JIT compilation during inference"
 SLOW_KERNELS = ("Using default MoE config", "does not have native support for FP")
@@ -37,8 +35,7 @@ def _detector(detect: Detector) -> Detector:
 def causes(seen: Seen) -> list[Cause]:
     """All of them: what was found, then what is possible, unknown, noted, excluded."""
     slow = seen.slow if seen.slow is not None else seen.share is not None and seen.share < SLOW
-    found = [_held(cause, slow=slow, fast=seen.slow is False) for detect in DETECTORS for cause in detect(seen)]
-    return ranked(found)
+    return ranked(_held(cause, slow=slow, fast=seen.slow is False) for detect in DETECTORS for cause in detect(seen))
 
 
 def ranked(found: Iterable[Cause]) -> list[Cause]:
@@ -55,16 +52,12 @@ def _held(one: Cause, *, slow: bool, fast: bool) -> Cause:
 
 def of_a_start(seen: Seen, failure: str) -> list[Cause]:
     """What can keep an engine from starting. failure: its last words; those of memory make what holds memory the reason."""
-    verdict: Verdict = (
-        "found" if any(word in failure.lower() for word in MEMORY_WORDS) else "noted" if failure else "possible"
-    )
+    short = any(word in failure.lower() for word in MEMORY_WORDS)
+    verdict: Verdict = "found" if short else "noted" if failure else "possible"
     rows = [one for detect in (little_memory, ollama_in_memory) for one in detect(seen)]
     held = [replace(one, verdict=verdict) if one.verdict == "found" else one for one in rows]
-    return ranked([*held, *(one for one in rules(replace(seen, findings=_errors(seen))))])
-
-
-def _errors(seen: Seen) -> list[Finding]:
-    return [one for one in seen.findings if one.severity == "error"]
+    errors = [one for one in seen.findings if one.severity == "error"]
+    return ranked([*held, *rules(replace(seen, findings=errors))])
 
 
 def likely(seen: Seen) -> list[Cause]:
@@ -189,13 +182,9 @@ def heavy_weights(seen: Seen) -> Iterator[Cause]:
 @_detector
 def stale_compile_cache(seen: Seen) -> Iterator[Cause]:
     if seen.share is not None and seen.share < 0.25:
-        yield Cause(
-            "a stale compile cache",
-            "possible",
-            f"{seen.share:.0%} of what is expected; one gave 7-10 tok/s of 100 after a restart",
-            "remove the volume with ~/.cache/vllm, then restart",
-            weight=25,
-        )
+        message = f"{seen.share:.0%} of what is expected; one gave 7-10 tok/s of 100 after a restart"
+        fix = "remove the volume with ~/.cache/vllm, then restart"
+        yield Cause("a stale compile cache", "possible", message, fix, weight=25)
 
 
 @_detector
@@ -206,14 +195,8 @@ def block_over_budget(seen: Seen) -> Iterator[Cause]:
     name = "a block of the KV cache is larger than max-num-batched-tokens"
     message = f"block {block}, max-num-batched-tokens {seen.budget}"
     if block > seen.budget:
-        yield Cause(
-            name,
-            "found",
-            f"{message}: long prompts crawl, decoding does not",
-            f"raise it to {block}",
-            30,
-            of_rate=False,
-        )
+        message = f"{message}: long prompts crawl, decoding does not"
+        yield Cause(name, "found", message, f"raise it to {block}", 30, of_rate=False)
     else:
         yield Cause(name, "excluded", message)
 
@@ -229,10 +212,8 @@ def flag_without_effect(seen: Seen) -> Iterator[Cause]:
 @_detector
 def little_accepted(seen: Seen) -> Iterator[Cause]:
     if seen.acceptance is not None:
-        message, fix = (
-            f"{seen.acceptance:.2f} tokens accepted a draft",
-            "another draft, fewer speculative tokens, or none",
-        )
+        message = f"{seen.acceptance:.2f} tokens accepted a draft"
+        fix = "another draft, fewer speculative tokens, or none"
         yield _measured("speculation guesses badly", message, fix, 45, found=seen.acceptance < LITTLE_ACCEPTED)
 
 

@@ -167,9 +167,7 @@ FAILURES: tuple[Death, ...] = (
     ),
     *(_row(one, "", "a file of the model is truncated.") for one in TRUNCATED),
     # the machine and the image
-    _row(
-        "Address already in use", r"\[Errno 98\]|Address already", "its port is in use inside the container's network."
-    ),
+    _row("Address already in use", "", "its port is in use inside the container's network."),
     _row("No space left on device", "", "the disk is full."),
     _row("Permission denied: '", r"Permission denied: '([^']+)'", "it may not use {0}."),
     _row("could not select device driver", "", "the Docker engine has no GPU runtime."),

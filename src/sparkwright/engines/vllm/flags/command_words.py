@@ -30,11 +30,9 @@ def parsed(words: Sequence[str]) -> Command:
             before = found.get(name)
             again = before is not None and flag_values.repeats(name)
             found[name] = [*(before if isinstance(before, list) else [before]), message] if again else message
-    leading = [
-        word for name, values in grouped if not name for word in values if word.rpartition("/")[2] not in PROGRAM
-    ]
-    model = found.pop(flags.MODEL, None) or (leading[0] if leading else "")
-    return Command(str(model), found)
+    leading = (word for name, values in grouped if not name for word in values)
+    first = next((word for word in leading if word.rpartition("/")[2] not in PROGRAM), "")
+    return Command(str(found.pop(flags.MODEL, None) or first), found)
 
 
 def _grouped(words: Iterable[str]) -> Iterable[tuple[str, list[str]]]:

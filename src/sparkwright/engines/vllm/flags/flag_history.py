@@ -33,9 +33,7 @@ class Row:
 
 ROWS: tuple[Row, ...] = (
     # removed
-    Row(
-        "disable-log-requests", removed="0.17.0", instead="nothing: request logging is off by default", source="#21739"
-    ),
+    Row("disable-log-requests", "", "0.17.0", "nothing: request logging is off by default", "#21739"),
     Row("swap-space", removed="0.18.0", instead="nothing: it had no effect", source="#36216"),
     Row("calculate-kv-scales", removed="0.28.0", instead="nothing", source="#49389", sure="read"),
     Row("max-num-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
@@ -124,7 +122,7 @@ def _by_list(name: str, row: Row | None, listed: Collection[str]) -> Existence:
     if meant:
         return Existence(False, f"it could mean {', '.join(meant)}", meant[0])
     near = "" if row else _near(name, listed)
-    return Existence(False, f"the engine does not list it{_history(row)}", *_instead(name, row), near=near)
+    return Existence(False, f"the engine does not list it{_history(row)}", *_instead(row), near=near)
 
 
 def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
@@ -135,12 +133,12 @@ def _by_rows(name: str, row: Row | None, version: Version | None) -> Existence:
     came = at_least(version, row.since) if row.since else True
     gone = at_least(version, row.removed) if row.removed else False
     if gone:
-        return Existence(False, f"it was removed in {row.removed}", *_instead(name, row))
+        return Existence(False, f"it was removed in {row.removed}", *_instead(row))
     if came is False:
-        return Existence(False, f"it came with {row.since}", *_instead(name, row))
+        return Existence(False, f"it came with {row.since}", *_instead(row))
     if gone is False and came:
         return Existence(True, source=row.source)
-    return Existence(None, _history(row).removeprefix(", "), *_instead(name, row))
+    return Existence(None, _history(row).removeprefix(", "), *_instead(row))
 
 
 def _by_anchors(name: str, version: Version | None) -> Existence | None:
@@ -160,10 +158,9 @@ def _by_anchors(name: str, version: Version | None) -> Existence | None:
         return None
     if older and newer:
         return Existence(True)
-    came = at_least(version, known_flags.NEWER)
-    return Existence(
-        came or None, "" if came else f"it came after {known_flags.OLDER}, with {known_flags.NEWER} at the latest"
-    )
+    if at_least(version, known_flags.NEWER):
+        return Existence(True)
+    return Existence(None, f"it came after {known_flags.OLDER}, with {known_flags.NEWER} at the latest")
 
 
 def _history(row: Row | None) -> str:
@@ -177,5 +174,5 @@ def _near(name: str, listed: Collection[str]) -> str:
     return next(iter(difflib.get_close_matches(name, listed, n=1, cutoff=0.85)), "")
 
 
-def _instead(name: str, row: Row | None) -> tuple[str, str]:
+def _instead(row: Row | None) -> tuple[str, str]:
     return (row.instead, row.source) if row else ("", "")

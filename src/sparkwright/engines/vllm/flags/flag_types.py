@@ -59,28 +59,16 @@ KINDS: dict[str, str] = {
         max-log-len max-lora-cls-labels max-num-active-seqs max-num-queued-reqs max-parallel-loading-workers
         num-gpu-blocks-override prefix-cache-retention-interval prefix-match-unit
     """,
-    "int+": """
-        cudagraph-capture-sizes
-    """,
-    "int?+": """
-        numa-bind-nodes
-    """,
-    "size": """
-        max-num-batched-tokens safetensors-prefetch-block-size
-    """,
-    "size?": """
-        kv-cache-memory-bytes max-num-queued-tokens max-num-scheduled-tokens
-    """,
-    "size or auto": """
-        max-model-len
-    """,
+    "int+": "cudagraph-capture-sizes",
+    "int?+": "numa-bind-nodes",
+    "size": "max-num-batched-tokens safetensors-prefetch-block-size",
+    "size?": "kv-cache-memory-bytes max-num-queued-tokens max-num-scheduled-tokens",
+    "size or auto": "max-model-len",
     "float": """
         cpu-offload-gb dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s gpu-memory-utilization
         kv-cache-metrics-sample mm-encoder-fp8-scale-save-margin mm-ipc-gpu-memory-gb mm-processor-cache-gb watermark
     """,
-    "float?": """
-        kv-offloading-size video-pruning-rate
-    """,
+    "float?": "kv-offloading-size video-pruning-rate",
     "text": """
         all2all-backend allowed-local-media-path anthropic-disabled-thinking-effort chat-template-content-format
         cohere-format config config-format convert data-parallel-address data-parallel-backend device-ids dtype
@@ -110,15 +98,9 @@ KINDS: dict[str, str] = {
         numa-bind-cpus served-model-name
     """,
     "module?+": "lora-modules",
-    "text repeated": """
-        middleware
-    """,
-    "text or nothing": """
-        hf-token
-    """,
-    "text or json": """
-        additional-config hf-overrides model-loader-extra-config pt-load-map-location
-    """,
+    "text repeated": "middleware",
+    "text or nothing": "hf-token",
+    "text or json": "additional-config hf-overrides model-loader-extra-config pt-load-map-location",
     "json": """
         allowed-headers allowed-methods allowed-origins default-chat-template-kwargs limit-mm-per-prompt
         media-io-kwargs model-class-overrides override-generation-config
@@ -284,29 +266,14 @@ watermark 0.32.0 SchedulerConfig >=0 <1
 
 #: other long names, and short ones
 ALIASES = {"device-memory-utilization": "gpu-memory-utilization"}
-SHORT: dict[str, str] = {
-    "O": "optimization-level",
-    "ac": "attention-config",
-    "asc": "api-server-count",
-    "cc": "compilation-config",
-    "dc": "diffusion-config",
-    "dcp": "decode-context-parallel-size",
-    "dp": "data-parallel-size",
-    "dpa": "data-parallel-address",
-    "dpb": "data-parallel-backend",
-    "dpe": "data-parallel-external-lb",
-    "dph": "data-parallel-hybrid-lb",
-    "dpl": "data-parallel-size-local",
-    "dpm": "data-parallel-multi-port-external-lb",
-    "dpn": "data-parallel-rank",
-    "dpp": "data-parallel-rpc-port",
-    "dpr": "data-parallel-start-rank",
-    "ep": "enable-expert-parallel",
-    "n": "nnodes",
-    "pcp": "prefill-context-parallel-size",
-    "pp": "pipeline-parallel-size",
-    "q": "quantization",
-    "r": "node-rank",
-    "sc": "speculative-config",
-    "tp": "tensor-parallel-size",
-}
+SHORT: dict[str, str] = dict(
+    pair.split("=")
+    for pair in """
+        O=optimization-level ac=attention-config asc=api-server-count cc=compilation-config dc=diffusion-config
+        dcp=decode-context-parallel-size dp=data-parallel-size dpa=data-parallel-address dpb=data-parallel-backend
+        dpe=data-parallel-external-lb dph=data-parallel-hybrid-lb dpl=data-parallel-size-local
+        dpm=data-parallel-multi-port-external-lb dpn=data-parallel-rank dpp=data-parallel-rpc-port
+        dpr=data-parallel-start-rank ep=enable-expert-parallel n=nnodes pcp=prefill-context-parallel-size
+        pp=pipeline-parallel-size q=quantization r=node-rank sc=speculative-config tp=tensor-parallel-size
+    """.split()
+)

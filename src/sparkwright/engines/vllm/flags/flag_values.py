@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +20,12 @@ from sparkwright.visible import first, one_line
 Sort = Literal["kind", "choice", "name", "range"]
 NEAR, SHOWN_CHOICES, SHOWN_CHARS = 0.6, 12, 60
 
+LIMITS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+    ">=": (operator.ge, "at least"),
+    "<=": (operator.le, "at most"),
+    ">": (operator.gt, "above"),
+    "<": (operator.lt, "below"),
+}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([kKmMgGtT])")
@@ -53,14 +59,8 @@ class Misfit(NamedTuple):
 def known() -> Mapping[str, Option]:
     """The options of flag_types.VERSION."""
     kinds = {name: kind for kind, names in flag_types.KINDS.items() for name in names.split()}
-    return {
-        name: Option(
-            kind,
-            tuple(flag_types.CHOICES.get(name, "").split()),
-            tuple(flag_types.REGISTERED.get(name, "").split()),
-        )
-        for name, kind in kinds.items()
-    }
+    tables = (flag_types.CHOICES, flag_types.REGISTERED)
+    return {name: Option(kind, *(tuple(one.get(name, "").split()) for one in tables)) for name, kind in kinds.items()}
 
 
 @functools.lru_cache(maxsize=1)
@@ -73,10 +73,9 @@ def ranges() -> Mapping[str, tuple[str, tuple[str, ...]]]:
 def out_of_range(name: str, value: float, version: tuple[int, int, int]) -> tuple[str, str] | None:
     """(who checks it, the first limit that the value breaks, as ">=1") in a release; None where nothing is known against it."""
     row = next((row.split() for row in flag_types.RANGES.split("\n") if row.startswith(f"{name} ")), None)
-    if row is None or version < tuple(int(part) for part in row[1].split(".")):
+    if row is None or version < tuple(map(int, row[1].split("."))):
         return None
-    broken = next((limit for limit in row[3:] if not _keeps(value, limit)), None)
-    return (row[2], broken) if broken else None
+    return next(((row[2], limit) for limit in row[3:] if not _keeps(value, limit)), None)
 
 
 def size(text: str) -> int:
@@ -127,38 +126,32 @@ def _of_word(name: str, word: str, option: Option) -> Misfit | None:
     except (ValueError, RecursionError):
         return Misfit("kind", f"must be {READ[base][1]}, {got}")
     known_as = word.lower().replace("-", "_") if name in flag_types.FOLDED else str(value)
-    for sort, allowed in (("choice", option.choices), ("name", option.names if word else ())):
+    sorts: tuple[tuple[Sort, tuple[str, ...]], ...] = (
+        ("choice", option.choices),
+        ("name", option.names if word else ()),
+    )
+    for sort, allowed in sorts:
         if allowed and known_as not in allowed:
-            return _none_of("choice" if sort == "choice" else "name", allowed, word, got)
+            near = next(iter(difflib.get_close_matches(word, allowed, n=1, cutoff=NEAR)), "")
+            return Misfit(sort, f"must be one of {first(allowed, SHOWN_CHOICES)}, {got}", near)
     return _out_of_range(name, value, word)
 
 
-def _none_of(sort: Sort, allowed: tuple[str, ...], word: str, got: str) -> Misfit:
-    near = next(iter(difflib.get_close_matches(word, allowed, n=1, cutoff=NEAR)), "")
-    return Misfit(sort, f"must be one of {first(allowed, SHOWN_CHOICES)}, {got}", near)
-
-
 def _out_of_range(name: str, value: Any, word: str) -> Misfit | None:
-    if name not in ranges() or not isinstance(value, int | float):
-        return None
-    _, limits = ranges()[name]
-    if all(_keeps(value, limit) for limit in limits):
+    _, limits = ranges().get(name, ("", ()))
+    if not isinstance(value, int | float) or all(_keeps(value, limit) for limit in limits):
         return None
     return Misfit("range", f"must be {' and '.join(map(_in_words, limits))}, got {one_line(word, at_most=SHOWN_CHARS)}")
 
 
 def _keeps(value: float, limit: str) -> bool:
-    edge = float(limit.lstrip("<>="))
-    if math.isnan(value):
-        return False
-    if limit[1] == "=":
-        return value >= edge if limit[0] == ">" else value <= edge
-    return value > edge if limit[0] == ">" else value < edge
+    edge = limit.lstrip("<>=")
+    return LIMITS[limit.removesuffix(edge)][0](value, float(edge))
 
 
 def _in_words(limit: str) -> str:
     edge = limit.lstrip("<>=")
-    return {">=": "at least", "<=": "at most", ">": "above", "<": "below"}[limit[: -len(edge)]] + f" {edge}"
+    return f"{LIMITS[limit.removesuffix(edge)][1]} {edge}"
 
 
 def _taken_for_an_option(word: str) -> bool:

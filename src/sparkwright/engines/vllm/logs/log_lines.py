@@ -92,6 +92,9 @@ CUDAGRAPH_NUMBERS = {
     "[2, 1]": "FULL_AND_PIECEWISE",
 }
 
+_MODE_CHANGED = r"CUDAGraphMode\.\w+ is not supported .{0,1000}?setting cudagraph_mode=(?:CUDAGraphMode\.)?(\w+)"
+CUDAGRAPH_MODE_CHANGED = line("CUDAGraphMode.", _MODE_CHANGED)
+ATTENTION_BACKEND = line("Using ", r"Using (Flash ?Attention|FlashInfer|Triton|FlashMLA|[\w ]{0,40}?MLA) backend")
 #: a value in the first group; what is printed later wins, over the dump too. real unless said otherwise.
 VALUES: tuple[tuple[str, Line], ...] = (
     *(("version", banner) for banner in BANNERS),
@@ -102,25 +105,13 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("mamba_cache_mode", MAMBA_FALLS_BACK),
     ("block_size", line("Setting attention block size to ", r"Setting attention block size to (\d+) tokens")),
     ("kv_cache_tokens", KV_CACHE_SIZE),
-    (
-        "max_concurrency",
-        line("Maximum concurrency for ", r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"),
-    ),
+    ("max_concurrency", line("Maximum concurrency for ", r"concurrency for [\d,]+ tokens per request: ([\d.]+)x")),
     # seen, 0.15 to 0.33; the other spellings: source 0.9 to 0.12
     ("attention_backend", line("Using ", r"Using (\w+) attention backend")),
-    (
-        "attention_backend",
-        line("Using ", r"Using (Flash ?Attention|FlashInfer|Triton|FlashMLA|[\w ]{0,40}?MLA) backend"),
-    ),
+    ("attention_backend", ATTENTION_BACKEND),
     ("attention_backend", line("Using AttentionBackendEnum.", r"Using AttentionBackendEnum\.(\w+) backend")),
     # source 0.11 to 0.33: a mode that the backend can't do is changed after the dump
-    (
-        "cudagraph_mode",
-        line(
-            "CUDAGraphMode.",
-            r"CUDAGraphMode\.\w+ is not supported .{0,1000}?setting cudagraph_mode=(?:CUDAGraphMode\.)?(\w+)",
-        ),
-    ),
+    ("cudagraph_mode", CUDAGRAPH_MODE_CHANGED),
     ("weights_s", WEIGHTS_TOOK),
     ("compile_s", COMPILE_TOOK),
     ("graphs_s", GRAPHS_TOOK),
@@ -172,9 +163,8 @@ WARNINGS: tuple[Line, ...] = (
     line("Using default MoE config. Performance might be sub-optimal"),  # source
     line("Your GPU does not have native support for FP"),  # source: FP8 or FP4 as weight-only
     line("Encoder-decoder models do not support chunked prefill nor prefix caching"),  # source 0.10 to 0.33
-    line(
-        "Hybrid or mamba-based model detected", r"Hybrid or mamba-based model detected.{0,500}disabling"
-    ),  # source 0.10 to 0.14
+    # source 0.10 to 0.14
+    line("Hybrid or mamba-based model detected", r"Hybrid or mamba-based model detected.{0,500}disabling"),
 )
 
 # -- the end ---------------------------------------------------------------------------------------------------------------

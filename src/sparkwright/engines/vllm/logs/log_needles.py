@@ -57,7 +57,6 @@ def _one_of(words: Iterable[str]) -> re.Pattern[bytes]:
     groups: dict[str, set[str]] = {}
     for word in words:
         groups.setdefault(word[0], set()).add(word[1:])
-    grouped = (
-        re.escape(first) + "(?:" + "|".join(map(re.escape, sorted(ends))) + ")" for first, ends in groups.items()
-    )
+    one_of = {first: "|".join(map(re.escape, sorted(ends))) for first, ends in groups.items()}
+    grouped = (f"{re.escape(first)}(?:{ends})" for first, ends in one_of.items())
     return re.compile("|".join(grouped).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,10 +15,6 @@ def value_of(name: str, text: str) -> Any:
     return TYPES.get(name, str)(text)
 
 
-def _truth(text: str) -> bool:
-    return text == "True"
-
-
 def _complete(text: str) -> int | None:
     digits = text.replace(",", "")
     return int(digits) if 0 < len(digits) < 20 else None
@@ -27,20 +24,12 @@ def _number(text: str) -> float | None:
     return float(text) if text.count(".") < 2 and text != "." else None
 
 
-def _named(text: str) -> str:
-    return "none" if text == "None" else text
-
-
-def _graph_mode(text: str) -> str:
-    return log_lines.CUDAGRAPH_NUMBERS.get(text.replace(",", ", ").replace(",  ", ", "), text)
-
-
 TYPES: Mapping[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("chunked_prefill", "prefix_caching"), _truth),
+    **dict.fromkeys(("chunked_prefill", "prefix_caching"), lambda text: text == "True"),
     **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), _complete),
     **dict.fromkeys(("max_concurrency", "weights_s", "compile_s", "graphs_s", "init_s"), _number),
-    "quantization": _named,
-    "cudagraph_mode": _graph_mode,
+    "quantization": lambda text: "none" if text == "None" else text,
+    "cudagraph_mode": lambda text: log_lines.CUDAGRAPH_NUMBERS.get(re.sub(r", ?", ", ", text), text),
 }
 
 

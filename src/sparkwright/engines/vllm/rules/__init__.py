@@ -7,7 +7,7 @@ from collections.abc import Collection
 from packaging.version import Version
 
 from sparkwright.engines.vllm.architecture.architecture import Architecture
-from sparkwright.engines.vllm.predict import Asked
+from sparkwright.engines.vllm.prediction.predict import Asked
 from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file registers its rules
     access,
     ascend,

@@ -31,7 +31,7 @@ def api_key(case: Case) -> Iterator[Finding]:
     if case.flag(key_file.KEY):
         sentence = "api-key is in the arguments, where `ps` and `docker inspect` show it."
         way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {key_file.KEY: None})
-        yield Finding("error", "api-key-in-arguments", sentence, (way,), "docker inspect", key_file.KEY)
+        yield Finding("error", sentence, (way,), "docker inspect", key_file.KEY)
 
 
 @rule(
@@ -47,18 +47,16 @@ def open_to_network(case: Case) -> Iterator[Finding]:
     the host, such as a proxy or an ssh tunnel.
     """
     if case.asked.open_to_network:
-        yield Finding(
-            "warning", "open-to-network", f"{OPEN_SENTENCE}.", (Way(OPEN_WAY),), "docker's documentation", "publish"
-        )
+        yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(OPEN_WAY),), "docker's documentation", "publish")
+
+
+def _is_loopback(host: Any) -> bool:
+    return str(host).strip("[]").startswith(LOOPBACK)
 
 
 #: options that make the server unreachable through a published port: for which values, and the outcome
 OUT_OF_REACH: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    (
-        "host",
-        lambda value: str(value).strip("[]").startswith(LOOPBACK),
-        "the server listens on its container's loopback only",
-    ),
+    ("host", _is_loopback, "the server listens on its container's loopback only"),
     ("uds", bool, "the server listens on a Unix socket in its container, and on no port"),
     ("headless", lambda value: value is True, "a headless engine serves no HTTP requests"),
     ("ssl-certfile", bool, "the server takes HTTPS only, and every check of sparkwright asks it over HTTP"),
@@ -82,14 +80,8 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     """
     for name, applies, outcome in OUT_OF_REACH:
         if case.flag(name) is not None and applies(case.flag(name)):
-            yield Finding(
-                "error",
-                "out-of-reach",
-                f"{name}: {outcome}.",
-                (Way("remove it", {name: None}),),
-                "docker's documentation",
-                name,
-            )
+            way = Way("remove it", {name: None})
+            yield Finding("error", f"{name}: {outcome}.", (way,), "docker's documentation", name)
     listens = flags.port(case.asked.flags)
     if case.asked.published in (None, listens):
         return
@@ -97,7 +89,7 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
     written = flags.PORT if case.flag(flags.PORT) is not None else "publish"
     way = Way(f"make the first entry of `container.ports` end in :{listens}")
-    yield Finding("error", "out-of-reach", sentence, (way,), "docker's documentation", written)
+    yield Finding("error", sentence, (way,), "docker's documentation", written)
 
 
 @rule(
@@ -114,4 +106,4 @@ def key_in_log(case: Case) -> Iterator[Finding]:
     if case.asked.server_key and graded(case.within("", LOG_HIDES_KEY_SINCE)) is not None:
         sentence = f"{case.engine} may print its API key in its log, which Docker keeps on the host."
         way = Way("use an image with vLLM 0.32 or newer")
-        yield Finding("warning", "key-in-log", sentence, (way,), "a real start of 0.32.0", "server_key")
+        yield Finding("warning", sentence, (way,), "a real start of 0.32.0", "server_key")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines.vllm import ascend
+from sparkwright.engines.vllm.prediction import ascend
 from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Way, rule
 
 SOURCE = "Ascend-vLLM's guide to its features and scheduler"
@@ -26,11 +26,11 @@ def exclusive(case: Case) -> Iterator[Finding]:
     if case.flag("enable-prefix-caching") is True:
         ways = (off, Way("turn prefix caching off", {"enable-prefix-caching": False}))
         sentence = "chunked prefill and prefix caching exclude each other on Ascend."
-        yield Finding("error", "ascend-exclusive", sentence, ways, SOURCE, "enable-prefix-caching")
+        yield Finding("error", sentence, ways, SOURCE, "enable-prefix-caching")
     if str(case.flag("kv-cache-dtype") or "auto") != "auto":
         ways = (off, Way("use an unquantised KV cache", {"kv-cache-dtype": None}))
         sentence = "chunked prefill and a quantised KV cache exclude each other on Ascend."
-        yield Finding("error", "ascend-exclusive", sentence, ways, SOURCE, "kv-cache-dtype")
+        yield Finding("error", sentence, ways, SOURCE, "kv-cache-dtype")
 
 
 @rule(
@@ -50,7 +50,7 @@ def budget(case: Case) -> Iterator[Finding]:
     if wanted != now.budget:
         sentence = f"max-num-batched-tokens {now.budget} must be a multiple of {ascend.BUDGET_STEP} and at least {least} on Ascend."
         way = Way(f"set it to {wanted}", {"max-num-batched-tokens": wanted})
-        yield Finding("error", "ascend-budget", sentence, (way,), SOURCE, "max-num-batched-tokens")
+        yield Finding("error", sentence, (way,), SOURCE, "max-num-batched-tokens")
 
 
 @rule(
@@ -70,4 +70,4 @@ def scheduler(case: Case) -> Iterator[Finding]:
         change = ascend.with_scheduler(case.asked.flags, enabled=True, chunked=True)
         sentence = "ascend_scheduler_config.enabled turns chunked prefill off despite enable-chunked-prefill."
         way = Way("also set chunked_prefill_enabled", {ascend.CONFIG: change[ascend.CONFIG]})
-        yield Finding("error", "ascend-scheduler", sentence, (way,), SOURCE, ascend.CONFIG)
+        yield Finding("error", sentence, (way,), SOURCE, ascend.CONFIG)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines.vllm.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE
+from sparkwright.engines.vllm.prediction.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE
 from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, Finding, Way, both, graded, rule
 
 ON = Way("leave chunked prefill on", {"enable-chunked-prefill": None})
@@ -18,7 +18,7 @@ NO_PREFIX = Way("turn prefix caching off", {"enable-prefix-caching": False})
         "0.32.0, a real start: exit 1, \"Chunked prefill is required for mamba cache mode 'align'.\"",
         "#50991: prefix caching is on by default for recurrent hybrids from 0.28 on",
     ),
-    example=Example({"enable-prefix-caching": True, "enable-chunked-prefill": False}, HYBRID),
+    example=Example({"enable-prefix-caching": True, "enable-chunked-prefill": False}, model=HYBRID),
 )
 def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     """Prefix caching on a recurrent hybrid needs chunked prefill.
@@ -34,49 +34,37 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
         return
     asked = "is set" if case.flag("enable-prefix-caching") else "is on by default from 0.28 on"
     sentence = f"chunked prefill is off, but prefix caching, which needs it on a recurrent model, {asked}"
-    yield Finding(
-        severity,
-        "prefix-caching-needs-chunked-prefill",
-        f"{sentence}: {case.engine} {'refuses' if severity == 'error' else 'may refuse'} to start.",
-        (ON, NO_PREFIX),
-        "vLLM's VllmConfig; a real start of 0.32.0",
-        "enable-chunked-prefill",
-    )
+    sentence = f"{sentence}: {case.engine} {'refuses' if severity == 'error' else 'may refuse'} to start."
+    source = "vLLM's VllmConfig; a real start of 0.32.0"
+    yield Finding(severity, sentence, (ON, NO_PREFIX), source, "enable-chunked-prefill")
 
 
 @rule(
     "unchunked-budget",
     sources=("vLLM 0.11.0, 0.17.1, 0.33.0: SchedulerConfig", "0.32.0, a real start: exit 1"),
-    example=Example({"enable-chunked-prefill": False, "max-model-len": 32768, "max-num-batched-tokens": 4096}, DENSE),
+    example=Example(
+        {"enable-chunked-prefill": False, "max-model-len": 32768, "max-num-batched-tokens": 4096}, model=DENSE
+    ),
 )
 def unchunked_budget(case: Case) -> Iterator[Finding]:
     """With chunked prefill off, a whole prompt must fit in one step.
     A prompt that cannot be split takes one step, so max-num-batched-tokens must be at least max-model-len; the engine refuses
     less. If it is not set the engine raises it, and with it the memory for a step.
     """
-    now = case.effective
-    if now.chunked_prefill is not False or now.max_model_len is None or case.asked.platform == "ascend":
-        return
-    if case.flag("max-num-batched-tokens") is None or now.budget is None:
+    now, length = case.effective, case.effective.max_model_len
+    if now.chunked_prefill is not False or length is None or case.asked.platform == "ascend":
         return
     severity = graded(case.within(CHUNKED_PREFILL_OPTIONAL_SINCE))
-    if now.budget >= now.max_model_len or severity is None:
+    if case.flag("max-num-batched-tokens") is None or now.budget is None or now.budget >= length or severity is None:
         return
-    length = now.max_model_len
     ways = (
         Way(f"raise max-num-batched-tokens to {length}", {"max-num-batched-tokens": length}),
         Way(f"lower max-model-len to {now.budget}", {"max-model-len": now.budget}),
         ON,
     )
     sentence = f"max-num-batched-tokens {now.budget} is less than max-model-len {length}, with chunked prefill off"
-    yield Finding(
-        severity,
-        "unchunked-budget",
-        f"{sentence}: {case.engine} refuses to start.",
-        ways,
-        "vLLM's SchedulerConfig; a real start of 0.32.0",
-        "max-num-batched-tokens",
-    )
+    sentence = f"{sentence}: {case.engine} refuses to start."
+    yield Finding(severity, sentence, ways, "vLLM's SchedulerConfig; a real start of 0.32.0", "max-num-batched-tokens")
 
 
 @rule(
@@ -85,7 +73,7 @@ def unchunked_budget(case: Case) -> Iterator[Finding]:
         "vLLM 0.11.0, 0.17.1, 0.33.0: None and True give the same SchedulerConfig",
         "the claim: a blog post of March 2026, 47 -> 5.7 tok/s, not reproduced",
     ),
-    example=Example({"enable-chunked-prefill": True}, HYBRID),
+    example=Example({"enable-chunked-prefill": True}, model=HYBRID),
 )
 def explicit_chunked_prefill(case: Case) -> Iterator[Finding]:
     """--enable-chunked-prefill changes nothing on a recurrent model.
@@ -96,13 +84,8 @@ def explicit_chunked_prefill(case: Case) -> Iterator[Finding]:
     if not case.hybrid or case.flag("enable-chunked-prefill") is not True:
         return
     sentence = (
-        "enable-chunked-prefill is redundant: chunked prefill is on by default in every version that loads this model"
+        "enable-chunked-prefill is redundant: chunked prefill is on by default in every version that loads this model;"
+        " a claim that it slows down a recurrent model needs a measurement."
     )
-    yield Finding(
-        "info",
-        "explicit-chunked-prefill",
-        f"{sentence}; a claim that it slows down a recurrent model needs a measurement.",
-        (Way("remove it", {"enable-chunked-prefill": None}),),
-        "vLLM's source; equal config dumps",
-        "enable-chunked-prefill",
-    )
+    way = Way("remove it", {"enable-chunked-prefill": None})
+    yield Finding("info", sentence, (way,), "vLLM's source; equal config dumps", "enable-chunked-prefill")

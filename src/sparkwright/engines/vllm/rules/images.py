@@ -38,13 +38,9 @@ def cuda13(case: Case) -> Iterator[Finding]:
         return
     base = tag.replace("-cu129", "").replace("cu129-", "")
     other = f"{base}-cu130" if old and "cu129" not in rest else base
-    yield Finding(
-        "error",
-        "cuda13-image",
-        f"{_ref(case)} is built with CUDA 12.9, which has no code for a GB10 (sm_121).",
-        (Way(f"use vllm/vllm-openai:{other}, or release 0.20 or newer"),),
-        "vLLM #39878",
-    )
+    sentence = f"{_ref(case)} is built with CUDA 12.9, which has no code for a GB10 (sm_121)."
+    way = Way(f"use vllm/vllm-openai:{other}, or release 0.20 or newer")
+    yield Finding("error", sentence, (way,), "vLLM #39878")
 
 
 @rule(
@@ -58,13 +54,9 @@ def frozen_nightly(case: Case) -> Iterator[Finding]:
     and 0.20, whatever a guide says.
     """
     if FROZEN.match(_tag(case)):
-        yield Finding(
-            "warning",
-            "frozen-nightly",
-            f"{_ref(case)} has not moved since April 2026: it is an old build, not a nightly.",
-            (Way("use a release with CUDA 13, e.g. vllm/vllm-openai:v0.32.0"),),
-            "vLLM's image pipeline",
-        )
+        sentence = f"{_ref(case)} has not moved since April 2026: it is an old build, not a nightly."
+        way = Way("use a release with CUDA 13, e.g. vllm/vllm-openai:v0.32.0")
+        yield Finding("warning", sentence, (way,), "vLLM's image pipeline")
 
 
 @rule(
@@ -78,13 +70,9 @@ def moving_tag(case: Case) -> Iterator[Finding]:
     then only hosts that already have it can serve it.
     """
     if _tag(case) in MOVING:
-        yield Finding(
-            "info",
-            "moving-tag",
-            f"{_ref(case)} is a moving tag: spark.lock pins its current digest, which the registry may delete.",
-            (Way("use the tag of a release"),),
-            "vLLM's image pipeline",
-        )
+        sentence = f"{_ref(case)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
+        way = Way("use the tag of a release")
+        yield Finding("info", sentence, (way,), "vLLM's image pipeline")
 
 
 def _ref(case: Case) -> str:

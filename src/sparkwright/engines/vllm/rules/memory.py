@@ -31,15 +31,12 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
     way = Way(f"set it to {SAFE}", {flags.MEMORY_UTILIZATION: SAFE})
     if value is None:
         usual = case.effective.memory_utilization
-        known = f"{usual}" if usual is not None else "0.9, 0.92 from 0.20 on"
-        sentence = (
-            f"gpu-memory-utilization is not set, and the engine's default ({known}) is too high for shared memory."
-        )
+        known = usual if usual is not None else "0.9, 0.92 from 0.20 on"
+        default = f"the engine's default ({known})"
+        sentence = f"gpu-memory-utilization is not set, and {default} is too high for shared memory."
         yield _finding("warning", sentence, way)
         return
-    share = flags.share(case.asked.flags)
-    if share is None:
-        return
+    share = flags.share(case.asked.flags) or 0.0
     if share > MOST:
         sentence = f"gpu-memory-utilization {value} leaves too little of the shared memory for the host (over {MOST})."
         yield _finding("warning", sentence, way)
@@ -50,4 +47,4 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
 
 def _finding(severity: Severity, sentence: str, way: Way) -> Finding:
     source = "vLLM #38284; DGX Spark reports"
-    return Finding(severity, "memory-utilization", sentence, (way,), source, flags.MEMORY_UTILIZATION)
+    return Finding(severity, sentence, (way,), source, flags.MEMORY_UTILIZATION)

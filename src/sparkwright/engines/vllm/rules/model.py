@@ -18,7 +18,7 @@ LONGER_ANYWAY = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
         "vLLM's model registries of 0.11.0, 0.17.1 and 0.33.0",
         "#34110: Qwen3.5 is in 0.17.0 and later, 0.16.0 lacks it",
     ),
-    example=Example({}, HYBRID, version="0.16.0"),
+    example=Example({}, model=HYBRID, version="0.16.0"),
 )
 def architecture_support(case: Case) -> Iterator[Finding]:
     """The engine must support the model's architecture.
@@ -33,13 +33,13 @@ def architecture_support(case: Case) -> Iterator[Finding]:
     release = known.until if dropped else known.since
     sentence = f"vLLM {case.version} {'no longer loads' if dropped else 'cannot load'} {name} ({in_words(name)})."
     ways = (Way(f"use an image with vLLM {release}{'' if dropped else ' or newer'}"),) if release else ()
-    yield Finding("error", "architecture-support", sentence, ways, "vLLM's model registries")
+    yield Finding("error", sentence, ways, "vLLM's model registries")
 
 
 @rule(
     "model-length",
     sources=("vLLM's ModelConfig: derived max_model_len", "0.32.0, a real start: exit 1"),
-    example=Example({"max-model-len": 200000}, DENSE),
+    example=Example({"max-model-len": 200000}, model=DENSE),
 )
 def model_length(case: Case) -> Iterator[Finding]:
     """max-model-len may not exceed the model's longest context.
@@ -51,11 +51,7 @@ def model_length(case: Case) -> Iterator[Finding]:
         return
     allowed = LONGER_ANYWAY in case.asked.env
     outcome = "output beyond it is garbage" if allowed else f"{case.engine} refuses to start"
-    yield Finding(
-        "warning" if allowed else "error",
-        "model-length",
-        f"max-model-len {now.max_model_len} exceeds the model's {most}: {outcome}.",
-        (Way(f"lower max-model-len to {most}", {"max-model-len": most}),),
-        "vLLM's ModelConfig; a real start of 0.32.0",
-        "max-model-len",
-    )
+    way = Way(f"lower max-model-len to {most}", {"max-model-len": most})
+    sentence = f"max-model-len {now.max_model_len} exceeds the model's {most}: {outcome}."
+    source = "vLLM's ModelConfig; a real start of 0.32.0"
+    yield Finding("warning" if allowed else "error", sentence, (way,), source, "max-model-len")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.vllm.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
 from sparkwright.engines.vllm.flags import flag_shapes
-from sparkwright.engines.vllm.flags.flag_history import existence
+from sparkwright.engines.vllm.flags.flag_history import Existence, existence
+from sparkwright.engines.vllm.prediction.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, Finding, Way, graded, rule
 
 
@@ -32,25 +32,20 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
         if known.exists or (known.exists is None and not known.why):
             continue
         severity = graded(known.exists is False or None) or "warning"
-        outcome = "refuses to start" if known.exists is False else "may refuse to start"
-        change: dict[str, Any] = {written: None}
-        if known.instead.startswith("enable-") and value is not False:
-            change[known.instead.partition(":")[0]] = False
-        text = (
-            f"write {known.instead} instead"
-            if known.instead and not known.instead.startswith("nothing")
-            else "remove it"
-        )
-        if known.near:
-            text, change = f"write {known.near}", {written: None, known.near: value}
-        yield Finding(
-            severity,
-            "unknown-flag",
-            f"{written}: {known.why}; {case.engine} {outcome}.",
-            (Way(text, change),),
-            known.source or "vLLM's options by release",
-            written,
-        )
+        outcome = "refuses" if severity == "error" else "may refuse"
+        sentence = f"{written}: {known.why}; {case.engine} {outcome} to start."
+        source = known.source or "vLLM's options by release"
+        yield Finding(severity, sentence, (_instead(written, value, known),), source, written)
+
+
+def _instead(written: str, value: Any, known: Existence) -> Way:
+    if known.near:
+        return Way(f"write {known.near}", {written: None, known.near: value})
+    change: dict[str, Any] = {written: None}
+    if known.instead.startswith("enable-") and value is not False:
+        change[known.instead.partition(":")[0]] = False
+    replaced = known.instead and not known.instead.startswith("nothing")
+    return Way(f"write {known.instead} instead" if replaced else "remove it", change)
 
 
 @rule(
@@ -68,14 +63,9 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
         if option is None or "switch" not in option.kind or value is None or isinstance(value, bool):
             continue
         means = str(value).strip().lower() not in ("false", "0", "no", "off", "")
-        yield Finding(
-            "error",
-            "switch-with-value",
-            f"{written} is a switch and takes no value, got {value!r}: {case.engine} refuses to start.",
-            (Way(f"write {written}: {str(means).lower()}", {written: means}),),
-            "the help of 0.32.0",
-            written,
-        )
+        sentence = f"{written} is a switch and takes no value, got {value!r}: {case.engine} refuses to start."
+        way = Way(f"write {written}: {str(means).lower()}", {written: means})
+        yield Finding("error", sentence, (way,), "the help of 0.32.0", written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +130,15 @@ def ignored_flag(case: Case) -> Iterator[Finding]:
         value = case.flag(row.flag)
         if value is None or not row.applies(value, case) or not case.within(row.since, row.until):
             continue
-        yield Finding(
-            "warning",
-            "ignored-flag",
-            f"{row.flag}: {str(value).lower()} {row.sentence} ({case.engine}).",
-            (Way("remove it", {row.flag: None}),),
-            row.source,
-            row.flag,
-        )
+        sentence = f"{row.flag}: {str(value).lower()} {row.sentence} ({case.engine})."
+        way = Way("remove it", {row.flag: None})
+        yield Finding("warning", sentence, (way,), row.source, row.flag)
 
 
 @rule(
     "kv-scales-on-hybrid",
     sources=("#37565, issue 37554: disabled for hybrids from 0.19 on, wrong before", "#49389: removed in 0.28"),
-    example=Example({"calculate-kv-scales": True}, HYBRID, version="0.20.1"),
+    example=Example({"calculate-kv-scales": True}, model=HYBRID, version="0.20.1"),
 )
 def kv_scales(case: Case) -> Iterator[Finding]:
     """--calculate-kv-scales does not work on a recurrent hybrid.
@@ -163,16 +148,8 @@ def kv_scales(case: Case) -> Iterator[Finding]:
     if not case.hybrid or case.flag("calculate-kv-scales") is not True or case.within("0.28.0"):
         return
     wrong = case.within("", "0.19.0")
-    outcome = (
-        "degrades the output of a recurrent model"
-        if wrong
-        else "has no effect on a recurrent model (wrong scales before 0.19)"
-    )
-    yield Finding(
-        "error" if wrong else "warning",
-        "kv-scales-on-hybrid",
-        f"calculate-kv-scales {outcome}, and 0.28 and later refuse it.",
-        (Way("remove it", {"calculate-kv-scales": None}),),
-        "vLLM #37565, #49389",
-        "calculate-kv-scales",
-    )
+    outcome = "has no effect on a recurrent model (wrong scales before 0.19)"
+    outcome = "degrades the output of a recurrent model" if wrong else outcome
+    sentence = f"calculate-kv-scales {outcome}, and 0.28 and later refuse it."
+    way = Way("remove it", {"calculate-kv-scales": None})
+    yield Finding("error" if wrong else "warning", sentence, (way,), "vLLM #37565, #49389", "calculate-kv-scales")

@@ -26,14 +26,13 @@ def tool_calls(case: Case) -> Iterator[Finding]:
     parser, auto = case.flag("tool-call-parser"), case.flag("enable-auto-tool-choice")
     if parser and not auto:
         way = Way("add enable-auto-tool-choice", {"enable-auto-tool-choice": True})
-        sentence = (
-            "tool-call-parser without enable-auto-tool-choice: the parser is never used, tool calls come back as text."
-        )
-        yield Finding("warning", "tool-calls", sentence, (way,), "vLLM's documentation", "tool-call-parser")
+        why = "the parser is never used, tool calls come back as text."
+        sentence = f"tool-call-parser without enable-auto-tool-choice: {why}"
+        yield Finding("warning", sentence, (way,), "vLLM's documentation", "tool-call-parser")
     if auto and not parser:
         way = Way("set tool-call-parser to the model's parser, or remove the switch", {"enable-auto-tool-choice": None})
         sentence = f"enable-auto-tool-choice without tool-call-parser: {case.engine} refuses to start."
-        yield Finding("error", "tool-calls", sentence, (way,), "a real start of 0.32.0", "enable-auto-tool-choice")
+        yield Finding("error", sentence, (way,), "a real start of 0.32.0", "enable-auto-tool-choice")
 
 
 @rule(
@@ -46,17 +45,11 @@ def model_comes_first(case: Case) -> Iterator[Finding]:
     --served-model-name together with --model is then refused. sparkwright writes the command for the version in spark.lock; only a
     first deploy, when the image's version is not known yet, can get it wrong.
     """
-    if (
-        not case.asked.model_by_flag
-        or case.flag("served-model-name") is None
-        or not case.within(flags.MODEL_FIRST_SINCE)
-    ):
-        return
-    sentence = (
-        f"{case.engine} takes the model as the first argument, and the command was written before its version was known"
-    )
-    way = Way("deploy again: spark.lock has the version now")
-    yield Finding("error", "model-comes-first", f"{sentence}.", (way,), "source of 0.33.0", "served-model-name")
+    named = case.asked.model_by_flag and case.flag("served-model-name") is not None
+    if named and case.within(flags.MODEL_FIRST_SINCE):
+        why = "takes the model as the first argument, and the command was written before its version was known."
+        way = Way("deploy again: spark.lock has the version now")
+        yield Finding("error", f"{case.engine} {why}", (way,), "source of 0.33.0", "served-model-name")
 
 
 @rule(
@@ -72,22 +65,14 @@ def thinking(case: Case) -> Iterator[Finding]:
     With a small max_tokens the response ends during the reasoning: `content` is null and `reasoning` has all tokens. Clients can turn
     thinking off per request (chat_template_kwargs: {"enable_thinking": false}); from 0.14 on the server can do so by default.
     """
-    if not case.flag("reasoning-parser"):
-        return
     chosen = case.flag(THINKING_SWITCH)
-    if isinstance(chosen, Mapping) and "enable_thinking" in chosen:
+    if not case.flag("reasoning-parser") or (isinstance(chosen, Mapping) and "enable_thinking" in chosen):
         return
     change = {THINKING_SWITCH: {"enable_thinking": False}}
     possible = case.within("0.14.0")
     ways = () if possible is False else (Way("turn thinking off by default; requests can still enable it", change),)
-    yield Finding(
-        "info",
-        "reasoning-truncates-answers",
-        "thinking is on: a request with a small max_tokens gets null content unless it turns thinking off.",
-        ways,
-        "vLLM #31343",
-        "reasoning-parser",
-    )
+    sentence = "thinking is on: a request with a small max_tokens gets null content unless it turns thinking off."
+    yield Finding("info", sentence, ways, "vLLM #31343", "reasoning-parser")
 
 
 @rule(
@@ -102,4 +87,4 @@ def config_file(case: Case) -> Iterator[Finding]:
     if case.flag("config") is not None and graded(case.within("", "0.28.0")) is not None:
         sentence = "config: switches set to false in that file are silently ignored before 0.28."
         way = Way("set the flags in the recipe", {"config": None})
-        yield Finding("warning", "config-file-switches", sentence, (way,), "vLLM #51573", "config")
+        yield Finding("warning", sentence, (way,), "vLLM #51573", "config")

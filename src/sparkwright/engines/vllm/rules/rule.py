@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from packaging.version import Version
 
 from sparkwright.engines.vllm import versions
 from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
-from sparkwright.engines.vllm.predict import Asked, Effective, effective
+from sparkwright.engines.vllm.prediction.predict import Asked, Effective, effective
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -26,25 +26,21 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """error: the engine refuses to start, or the result is wrong. flag: the flag concerned, for the line in the recipe."""
+    """error: the engine refuses to start, or the result is wrong. flag: the flag concerned, for the line in the recipe.
+
+    rule: its name; whoever registers a rule fills it in.
+    """
 
     severity: Severity
-    rule: str
     sentence: str
     ways_out: tuple[Way, ...] = ()
     source: str = ""
     flag: str = ""
+    rule: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {
-            "severity": self.severity,
-            "rule": self.rule,
-            "sentence": self.sentence,
-            "ways_out": [{"text": way.text, "changes": dict(way.changes)} for way in self.ways_out],
-            "source": self.source,
-            "flag": self.flag or None,
-        }
+        return {**asdict(self), "ways_out": [asdict(way) for way in self.ways_out], "flag": self.flag or None}
 
 
 @dataclass(frozen=True)
@@ -79,34 +75,16 @@ class Case:
         return f"vLLM {self.version}" if self.version else "this engine"
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A case for which the rule has a finding; a test checks that."""
+@dataclass(frozen=True)
+class Example(Asked):
+    """A case for which the rule has a finding; a test checks that. model: the keys of a config.json that matter."""
 
-    flags: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = "0.32.0"
-    image: str = ""
-    platform: Literal["gb10", "ascend"] = "gb10"
-    mamba_blocks: int | None = None
-    model_by_flag: bool = False
-    server_key: bool = False
-    open_to_network: bool = False
-    published: int | None = None
 
     def case(self) -> Case:
         """The same as a Case."""
-        asked = Asked(
-            self.flags,
-            self.image,
-            self.platform,
-            mamba_blocks=self.mamba_blocks,
-            model_by_flag=self.model_by_flag,
-            server_key=self.server_key,
-            open_to_network=self.open_to_network,
-            published=self.published,
-        )
-        return Case(asked, classify(self.model), versions.parse(self.version))
+        return Case(self, classify(self.model), versions.parse(self.version))
 
 
 Findings = Callable[[Case], Iterable[Finding]]
@@ -131,9 +109,11 @@ def rule(name: str, *, sources: Iterable[str], example: Example) -> Callable[[Fi
     """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
 
     def register(findings: Findings) -> Findings:
+        def named(case: Case) -> Iterator[Finding]:
+            return (replace(finding, rule=name) for finding in findings(case))
+
         title, _, reason = (findings.__doc__ or "").strip().partition("\n")
-        words = " ".join(reason.split())
-        RULES[name] = Rule(name, title.strip(), words, tuple(sources), example, findings)
+        RULES[name] = Rule(name, title.strip(), " ".join(reason.split()), tuple(sources), example, named)
         return findings
 
     return register

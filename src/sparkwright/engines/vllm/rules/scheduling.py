@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines.vllm import defaults
+from sparkwright.engines.vllm.prediction import defaults
 from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, Finding, Way, both, graded, rule
 
 #: no report of a GB10 with memory for more than its default
 MANY_SEQS = int(defaults.DEFAULTS[defaults.MAX_NUM_SEQS][0].value)
+#: what a block over the budget leads to, by how certain that is
+OVER_BUDGET = {
+    "error": "refuses to start",
+    "warning": "refuses to start before 0.27",
+    "info": "is slow on long prompts",
+}
 
 
 @rule(
@@ -18,7 +24,7 @@ MANY_SEQS = int(defaults.DEFAULTS[defaults.MAX_NUM_SEQS][0].value)
         "#50000: the check is gone from 0.27 on",
         "0.32.0, a real start with a block above the budget: it starts",
     ),
-    example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, HYBRID, version="0.17.1"),
+    example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, model=HYBRID, version="0.17.1"),
 )
 def block_over_budget(case: Case) -> Iterator[Finding]:
     """With prefix caching, a hybrid's block must fit in max-num-batched-tokens (0.17 to 0.26).
@@ -31,30 +37,15 @@ def block_over_budget(case: Case) -> Iterator[Finding]:
         return
     if now.block_tokens <= now.budget or now.mamba_cache_mode in ("none", "all"):
         return
-    severity = graded(both(case.within("0.15.0", "0.27.0"), now.prefix_caching))
-    if severity is None:
-        severity = "info"
-    hangs = case.within("", "0.17.0")
-    outcome = (
-        "hangs on long requests" if hangs else "refuses to start" if severity == "error" else "is slow on long prompts"
-    )
-    if severity == "warning":
-        outcome = "refuses to start before 0.27"
+    severity = graded(both(case.within("0.15.0", "0.27.0"), now.prefix_caching)) or "info"
+    outcome = OVER_BUDGET[severity]
+    if case.within("", "0.17.0") and severity != "warning":
+        outcome = "hangs on long requests"
     sentence = f"this model's block is {now.block_tokens} tokens (predicted) and max-num-batched-tokens is {now.budget}"
-    ways = (
-        Way(
-            f"raise max-num-batched-tokens to 4096 (at least {now.block_tokens})",
-            {"max-num-batched-tokens": _above(now.block_tokens)},
-        ),
-    )
-    yield Finding(
-        severity,
-        "block-over-budget",
-        f"{sentence}: {case.engine} {outcome}.",
-        ways,
-        "vLLM's validate_block_size; the formula of its hybrid block",
-        "max-num-batched-tokens",
-    )
+    change = {"max-num-batched-tokens": _above(now.block_tokens)}
+    way = Way(f"raise max-num-batched-tokens to 4096 (at least {now.block_tokens})", change)
+    source = "vLLM's validate_block_size; the formula of its hybrid block"
+    yield Finding(severity, f"{sentence}: {case.engine} {outcome}.", (way,), source, "max-num-batched-tokens")
 
 
 @rule(
@@ -73,21 +64,15 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
         Way(f"lower max-num-seqs to {now.budget}", {"max-num-seqs": now.budget}),
         Way(f"raise max-num-batched-tokens to {now.max_num_seqs}", {"max-num-batched-tokens": now.max_num_seqs}),
     )
-    sentence = f"max-num-seqs {now.max_num_seqs} exceeds max-num-batched-tokens {now.budget}"
-    yield Finding(
-        "error",
-        "seqs-over-budget",
-        f"{sentence}: {case.engine} refuses to start.",
-        ways,
-        "vLLM's SchedulerConfig",
-        "max-num-seqs",
-    )
+    exceeds = f"max-num-seqs {now.max_num_seqs} exceeds max-num-batched-tokens {now.budget}"
+    sentence = f"{exceeds}: {case.engine} refuses to start."
+    yield Finding("error", sentence, ways, "vLLM's SchedulerConfig", "max-num-seqs")
 
 
 @rule(
     "seqs-over-mamba-blocks",
     sources=("#49064: max_num_seqs (1024) exceeds available Mamba cache blocks (969)",),
-    example=Example({"max-num-seqs": 1024, "max-num-batched-tokens": 8192}, HYBRID, mamba_blocks=969),
+    example=Example({"max-num-seqs": 1024, "max-num-batched-tokens": 8192}, model=HYBRID, mamba_blocks=969),
 )
 def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     """Each running sequence of a recurrent model needs a block for its state.
@@ -97,20 +82,16 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     if case.architecture.kind not in ("recurrent", "attention_free"):
         return
     seqs, blocks = case.effective.max_num_seqs, case.asked.mamba_blocks
-    fewer = blocks if blocks is not None else MANY_SEQS
+    fewer = MANY_SEQS if blocks is None else blocks
     if seqs <= fewer:
         return
-    known = (
-        f"there was memory for {blocks} Mamba cache blocks" if blocks is not None else "each needs a Mamba cache block"
-    )
-    yield Finding(
-        "error" if blocks is not None else "warning",
-        "seqs-over-mamba-blocks",
-        f"max-num-seqs is {seqs}, and {known}: {case.engine} {'refuses' if blocks is not None else 'may refuse'} to start.",
-        (Way(f"lower max-num-seqs to {fewer}", {"max-num-seqs": fewer}),),
-        "vLLM #49064",
-        "max-num-seqs",
-    )
+    if blocks is None:
+        why = f"each needs a Mamba cache block: {case.engine} may refuse"
+    else:
+        why = f"there was memory for {blocks} Mamba cache blocks: {case.engine} refuses"
+    way = Way(f"lower max-num-seqs to {fewer}", {"max-num-seqs": fewer})
+    sentence = f"max-num-seqs is {seqs}, and {why} to start."
+    yield Finding("warning" if blocks is None else "error", sentence, (way,), "vLLM #49064", "max-num-seqs")
 
 
 @rule(
@@ -120,7 +101,7 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
         "source of 0.33.0: the option has no effect",
         "source of 0.17.1: `all` falls back to `align` where the model's class lacks it, Gated DeltaNet always",
     ),
-    example=Example({"mamba-cache-mode": "all"}, HYBRID),
+    example=Example({"mamba-cache-mode": "all"}, model=HYBRID),
 )
 def mamba_cache_mode(case: Case) -> Iterator[Finding]:
     """--mamba-cache-mode all never worked for Gated DeltaNet, and was removed.
@@ -131,24 +112,13 @@ def mamba_cache_mode(case: Case) -> Iterator[Finding]:
         return
     refused = case.within("0.32.0")
     severity = graded(refused) or "warning"
-    outcome = {
-        True: "refuses it (choices are align and none)",
-        None: "may refuse it",
-        False: "ignores it here or falls back to align",
-    }[refused]
-    yield Finding(
-        severity,
-        "mamba-cache-mode",
-        f"mamba-cache-mode all: {case.engine} {outcome}.",
-        (Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None}),),
-        "the help of 0.32.0; source of 0.17.1 and 0.33.0",
-        "mamba-cache-mode",
-    )
+    outcome = "refuses it (choices are align and none)" if refused else "ignores it here or falls back to align"
+    outcome = "may refuse it" if refused is None else outcome
+    sentence = f"mamba-cache-mode all: {case.engine} {outcome}."
+    way = Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None})
+    yield Finding(severity, sentence, (way,), "the help of 0.32.0; source of 0.17.1 and 0.33.0", "mamba-cache-mode")
 
 
 def _above(tokens: int) -> int:
     """The next power of two, at least 4096, as is usual."""
-    power = 4096
-    while power < tokens:
-        power *= 2
-    return power
+    return max(4096, 1 << (tokens - 1).bit_length())

@@ -47,7 +47,7 @@ def _finding(case: Case, name: str, wrong: Misfit, certain: bool) -> Finding:
     way = Way(f"write {name}: {wrong.near}", {name: wrong.near}) if wrong.near else Way("correct or remove it")
     source = "vLLM's config classes" if wrong.sort == "range" else "the engine's help and parser"
     sentence = f"{name} {wrong.why}: {case.engine} {outcome}."
-    return Finding("error" if certain else "warning", "flag-value", sentence, (way,), source, name)
+    return Finding("error" if certain else "warning", sentence, (way,), source, name)
 
 
 def _is_checked(case: Case, name: str, wrong: Misfit) -> bool:

@@ -1,5 +1,3 @@
-"""The `inspect_image` module."""
-
 from __future__ import annotations
 
 import shutil
@@ -9,6 +7,7 @@ from typing import Any
 
 from sparkwright.host.images import image_names, image_stream, loads
 from sparkwright.host.images.image_names import digests_of
+from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.image_name import Name
@@ -30,8 +29,6 @@ class InspectImage(Module["InspectImage.Args"]):
         ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
-        from sparkwright.host.images.platform import platform_of
-
         api: Any = context.docker().api
         name = Name.given(args.ref)
         image = image_names.find(api, args.ref, args.ids)
@@ -66,11 +63,7 @@ def _addresses() -> list[str]:
     """This host's IPv4 addresses on networks of its own, the fastest first: two Sparks' ConnectX before the office's."""
     import psutil
 
-    stats = psutil.net_if_stats()
-    found: list[tuple[int, str]] = []
-    for name, rows in psutil.net_if_addrs().items():
-        up = stats.get(name)
-        if up is None or not up.isup or name.startswith(NOT_OURS):
-            continue
-        found += [(-up.speed, row.address) for row in rows if row.family.name == "AF_INET"]
+    up = {name: one for name, one in psutil.net_if_stats().items() if one.isup and not name.startswith(NOT_OURS)}
+    rows = [(name, row) for name, rows in psutil.net_if_addrs().items() if name in up for row in rows]
+    found = [(-up[name].speed, row.address) for name, row in rows if row.family.name == "AF_INET"]
     return [address for _, address in sorted(found)]

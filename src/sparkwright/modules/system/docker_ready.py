@@ -1,12 +1,9 @@
-"""The `docker_ready` module."""
-
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
-from sparkwright.errors import Failed, SparkwrightError
+from sparkwright.errors import Failed
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 
@@ -31,19 +28,14 @@ class DockerReady(Module["DockerReady.Args"]):
                 msg = f"after {waited_s:.1f} s" if waited_s > POLL_S else ""
                 return Result(msg=msg, data={"waited_s": round(waited_s, 2)})
             if waited_s > args.timeout_s or context.check:
-                raise Failed(
-                    f"no answer from the Docker Engine for {waited_s:.0f} s.",
-                    fix="On the host: `sudo systemctl start docker` (and `systemctl status docker` for why it is down).",
-                )
+                fix = "On the host: `sudo systemctl start docker` (and `systemctl status docker` for why it is down)."
+                raise Failed(f"no answer from the Docker Engine for {waited_s:.0f} s.", fix=fix)
             context.progress(0, text=f"waiting for the Docker Engine, {waited_s:.0f} s")
             time.sleep(POLL_S)
 
 
 def _answers(context: Context) -> bool:
     try:
-        client: Any = context.docker()
-        return bool(client.ping())
-    except SparkwrightError:
-        return False
+        return bool(context.docker().ping())
     except Exception:  # whatever its client makes of an engine that goes or comes
         return False

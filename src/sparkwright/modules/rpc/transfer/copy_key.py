@@ -1,5 +1,3 @@
-"""The `copy_key` module."""
-
 from __future__ import annotations
 
 import contextlib

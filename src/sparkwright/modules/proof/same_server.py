@@ -1,5 +1,3 @@
-"""The `same_server` module."""
-
 from __future__ import annotations
 
 import time

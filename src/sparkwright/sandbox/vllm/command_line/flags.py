@@ -27,11 +27,8 @@ ADDED: dict[str, Release] = {
     "--mamba-cache-mode": (0, 15, 0),
     "--prefix-match-unit": (0, 26, 0),
 }
-ENABLE_DISABLE: Release = (
-    0,
-    33,
-    0,
-)  # from here on --enable-x pairs with --disable-x; --no-enable-x is hidden and works
+#: from here on --enable-x pairs with --disable-x; --no-enable-x is hidden and works
+ENABLE_DISABLE: Release = (0, 33, 0)
 
 
 @dataclass(frozen=True)

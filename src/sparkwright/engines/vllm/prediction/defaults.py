@@ -62,9 +62,9 @@ DEFAULTS: dict[str, tuple[Default, ...]] = {
 
 def default(name: str, version: Version | None) -> Any:
     """The default of a setting; None when the version decides and is not known."""
-    rows = DEFAULTS[name]
-    value = rows[0].value
-    for row in rows[1:]:
+    first, *later = DEFAULTS[name]
+    value = first.value
+    for row in later:
         reached = at_least(version, row.since)
         if reached is None:
             return None

@@ -11,39 +11,38 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
-from sparkwright.engines.vllm import defaults
 from sparkwright.engines.vllm.architecture.architecture import Architecture
-from sparkwright.engines.vllm.block_size import block_size
 from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.prediction import ascend, defaults
+from sparkwright.engines.vllm.prediction.block_size import block_size
 from sparkwright.engines.vllm.versions import at_least
 
 Platform = Literal["gb10", "ascend"]
 
 #: architectures whose cache mode was `all` until 0.27 when nothing was said. source 0.17.1 (SupportsMambaPrefixCaching)
 CACHE_MODE_ALL = frozenset(
-    [
-        "BambaForCausalLM",
-        "FalconH1ForCausalLM",
-        "FalconMambaForCausalLM",
-        "GraniteMoeHybridForCausalLM",
-        "JambaForCausalLM",
-        "MambaForCausalLM",
-        "Mamba2ForCausalLM",
-        "NemotronHForCausalLM",
-        "NemotronHPuzzleForCausalLM",
-        "Zamba2ForCausalLM",
-    ]
+    """
+        BambaForCausalLM FalconH1ForCausalLM FalconMambaForCausalLM GraniteMoeHybridForCausalLM JambaForCausalLM
+        MambaForCausalLM Mamba2ForCausalLM NemotronHForCausalLM NemotronHPuzzleForCausalLM Zamba2ForCausalLM
+    """.split()
 )
+
+PREFIX_CACHING = {
+    "recurrent": defaults.PREFIX_CACHING_HYBRID,
+    "dense": defaults.PREFIX_CACHING_DENSE,
+    "attention_free": defaults.PREFIX_CACHING_ATTENTION_FREE,
+}
 
 
 @dataclass(frozen=True)
 class Asked:
     """What a recipe asks of the engine.
 
-    flags: of `vllm serve`, whatever their spelling; kept under their own names. image: REPOSITORY:TAG. mamba_blocks: how many Mamba cache blocks the last
-    start had memory for, if a log said so. model_by_flag: the model is given as --model, not as the first word. server_key: it
-    asks its clients for one, from its configuration file. open_to_network: it asks for none, and is published beyond the host.
-    published: the container's port at which others ask it, 0 where none is published; None where that is not known.
+    flags: of `vllm serve`, whatever their spelling; kept under their own names. image: REPOSITORY:TAG. mamba_blocks: how
+    many Mamba cache blocks the last start had memory for, if a log said so. model_by_flag: the model is given as --model,
+    not as the first word. server_key: it asks its clients for one, from its configuration file. open_to_network: it asks
+    for none, and is published beyond the host. published: the container's port at which others ask it, 0 where none is
+    published; None where that is not known.
     """
 
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -98,8 +97,6 @@ def effective(asked: Asked, architecture: Architecture, version: Version | None)
 
 def _chunked_prefill(asked: Asked, version: Version | None) -> bool | None:
     if asked.platform == "ascend":
-        from sparkwright.engines.vllm import ascend
-
         return ascend.chunked_prefill(asked.flags)
     answer = asked.flag("enable-chunked-prefill")
     if answer is None or answer is True:
@@ -110,27 +107,20 @@ def _chunked_prefill(asked: Asked, version: Version | None) -> bool | None:
 
 def _prefix_caching(asked: Asked, architecture: Architecture, version: Version | None) -> bool | None:
     answer = asked.flag("enable-prefix-caching")
-    if answer is False:
-        return False
-    names = {"recurrent": defaults.PREFIX_CACHING_HYBRID, "dense": defaults.PREFIX_CACHING_DENSE}
-    names["attention_free"] = defaults.PREFIX_CACHING_ATTENTION_FREE
-    if answer is True and architecture.kind == "recurrent":
-        return at_least(version, defaults.RECURRENT_PREFIX_CACHING_SINCE) is not False
-    if answer is True:
-        return True
-    name = names.get(architecture.kind)
+    if isinstance(answer, bool):
+        honoured = at_least(version, defaults.RECURRENT_PREFIX_CACHING_SINCE) is not False
+        return answer and (honoured or architecture.kind != "recurrent")
+    name = PREFIX_CACHING.get(architecture.kind)
     return None if name is None else defaults.default(name, version)
 
 
 def _mamba_cache_mode(
     asked: Asked, architecture: Architecture, prefix: bool | None, version: Version | None
 ) -> str | None:
-    if architecture.kind not in ("recurrent", "attention_free"):
+    if architecture.kind not in ("recurrent", "attention_free") or prefix is None:
         return None
-    if prefix is False:
+    if not prefix:
         return "none"
-    if prefix is None:
-        return None
     since_align_only = at_least(version, defaults.ALIGN_ONLY_SINCE)
     answer = asked.flag("mamba-cache-mode")
     if since_align_only or architecture.name not in CACHE_MODE_ALL or answer == "align":

@@ -1,5 +1,3 @@
-"""The `share_model` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

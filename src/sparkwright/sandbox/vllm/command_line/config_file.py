@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkwright.sandbox.vllm.arguments import Refused
+from sparkwright.sandbox.vllm.command_line.arguments import crashed
 
 OPTION = "--config"
-TRACE = "Traceback (most recent call last):\n"
 
 
 def pulled(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
@@ -22,10 +21,10 @@ def pulled(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
     if OPTION not in words:
         return words
     if words.count(OPTION) > 1:
-        raise Refused(f"{TRACE}AssertionError: More than one config file specified!", 1)
+        raise crashed("AssertionError: More than one config file specified!")
     at = words.index(OPTION)
     if at == len(words) - 1:
-        raise Refused(f"{TRACE}ValueError: No config file specified! Please check your command-line arguments.", 1)
+        raise crashed("ValueError: No config file specified! Please check your command-line arguments.")
     given = _words_of(words[at + 1], folder_of)
     rest = words[:at] + words[at + 2 :]
     if rest and not rest[0].startswith("-"):
@@ -33,7 +32,7 @@ def pulled(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
     if "--model" in given:
         return [*given, *rest]
     message = "No model specified! Please specify model either as a positional argument or in a config file."
-    raise Refused(f"{TRACE}ValueError: {message}", 1)
+    raise crashed(f"ValueError: {message}")
 
 
 def _model_first(words: list[str]) -> list[str]:
@@ -46,13 +45,12 @@ def _model_first(words: list[str]) -> list[str]:
 
 def _words_of(name: str, folder_of: Callable[[str], Path]) -> list[str]:
     if name.rpartition(".")[2] not in ("yaml", "yml"):
-        message = f"ValueError: Config file must be of a yaml/yml type. {name.rpartition('.')[2]} supplied"
-        raise Refused(f"{TRACE}{message}", 1)
+        raise crashed(f"ValueError: Config file must be of a yaml/yml type. {name.rpartition('.')[2]} supplied")
     try:
         lines = folder_of(name).read_text().splitlines()
     except OSError as error:
-        message = f"{type(error).__name__}: [Errno {error.errno}] {error.strerror}: '{name}'"
-        raise Refused(f"{TRACE}{message}", 1) from None
+        what = f"[Errno {error.errno}] {error.strerror}: '{name}'"
+        raise crashed(f"{type(error).__name__}: {what}") from None
     pairs = (line.partition(":")[::2] for line in lines if ":" in line and not line.startswith("#"))
     return [word for key, value in pairs for word in _flag(key.strip(), _value(value.strip()))]
 

@@ -1,5 +1,3 @@
-"""The `clear_arm` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

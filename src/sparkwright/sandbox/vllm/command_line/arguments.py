@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines.vllm.flags import flag_values
-from sparkwright.sandbox.vllm import flags
-from sparkwright.sandbox.vllm.flags import JSON, LIST, OPTIONAL, SWITCH, Option, release
+from sparkwright.sandbox.vllm.command_line import flags
+from sparkwright.sandbox.vllm.command_line.flags import JSON, LIST, OPTIONAL, SWITCH, Option, release
 
 OUTER_USAGE = """usage: vllm [-h] [-v]
             {chat,complete,serve,launch,bench,collect-env,download-kernels,preload,run-batch,snapshot}
@@ -27,6 +27,11 @@ class Refused(Exception):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+def crashed(message: str) -> Refused:
+    """An exception that nobody caught: the end of its traceback, and exit code 1."""
+    return Refused(f"Traceback (most recent call last):\n{message}", 1)
 
 
 @dataclass
@@ -68,9 +73,8 @@ def parse(argv: Sequence[str], version: str) -> Arguments:
             _model(found, unknown, word)
             continue
         name, given, value = word.partition("=")
-        name, dot, inner = (
-            name.partition(".") if name.startswith(("--", "-cc", "-ac", "-sc", "-dc")) else (name, "", "")
-        )
+        has_parts = name.startswith(("--", "-cc", "-ac", "-sc", "-dc"))
+        name, dot, inner = name.partition(".") if has_parts else (name, "", "")
         name = _completed(name, version)
         option = _by_name(version).get(name)
         if option is None or (dot and option.kind != JSON):
@@ -78,7 +82,7 @@ def parse(argv: Sequence[str], version: str) -> Arguments:
         elif option.kind == SWITCH:
             _switch(found, option, name, value if given else None)
         else:
-            rest = [value] if given else _taken(option, name, words)
+            rest = [value] if given else _taken(option, words)
             _keep(found, option, rest, inner.split(".") if dot else [])
     if unknown:
         raise Refused(f"{OUTER_USAGE}\nvllm: error: unrecognized arguments: {' '.join(unknown)}", 2)
@@ -127,7 +131,7 @@ def _looks_like_an_option(word: str) -> bool:
     return word.startswith("-") and not re.fullmatch(r"-\d+(\.\d*)?|-", word)
 
 
-def _taken(option: Option, name: str, words: list[str]) -> list[str]:
+def _taken(option: Option, words: list[str]) -> list[str]:
     if option.kind == LIST:
         rest = _following(words)
         if not rest:

@@ -1,5 +1,3 @@
-"""The `bench_failed` module."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkwright.sandbox.vllm import flags
-from sparkwright.sandbox.vllm.arguments import OUTER_USAGE
+from sparkwright.sandbox.vllm.command_line import flags
+from sparkwright.sandbox.vllm.command_line.arguments import OUTER_USAGE
 
 MODULE = "vllm.entrypoints.openai.api_server"
 ASK_HELP = ("-h", "--help")

@@ -56,10 +56,10 @@ def block_size(
     architecture = classify(config)
     inner = text(config)
     kv_bytes = BYTES.get(checkpoint_kv_dtype(config) if kv_cache_dtype == "auto" else kv_cache_dtype)
-    state = STATES.get(architecture.mechanism, _unknown)(inner, architecture.name)
-    token = _kv_numbers(inner)
-    if architecture.kind != "recurrent" or architecture.name in NOT_PREDICTED:
+    state_of, token = STATES.get(architecture.mechanism), _kv_numbers(inner)
+    if architecture.kind != "recurrent" or architecture.name in NOT_PREDICTED or state_of is None:
         return None
+    state = state_of(inner, architecture.name)
     if state is None or kv_bytes is None or token is None:
         return None
     ssm_bytes = BYTES.get(state.ssm_dtype if ssm_dtype == "auto" else ssm_dtype, MODEL_BYTES)
@@ -96,14 +96,8 @@ def _kv_numbers(part: Part) -> int | None:
 
 
 def _gated_deltanet(part: Part, name: str) -> State | None:
-    read = _numbers(
-        part,
-        "linear_num_key_heads",
-        "linear_key_head_dim",
-        "linear_num_value_heads",
-        "linear_value_head_dim",
-        "linear_conv_kernel_dim",
-    )
+    sizes = ("num_key_heads", "key_head_dim", "num_value_heads", "value_head_dim", "conv_kernel_dim")
+    read = _numbers(part, *(f"linear_{size}" for size in sizes))
     if read is None:
         return None
     key_heads, key_width, value_heads, value_width, kernel = read
@@ -141,10 +135,6 @@ def _mamba(part: Part, name: str) -> State | None:
         return None
     expand, hidden, state, kernel = read
     return State(expand * hidden, kernel - 1, expand * hidden * state)
-
-
-def _unknown(part: Part, name: str) -> State | None:
-    return None
 
 
 STATES: dict[str, Callable[[Part, str], State | None]] = {

@@ -1,5 +1,3 @@
-"""The `send_image` module."""
-
 from __future__ import annotations
 
 import os
@@ -60,15 +58,14 @@ class SendImage(Module["SendImage.Args"]):
         refused = ["no address given"] if not args.addresses else []
         for address in args.addresses:
             host, _, port = address.rpartition(":")
-            why = _closed(host, int(port))
+            why, started_s = _closed(host, int(port)), time.monotonic()
             if not why:
-                started_s = time.monotonic()
                 with _key_file(key) as path:
                     sent, why = _send(args, _ssh(args, host, port, path), context)
-                if not why:
-                    seconds = round(time.monotonic() - started_s, 3)
-                    data = {"address": address, "sent_bytes": sent, "seconds": seconds}
-                    return Result(msg=f"sent to {address}", changed=True, data=data)
+            if not why:
+                seconds = round(time.monotonic() - started_s, 3)
+                data = {"address": address, "sent_bytes": sent, "seconds": seconds}
+                return Result(msg=f"sent to {address}", changed=True, data=data)
             refused.append(f"{address}: {why}")
         raise Unreachable(f"cannot reach the other host from here ({'; '.join(refused)}).")
 

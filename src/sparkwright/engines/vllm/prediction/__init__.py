@@ -1,0 +1,1 @@
+"""What vLLM will do with its flags: defaults, block size, effective settings."""

@@ -1,0 +1,1 @@
+"""Modules that measure for an experiment: its cells, its arms and their containers."""

@@ -1,0 +1,17 @@
+"""A unit's journal: the command that shows it, and its last words."""
+
+from __future__ import annotations
+
+from sparkwright.host.module import Context
+
+
+def journal(unit: str, scope: str) -> str:
+    """What to look at. scope: user, or the system's."""
+    return f"On the host: `journalctl {'--user ' if scope == 'user' else ''}-u {unit} -n 20`."
+
+
+def last_words(context: Context, unit: str, scope: str) -> str:
+    """The last lines of its journal in one."""
+    who = ["--user"] if scope == "user" else []
+    answer = context.machine.run(["journalctl", *who, "-u", unit, "-n", "3", "-o", "cat", "--no-pager"])
+    return " ".join(answer.out.split())[-300:] or "no output"

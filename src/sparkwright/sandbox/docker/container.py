@@ -1,0 +1,297 @@
+"""A container of the pretend engine: it runs a pretend vLLM in a thread, with real restart policies."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sparkwright.sandbox.docker.images import TAGS, Images
+from sparkwright.sandbox.faults import AT_START
+from sparkwright.sandbox.memory import Pool
+from sparkwright.sandbox.vllm.api import VllmApi
+from sparkwright.sandbox.vllm.command_line.cli import Printed, Serve, program
+from sparkwright.sandbox.vllm.engine import Engine
+from sparkwright.sandbox.web import Refused
+
+BACKOFF_S = 0.1
+STDOUT, STDERR = 1, 2
+STOP_S = 10  # how long a SIGTERM has, when nobody says
+NEVER = "0001-01-01T00:00:00Z"
+
+
+class Container:
+    """One container. body: what it was created with."""
+
+    def __init__(self, name: str, body: dict[str, Any], image: str, images: Images, world: World) -> None:
+        self.id = secrets.token_hex(32)
+        self.name = name
+        self.image = image
+        self.body = body
+        self.policy = (body["HostConfig"].get("RestartPolicy") or {}).get("Name") or "no"
+        self.created = _now()
+        self.status, self.exit_code, self.restarts = "created", 0, 0
+        self.started_at, self.finished_at = NEVER, NEVER
+        self.logs: list[tuple[float, str, int]] = []  # when, what, where
+        self.engine: Engine | None = None
+        self._printed = 0  # the exit code of one that only prints
+        self._images = images
+        self._world = world
+        self.asked_to_stop = False
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self.born_s = time.time()
+        self.sick = False
+
+    def fault(self) -> str:
+        """What is broken for this one: it was hit while it ran, or made after the fault was. See `_cured` for the first."""
+        return self._world.fault() if self.sick or self.born_s > self._world.fault_since_s() else ""
+
+    @property
+    def running(self) -> bool:
+        return self.status in ("running", "restarting")
+
+    def start(self) -> None:
+        """Start it, or Refused as the engine does."""
+        if program(self.argv(), self._version) is None:
+            message = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
+            missing = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'
+            raise Refused(400, f"{message} runc create failed: unable to start container process: {missing}")
+        port = self._port()
+        if port and (self._world.published.get(port, self) is not self or _taken(port)):
+            message = "driver failed programming external connectivity on endpoint"
+            raise Refused(500, f"{message} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
+        self.asked_to_stop, self.restarts = False, 0
+        self._stopping.clear()
+        self._world.published[port] = self
+        self._launch()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """SIGTERM, and SIGKILL when it has not ended in time; returns when it has ended."""
+        self._stop_asked()
+        if self.engine is not None:
+            self.engine.stop()
+        if self._thread is not None:
+            self._thread.join(timeout=timeout_s)
+            if self._thread.is_alive():
+                self.kill()
+        self._cured()
+
+    def kill(self, signal: str = "SIGKILL") -> None:
+        """Send a signal. SIGKILL returns when it has ended."""
+        self._stop_asked()
+        if self.engine is None:
+            return
+        if signal.upper().removeprefix("SIG") not in ("KILL", "9"):
+            self.engine.stop()
+            return
+        self.engine.kill()
+        if self._thread is not None:
+            self._thread.join(timeout=STOP_S)
+        self._cured()
+
+    def _stop_asked(self) -> None:
+        """Its policy counts no more, between two starts neither."""
+        self.asked_to_stop = True
+        self._stopping.set()
+
+    def _cured(self) -> None:
+        """A stop clears a fault of the running container; a fault of its start stays until the container is replaced."""
+        self.sick = self.sick and self._world.fault() in AT_START
+
+    def labels(self) -> dict[str, str]:
+        """Its own and its image's."""
+        return {**self._images.inspect(self.image)["Config"]["Labels"], **(self.body.get("Labels") or {})}
+
+    def argv(self) -> list[str]:
+        """Entry point and command, its own or the image's; an entry point of its own leaves the image's command out."""
+        inherited = self._images.inspect(self.image)["Config"]
+        entry, words = self.body.get("Entrypoint"), self.body.get("Cmd")
+        if entry:
+            return [*_words(entry), *_words(words)]
+        return [*inherited["Entrypoint"], *_words(words or inherited["Cmd"])]
+
+    def inspect(self) -> dict[str, Any]:
+        """What the engine says about it."""
+        inherited = self._images.inspect(self.image)["Config"]
+        own = self.body.get("Env") or []
+        names = {pair.partition("=")[0] for pair in own}
+        host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
+        host.setdefault("ShmSize", 64 * 2**20)
+        host.setdefault("LogConfig", {"Type": "json-file", "Config": {}})
+        never = {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
+        state = {"Status": self.status, "Running": self.running, "Restarting": self.status == "restarting", **never}
+        state |= {"Pid": 4242 if self.running else 0, "ExitCode": self.exit_code}
+        state |= {"StartedAt": self.started_at, "FinishedAt": self.finished_at}
+        config = {
+            "Hostname": self.id[:12],
+            "Env": own + [pair for pair in inherited["Env"] if pair.partition("=")[0] not in names],
+            "Tty": False,
+            "Cmd": self.body.get("Cmd"),
+            "Image": self.body["Image"],
+            "Entrypoint": self.body.get("Entrypoint") or inherited["Entrypoint"],
+            "Labels": self.labels(),
+        }
+        return {
+            "Id": self.id,
+            "Name": f"/{self.name}",
+            "Created": self.created,
+            "Image": self._images.inspect(self.image)["Id"],
+            "RestartCount": self.restarts,
+            "Platform": "linux",
+            "State": state,
+            "Config": config,
+            "HostConfig": host,
+            "Mounts": self.mounts(),
+            "NetworkSettings": {"Ports": self.body["HostConfig"].get("PortBindings") or {}},
+        }
+
+    def mounts(self) -> list[dict[str, Any]]:
+        """What of the host the container sees, as the engine lists it."""
+        given = self.body["HostConfig"]
+        binds = [bind.split(":") for bind in given.get("Binds") or ()]
+        found = [(outside, target, mode[:1] == ["ro"]) for outside, target, *mode in binds]
+        found += [(one["Source"], one["Target"], bool(one.get("ReadOnly"))) for one in given.get("Mounts") or ()]
+        return [
+            {
+                "Type": "bind",
+                "Source": self._world.at_home(outside),
+                "Destination": inside,
+                "Mode": "ro" if read_only else "",
+                "RW": not read_only,
+                "Propagation": "rprivate",
+            }
+            for outside, inside, read_only in found
+        ]
+
+    def ports(self) -> list[dict[str, Any]]:
+        """The published ports, as a listing shows them."""
+        port = self._port() if self.running else 0
+        return [{"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": port, "Type": "tcp"}] if port else []
+
+    def to_json(self) -> dict[str, Any]:
+        """What has to survive the daemon."""
+        kept = {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
+        return {**kept, "stopped": self.asked_to_stop, "born_s": self.born_s, "sick": self.sick}
+
+    def _port(self) -> int:
+        for rows in (self.body["HostConfig"].get("PortBindings") or {}).values():
+            return int(rows[0]["HostPort"])
+        return 0
+
+    def _folder(self, inside: str) -> Path:
+        """Where a folder or a file of the container stands on the host."""
+        for bind in self.body["HostConfig"].get("Binds") or ():
+            outside, _, target = bind.partition(":")
+            if inside == target.partition(":")[0]:
+                return Path(self._world.at_home(outside))
+        for mount in self.body["HostConfig"].get("Mounts") or ():
+            if mount["Target"] == inside:
+                return Path(mount["Source"])
+        return Path("/nonexistent") / inside.lstrip("/")
+
+    @property
+    def _version(self) -> str:
+        own = dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ())
+        return own.get("VLLM_VERSION") or TAGS[self._images.local[self.image]]
+
+    def _launch(self) -> None:
+        self.status, self.started_at = "running", _now()
+        asked = program(self.argv(), self._version)
+        if isinstance(asked, Printed):
+            where = STDERR if asked.code else STDOUT
+            self.logs += [(time.time(), line, where) for line in asked.text.splitlines()]
+            self._printed = asked.code
+        elif asked is not None:
+            self.engine = self._new_engine(asked)
+
+    def _new_engine(self, asked: Serve) -> Engine:
+        return Engine(
+            asked.argv,
+            api=VllmApi,
+            version=self._version,
+            log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
+            folder_of=self._folder,
+            listen=("127.0.0.1", self._port()),
+            pool=self._world.pool,
+            holder=f"container {self.name}",
+            fault=self.fault,
+        )
+
+    def _run(self) -> None:
+        """Its life, and then its port is free again."""
+        self._supervise()
+        if self._world.published.get(self._port()) is self:
+            del self._world.published[self._port()]
+        if self.body["HostConfig"].get("AutoRemove"):
+            self._world.remove(self)
+
+    def _supervise(self) -> None:
+        """Run the engine, and again as the policy says, with docker's growing pauses."""
+        pause_s = BACKOFF_S
+        while True:
+            began_s = time.monotonic()
+            self.exit_code = self._printed if self.engine is None else self.engine.run()
+            self.finished_at = _now()
+            again = self.policy in ("always", "unless-stopped") or (self.policy == "on-failure" and self.exit_code)
+            if self.asked_to_stop or not again:
+                self.status = "exited"
+                return
+            self.status, self.restarts = "restarting", self.restarts + 1
+            pause_s = BACKOFF_S if time.monotonic() - began_s > 10 else min(pause_s * 2, 60)
+            if self._stopping.wait(pause_s):
+                self.status = "exited"
+                return
+            self.exit_code = 0  # as Docker, which forgets it with the next start
+            self._launch()
+
+
+class World:
+    """What containers share.
+
+    fault_since_s: when it was broken. published: ports of running containers. home: the pretend user's folder."""
+
+    def __init__(self, pool: Pool, fault: Callable[[], str], fault_since_s: Callable[[], float], home: Path) -> None:
+        self.pool = pool
+        self.fault = fault
+        self.fault_since_s = fault_since_s
+        self.home = home
+        self.published: dict[int, Container] = {}
+        self.remove: Callable[[Container], None] = lambda one: None  # of one that is to go when it ends
+
+    def at_home(self, path: str) -> str:
+        """A path of the pretend host as it really stands."""
+        parts = Path(path).parts
+        if len(parts) > 2 and parts[1] == "home":
+            return str(self.home.joinpath(*parts[3:]))
+        return str(self.home.joinpath(*parts[2:])) if parts[1:2] == ("root",) else path
+
+
+def _stream_of(line: str) -> int:
+    """Where the engine writes a line: its loggers and its access log to stdout, all else to stderr."""
+    return STDOUT if line.startswith(("(", "INFO:     127.")) else STDERR
+
+
+def _words(given: Any) -> list[str]:
+    return given.split() if isinstance(given, str) else list(given or ())
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
