@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sparkwright.measure.background import Background
@@ -17,6 +17,7 @@ from sparkwright.trust.bounds import number_of
 FIELDS = ("clocks.sm", "power.draw", "temperature.gpu", "utilization.gpu")
 QUERY = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
 EVERY_S = 0.5
+WORDS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
 
 #: no GPU has so many MHz, W or degrees
 MOST = 1e6
@@ -29,20 +30,16 @@ OF_BASELINE = 0.8
 class Sample:
     """MHz, W, degrees C, percent. None: not told."""
 
-    clock_mhz: float | None
-    power_w: float | None
-    temperature_c: float | None
-    utilization: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Medians of some samples."""
-
     clock_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
     utilization: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State(Sample):
+    """Medians of some samples."""
+
     samples: int = 0
 
     @property
@@ -59,13 +56,8 @@ class State:
     @property
     def sentence(self) -> str:
         """All of it in words."""
-        parts = [
-            f"SM clock {self.clock_mhz:.0f} MHz" if self.clock_mhz is not None else "",
-            f"{self.power_w:.0f} W" if self.power_w is not None else "",
-            f"{self.temperature_c:.0f} °C" if self.temperature_c is not None else "",
-            f"{self.utilization:.0f} % busy" if self.utilization is not None else "",
-        ]
-        message = ", ".join(part for part in parts if part)
+        parts = zip(WORDS, (self.clock_mhz, self.power_w, self.temperature_c, self.utilization), strict=True)
+        message = ", ".join(words.format(value) for words, value in parts if value is not None)
         return f"{message} (median of {self.samples} while decoding)" if message else "nvidia-smi returned no data"
 
     def to_json(self) -> dict[str, Any]:
@@ -107,7 +99,7 @@ class Sampler(Background):
 def parse(printed: str) -> Sample | None:
     """The first GPU's row; None when there is none. What is "[N/A]" is not known."""
     rows = [line for line in printed.splitlines() if line.count(",") == len(FIELDS) - 1]
-    return Sample(*(_number(cell) for cell in rows[0].split(","))) if rows else None
+    return Sample(*(number_of(cell.strip(), most=MOST) for cell in rows[0].split(","))) if rows else None
 
 
 def summed(samples: Sequence[Sample]) -> State:
@@ -117,10 +109,4 @@ def summed(samples: Sequence[Sample]) -> State:
         values = [getattr(one, name) for one in samples if getattr(one, name) is not None]
         return statistics.median(values) if values else None
 
-    return State(
-        middle("clock_mhz"), middle("power_w"), middle("temperature_c"), middle("utilization"), samples=len(samples)
-    )
-
-
-def _number(cell: str) -> float | None:
-    return number_of(cell.strip(), most=MOST)
+    return State(samples=len(samples), **{one.name: middle(one.name) for one in fields(Sample)})

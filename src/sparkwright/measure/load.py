@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.measure import stream
+from sparkwright.measure.connection import connect
 from sparkwright.measure.stream import Recording, Stream, StreamError
 from sparkwright.measure.undisturbed import undisturbed
 
@@ -28,12 +29,11 @@ class Request:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a request: stream, or error. late_s: how much after its time it went out."""
+    """What became of a request: stream, or error."""
 
     request: Request
     stream: Stream | None = None
     error: str = ""
-    late_s: float = 0.0
 
 
 @dataclass
@@ -73,7 +73,7 @@ def run(
 
     def opened() -> Any:
         try:
-            return stream.connect(base_url, timeout_s)
+            return connect(base_url, timeout_s)
         except OSError:
             return None  # `record` tries again and says why not
 
@@ -89,14 +89,13 @@ def run(
                 connection = opened()
             _sleep_until(due_s)
             try:
-                recordings[at] = stream.record(
-                    base_url,
-                    requests[at].body,
-                    api_key=api_key,
-                    cap_s=cap_s,
-                    timeout_s=timeout_s,
-                    connection=connection,
-                )
+                how: dict[str, Any] = {
+                    "api_key": api_key,
+                    "cap_s": cap_s,
+                    "timeout_s": timeout_s,
+                    "connection": connection,
+                }
+                recordings[at] = stream.record(base_url, requests[at].body, **how)
             except Exception as error:
                 recordings[at] = error
             with work.mutex:
@@ -117,7 +116,7 @@ def run(
                 thread.join()
     finally:
         threading.stack_size(before_bytes)
-    return [_outcome(one, found, start_s[0]) for one, found in zip(requests, recordings, strict=True)]
+    return [_outcome(one, found) for one, found in zip(requests, recordings, strict=True)]
 
 
 def _sleep_until(at_s: float) -> None:
@@ -127,11 +126,10 @@ def _sleep_until(at_s: float) -> None:
         time.sleep(wait_s)
 
 
-def _outcome(request: Request, found: Recording | Exception | None, start_s: float) -> Outcome:
+def _outcome(request: Request, found: Recording | Exception | None) -> Outcome:
     if not isinstance(found, Recording):
         return Outcome(request, error=str(found or "not sent"))
-    late_s = found.sent_s - start_s - request.at_s
     try:
-        return Outcome(request, stream.read(found), late_s=late_s)
+        return Outcome(request, stream.read(found))
     except StreamError as error:
-        return Outcome(request, error=str(error), late_s=late_s)
+        return Outcome(request, error=str(error))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.prefix_caching import Sighting
 from sparkwright.measure import stream
+from sparkwright.measure.counted import risen
 
 SIGHTINGS = 3
 ANSWER_TOKENS = 4
@@ -46,8 +47,3 @@ def sight(
         before = after
         progress(n + 1, SIGHTINGS)
     return found
-
-
-def risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
-    """How far a counter rose; None when it is not known before or after."""
-    return after[name] - before[name] if name in before and name in after else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from sparkwright import units
 from sparkwright.doctor.diagnosis.sight import Sight
@@ -13,35 +13,14 @@ from sparkwright.errors import Exit
 from sparkwright.health.judge import Limits
 from sparkwright.health.restarts import LOOP, SETTLED_S
 
-State = Literal[
-    "ok",
-    "slow",
-    "degraded",
-    "busy",
-    "in progress",
-    "starting",
-    "slow start",
-    "wedged",
-    "stalled",
-    "crash-looping",
-    "down",
-    "unknown",
-]
+Bad = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
+State = Literal["ok", "busy", "in progress", "starting", "unknown", Bad]
 
 #: how `diagnose` exits for each
 EXITS: dict[State, Exit] = {
     "ok": Exit.OK,
-    "slow": Exit.FAILED,
-    "degraded": Exit.FAILED,
-    "busy": Exit.INCONCLUSIVE,
-    "in progress": Exit.INCONCLUSIVE,
-    "starting": Exit.INCONCLUSIVE,
-    "slow start": Exit.FAILED,
-    "wedged": Exit.FAILED,
-    "stalled": Exit.FAILED,
-    "crash-looping": Exit.FAILED,
-    "down": Exit.FAILED,
-    "unknown": Exit.INCONCLUSIVE,
+    **dict.fromkeys(("busy", "in progress", "starting", "unknown"), Exit.INCONCLUSIVE),
+    **dict.fromkeys(get_args(Bad), Exit.FAILED),
 }
 
 LINE_CHARS = 200
