@@ -77,6 +77,11 @@ class Host:
         """The share of the whole time of which nothing is known."""
         return 1 - seconds(self.stretches) / max(1.0, self.until_s - self.since_s)
 
+    def points(self, name: str) -> list[tuple[float, float]]:
+        """A figure over the spans: when each that has it began, and the value."""
+        values = [(one.start_s, getattr(one, name)) for one in self.spans]
+        return [(at_s, value) for at_s, value in values if value is not None]
+
     @property
     def baseline_tok_per_s(self) -> float | None:
         """The newest baseline."""
