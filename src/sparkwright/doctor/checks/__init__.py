@@ -26,20 +26,8 @@ from sparkwright.doctor.host import Host
 
 Check = Callable[[Host], Iterable[Finding]]
 
-CHECKS: dict[str, Check] = {
-    "DGX OS": release.check,
-    "driver": driver.check,
-    "kernel": kernel.check,
-    "docker": docker.check,
-    "container toolkit": toolkit.check,
-    "logout": session.check,
-    "locale": language.check,
-    "names": names.check,
-    "earlyoom": earlyoom.check,
-    "swap": swap.check,
-    "disk": disk.check,
-    "clock": clock.check,
-    "port": ports.check,
-    "Ollama": ollama.check,
-    "image platform": platform.check,
-}
+_EACH = (
+    *(release, driver, kernel, docker, toolkit, session, language, names),
+    *(earlyoom, swap, disk, clock, ports, ollama, platform),
+)
+CHECKS: dict[str, Check] = {one.NAME: one.check for one in _EACH}
