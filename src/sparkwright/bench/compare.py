@@ -86,7 +86,6 @@ def arms(results: Results) -> list[Difference]:
 
 
 def of_arm(found: Sequence[Row], name: str) -> list[Row]:
-    """The rows of an arm."""
     return [row for row in found if row.arm == name]
 
 

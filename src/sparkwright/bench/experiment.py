@@ -42,7 +42,6 @@ class Experiment:
 
     @property
     def keys(self) -> list[str]:
-        """The keys of all cells."""
         return [cell.key for turn in self.turns for cell in turn.cells]
 
     @property

@@ -22,7 +22,6 @@ Task = dict[str, Any]
 
 
 def text(tasks: list[Task], host: str, name: str) -> str:
-    """The playbook as YAML."""
     production = _values({"spec": "container", "model": "pinned_model", "serve": "serve", "base_url": "base_url"})
     play = {"name": f"Bench {name}", "hosts": host, "vars": {"to_serve": production}, "tasks": tasks}
     return HEAD + yaml.safe_dump([play], sort_keys=False, width=130, allow_unicode=True)

@@ -33,7 +33,6 @@ def write(folder: Path, results: Results) -> None:
 
 
 def to_json(results: Results) -> str:
-    """The file's text."""
     return json.dumps(results.model_dump(by_alias=True, mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -84,7 +84,6 @@ class Cell(Part):
 
     @property
     def kind(self) -> str:
-        """The load's kind."""
         return str(self.load.get("kind", ""))
 
 

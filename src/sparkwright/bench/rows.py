@@ -35,7 +35,6 @@ class Row:
 
     @property
     def words(self) -> str:
-        """The load, shortly."""
         return load_words(self.load)
 
 

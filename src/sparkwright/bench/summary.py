@@ -43,7 +43,6 @@ DERIVED: dict[str, str] = {
 
 
 def show(results: Results, out: TextIO | None = None, *, width: int | None = None) -> None:
-    """Print it."""
     console = _console(out, width)
     place = f" on {results.host}" if results.host else ""
     console.print(Text.assemble((results.name, "bold"), f"{place}, {MEASURED[results.measured_from]}"))

@@ -44,11 +44,7 @@ class Chart:
 
 
 def of(results: Results) -> list[Chart]:
-    """The charts that these results can fill."""
     return [*_sweep(results), *_gaps(results), *_head_of_line(results), *_throughput(results)]
-
-
-# -- against the size of a step -----------------------------------------------------------------------------------------------
 
 
 def _sweep(results: Results) -> Iterator[Chart]:
@@ -72,9 +68,6 @@ def _sweep(results: Results) -> Iterator[Chart]:
 
 def _by_size(results: Results, name: str) -> tuple[Line, ...]:
     return _joined((row.words, results.arm(row.arm).max_num_batched_tokens, row.figure(name)) for row in rows(results))
-
-
-# -- over time ----------------------------------------------------------------------------------------------------------------
 
 
 def _gaps(results: Results) -> Iterator[Chart]:
@@ -110,9 +103,6 @@ def _gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
         message = ", ".join(f"{gap:.0f} ({at:.2f})" for at, gap in largest)
         found.append((line.name, str(len(gaps)), f"{gaps[len(gaps) // 2]:.1f}" if gaps else "-", message))
     return (head, *found)
-
-
-# -- head of line ---------------------------------------------------------------------------------------------------------------
 
 
 def _head_of_line(results: Results) -> Iterator[Chart]:
@@ -154,9 +144,6 @@ def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str,
         yield Chart(kind, title, what, "", unit, tuple(lines), kind="bars", bars=arms, table=table)
 
 
-# -- throughput -----------------------------------------------------------------------------------------------------------------
-
-
 def _throughput(results: Results) -> Iterator[Chart]:
     """tok/s of all streams together against how many there are, or against the rate of arrivals."""
     for name, x in (("concurrency", "requests at a time"), ("rate", "arrivals, requests/s")):
@@ -177,9 +164,6 @@ def _throughput(results: Results) -> Iterator[Chart]:
                     log_x=name == "concurrency",
                     table=_table(x, lines, y.rsplit(", ", 1)[-1]),
                 )
-
-
-# -- shared ---------------------------------------------------------------------------------------------------------------------
 
 
 def _joined(found: Iterable[tuple[str, float | None, float | None]]) -> tuple[Line, ...]:

@@ -26,7 +26,6 @@ STYLE: dict[str, Any] = {
 
 
 def available() -> bool:
-    """Whether matplotlib is here."""
     return find_spec("matplotlib") is not None
 
 

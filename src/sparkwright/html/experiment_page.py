@@ -18,7 +18,6 @@ def write(folder: Path, results: Results) -> str:
 
 
 def html(results: Results) -> str:
-    """The page's text."""
     plots = drawing.available()
     found = charts.of(results)
     return render(

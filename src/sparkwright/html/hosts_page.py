@@ -42,7 +42,6 @@ def figure(value: float | None, digits: int = 1) -> str:
 
 
 def _shown(host: Host) -> dict[str, Any]:
-    """What the template shows of a host."""
     share = host.ok_share
     rates, memory, heat = (
         [value for _, value in host.points(name)] for name in ("tok_per_s", "memory_gib", "temperature_c")

@@ -55,7 +55,6 @@ class State(Sample):
 
     @property
     def sentence(self) -> str:
-        """All of it in words."""
         parts = zip(WORDS, (self.clock_mhz, self.power_w, self.temperature_c, self.utilization), strict=True)
         message = ", ".join(words.format(value) for words, value in parts if value is not None)
         return f"{message} (median of {self.samples} while decoding)" if message else "nvidia-smi returned no data"
@@ -85,7 +84,6 @@ class Sampler(Background):
 
     @property
     def state(self) -> State:
-        """Medians over the samples."""
         return summed(list(self.samples))
 
     def sample(self) -> None:
@@ -103,7 +101,6 @@ def parse(printed: str) -> Sample | None:
 
 
 def summed(samples: Sequence[Sample]) -> State:
-    """Medians of each field."""
 
     def middle(name: str) -> float | None:
         values = [getattr(one, name) for one in samples if getattr(one, name) is not None]

@@ -90,9 +90,6 @@ def run(
     }
 
 
-# -- before -------------------------------------------------------------------------------------------------------------
-
-
 def _idle(target: Target, idle_s: float) -> None:
     deadline_s = time.monotonic() + idle_s
     while True:
@@ -124,9 +121,6 @@ def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
     for tokens in workload.classes(wanted):
         one(asker.sized(tokens, WARM_UP_TOKENS))
     return asker
-
-
-# -- after --------------------------------------------------------------------------------------------------------------
 
 
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes: Sequence[Outcome]) -> str:

@@ -41,7 +41,6 @@ class Lag(Background):
         return decoding_s is not None and self.p99_s > OF_DECODING * decoding_s
 
     def sample(self) -> None:
-        """One short sleep."""
         before_s = time.perf_counter()
         time.sleep(SLEEP_S)
         self.samples_s.append(time.perf_counter() - before_s - SLEEP_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.measure import stream
@@ -36,18 +36,6 @@ class Outcome:
     error: str = ""
 
 
-@dataclass
-class _Work:
-    requests: Sequence[Request]
-    next: int = 0
-    mutex: threading.Lock = field(default_factory=threading.Lock)
-
-    def take(self) -> int | None:
-        with self.mutex:
-            self.next += 1
-            return self.next - 1 if self.next <= len(self.requests) else None
-
-
 def run(
     base_url: str,
     requests: Sequence[Request],
@@ -63,13 +51,17 @@ def run(
     concurrency: at most so many at a time, each worker taking the next when its last is done; 0: all on their times. The wait
     for a worker is no part of a TTFT. Errors are in the outcomes. Parsing is left until everything has come.
     """
-    work = _Work(requests)
+    waiting, mutex = iter(range(len(requests))), threading.Lock()
     recordings: list[Recording | Exception | None] = [None] * len(requests)
     begin = threading.Event()
     start_s = [0.0]
     workers = min(concurrency or len(requests), len(requests))
     ready = threading.Barrier(workers + 1)
     done = [0]
+
+    def taken() -> int | None:
+        with mutex:
+            return next(waiting, None)
 
     def opened() -> Any:
         try:
@@ -78,7 +70,7 @@ def run(
             return None  # `record` tries again and says why not
 
     def worker() -> None:
-        at = work.take()
+        at = taken()
         connection = opened() if at is not None and requests[at].at_s < OPENED_BEFORE_S else None
         ready.wait()
         begin.wait()
@@ -98,10 +90,10 @@ def run(
                 recordings[at] = stream.record(base_url, requests[at].body, **how)
             except Exception as error:
                 recordings[at] = error
-            with work.mutex:
+            with mutex:
                 done[0] += 1
                 on_done(done[0])
-            at, connection = work.take(), None
+            at, connection = taken(), None
 
     before_bytes = threading.stack_size(STACK_BYTES)
     try:

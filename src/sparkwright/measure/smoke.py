@@ -94,7 +94,6 @@ class Baseline:
         return run.tok_per_s / self.rates.get(run.prompt, self.median)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
         return {
             "tok_per_s": dict(self.rates),
             "deviation": self.deviation,
@@ -104,7 +103,6 @@ class Baseline:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Baseline:
-        """The baseline again."""
         return cls(data["tok_per_s"], data["deviation"], data["runs"], data.get("clock_mhz"))
 
 

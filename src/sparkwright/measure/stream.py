@@ -60,7 +60,6 @@ class Stream:
 
     @property
     def tokens(self) -> int:
-        """Tokens generated."""
         return max(self.total, self.points[-1][1] if self.points else 0)
 
     @property

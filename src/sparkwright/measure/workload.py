@@ -53,7 +53,6 @@ class Load:
     prompts: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
         return asdict(self)
 
     @classmethod

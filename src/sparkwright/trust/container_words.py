@@ -60,9 +60,8 @@ def port(text: str) -> str:
     if re.fullmatch(r"[0-9]+-[0-9]+", outside) or re.fullmatch(r"[0-9]+-[0-9]+", inside):
         return f"{_quoted(text)} is a range: write an entry for each port, HOST:CONTAINER."
     if address and not _is_address(address[0]):
-        return (
-            f"{_quoted(text)}: {_quoted(address[0])} is not an IP address: write HOST:CONTAINER or 127.0.0.1:8000:8000."
-        )
+        message = f"{_quoted(address[0])} is not an IP address"
+        return f"{_quoted(text)}: {message}: write HOST:CONTAINER or 127.0.0.1:8000:8000."
     for number in (outside, inside):
         if not _NUMBER.fullmatch(number) or int(number) > LARGEST_PORT:
             message = f"{_quoted(number)} is not a port (1 to {LARGEST_PORT})"
@@ -86,18 +85,14 @@ def published_twice(ports: Sequence[str]) -> str:
 
 def gpus(text: str) -> str:
     """Why this names no GPUs; empty when it does."""
-    return (
-        ""
-        if _GPUS.fullmatch(text)
-        else f'{_quoted(text)} names no GPUs: write "all", a number, "device=0,1", or "" for none.'
-    )
+    message = f'{_quoted(text)} names no GPUs: write "all", a number, "device=0,1", or "" for none.'
+    return "" if _GPUS.fullmatch(text) else message
 
 
 def ipc(text: str) -> str:
     """Why this is not an IPC mode; empty when it is. `container:NAME` is kept by its id, and would differ at every deploy."""
-    return (
-        "" if text in IPC else f'{_quoted(text)} is not an IPC mode: write {", ".join(IPC[1:])}, or "" for the default.'
-    )
+    message = f'{_quoted(text)} is not an IPC mode: write {", ".join(IPC[1:])}, or "" for the default.'
+    return "" if text in IPC else message
 
 
 def limit_name(name: str) -> str:
@@ -119,9 +114,7 @@ def volume(text: str) -> str:
     parts = text.split(":")
     if len(parts) not in (2, 3):
         return f"{_quoted(text)} is not a mount: write /host:/container or /host:/container:ro."
-    if reason := source(parts[0]):
-        return f"{_quoted(text)}: {reason}"
-    if reason := target(parts[1]):
+    if reason := source(parts[0]) or target(parts[1]):
         return f"{_quoted(text)}: {reason}"
     named = VOLUME_NAME.fullmatch(parts[0]) is not None
     rows = (*MODES, COPY if named else PROPAGATION)

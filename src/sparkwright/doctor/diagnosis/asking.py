@@ -53,7 +53,6 @@ class Asking:
         return self._watched(replace(probe, running=running), seen, _generated(before))
 
     def token(self, probe: Probe, model: str, priority: int) -> Probe:
-        """Ask for one token."""
         body, limit_s = endpoints.generated(model, 1, priority=priority), self.limits.token_s
         answer = http_probe.ask(self.url, endpoints.CHAT, body=body, api_key=self.key, timeout_s=limit_s)
         if answer.status == 200 and endpoints.tokens_of(answer.json()) > 0:
