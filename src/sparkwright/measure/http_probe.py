@@ -12,6 +12,8 @@ from sparkwright.measure.connection import connect, ends
 from sparkwright.trust import bounds
 
 SHOWN_CHARS = 200
+#: why nobody answered, in a word
+UNREACHED: dict[type[Exception], str] = {ConnectionRefusedError: "refused", TimeoutError: "timeout"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,8 @@ def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeou
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     try:
         connection = connect(base_url, timeout_s)
-    except ConnectionRefusedError:
-        return Answer(0, error="refused")
-    except TimeoutError:
-        return Answer(0, error="timeout")
     except OSError as error:
-        return Answer(0, error=str(error))
+        return Answer(0, error=UNREACHED.get(type(error), str(error)))
     try:
         payload = None if body is None else json.dumps(body)
         until_s = time.monotonic() + timeout_s

@@ -248,3 +248,14 @@ def _series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
         at, gap_ms = [round(at, 4) for at, _ in gaps], [round(gap * 1000, 3) for _, gap in gaps]
         found.append({"at_s": at, "gap_ms": gap_ms, "long_at_s": arrivals})
     return found
+
+
+def sentence(cell: dict[str, Any]) -> str:
+    """A cell in a line."""
+    if cell["verdict"] == "failed":
+        return f"every request failed: {'; '.join(cell['notes'])}"
+    one = cell["figures"]
+    doubt = f" ({cell['verdict']}: {'; '.join(cell['doubts'])})" if cell["doubts"] else ""
+    ttft = f", TTFT p50 {one['ttft_p50_ms']:.0f} ms" if "ttft_p50_ms" in one else ""
+    gap = f", largest gap {one['largest_gap_ms']:.0f} ms" if one["largest_gap_ms"] else ""
+    return f"{one['output_tok_per_s']:.1f} tok/s of {one['streams']} streams{ttft}{gap}{doubt}"

@@ -11,7 +11,6 @@ from sparkwright.engines.vllm.prefix_caching import Sighting
 from sparkwright.measure import stream
 from sparkwright.measure.counted import risen
 
-SIGHTINGS = 3
 ANSWER_TOKENS = 4
 QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
 #: common words are one token each, or more: as many words are at least as many tokens
@@ -38,12 +37,12 @@ def sight(
     """The sightings, the first one cold. counters: what /metrics says now. Raises stream.StreamError."""
     prefix, found = text(words), []
     before = counters()
-    for n, question in enumerate(QUESTIONS[:SIGHTINGS]):
+    for n, question in enumerate(QUESTIONS, 1):
         body = endpoints.measured_stream(model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
         got = stream.run(base_url, body, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s)
         after = counters()
         counted = [risen(before, after, name) for name in (endpoints.PREFIX_QUERIES, endpoints.PREFIX_HITS)]
         found.append(Sighting(got.ttft_s or 0.0, got.prompt_tokens, *counted))
         before = after
-        progress(n + 1, SIGHTINGS)
+        progress(n, len(QUESTIONS))
     return found

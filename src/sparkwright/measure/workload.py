@@ -55,6 +55,11 @@ class Load:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """As results keep it: how many prompts were given, not their words."""
+        return {**self.to_json(), "prompts": len(self.prompts)}
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Load:
         """The load again. Raises TypeError for what is none, ValueError for an unknown kind."""
@@ -80,8 +85,7 @@ def phases(load: Load, asker: Asker) -> list[Phase]:
 
 def _smoke(load: Load, asker: Asker) -> list[Phase]:
     """One stream at a time."""
-    one = [asker.sized(load.prompt_tokens, load.output_tokens, group="stream") for _ in range(load.requests)]
-    return [Phase(tuple(one), 1)]
+    return [Phase(_alike(load, asker, load.requests, "stream"), 1)]
 
 
 def _serve(load: Load, asker: Asker) -> list[Phase]:
@@ -108,13 +112,8 @@ def _itl(load: Load, asker: Asker) -> list[Phase]:
 
 def _hol2(load: Load, asker: Asker) -> list[Phase]:
     """Shorts alone first, then a long one with shorts right behind it."""
-
-    def shorts(group: str, at_s: float) -> tuple[Request, ...]:
-        return tuple(
-            asker.sized(load.prompt_tokens, load.output_tokens, at_s=at_s, group=group) for _ in range(load.shorts)
-        )
-
-    return [Phase(shorts("short alone", 0.0)), Phase((_long(load, asker, 0.0), *shorts("short", load.after_s)))]
+    behind = _alike(load, asker, load.shorts, "short", load.after_s)
+    return [Phase(_alike(load, asker, load.shorts, "short alone")), Phase((_long(load, asker, 0.0), *behind))]
 
 
 def _mixed(load: Load, asker: Asker) -> list[Phase]:
@@ -128,6 +127,10 @@ def _mixed(load: Load, asker: Asker) -> list[Phase]:
 
 
 _PHASES = {"smoke": _smoke, "serve": _serve, "hol1": _hol1, "hol2": _hol2, "itl": _itl, "mixed": _mixed}
+
+
+def _alike(load: Load, asker: Asker, count: int, group: str, at_s: float = 0.0) -> tuple[Request, ...]:
+    return tuple(asker.sized(load.prompt_tokens, load.output_tokens, at_s=at_s, group=group) for _ in range(count))
 
 
 def _decoding(load: Load, asker: Asker) -> tuple[Request, ...]:

@@ -132,9 +132,7 @@ def _each(items: Iterable[Any]) -> Iterator[Any]:
 
 def _joined(parts: list[Any]) -> str:
     step()
-    texts = [str(part) for part in parts]
-    _fits(sum(map(len, texts)))
-    return "".join(texts)
+    return Limited.concat(map(str, parts))
 
 
 def _checked(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -72,7 +72,7 @@ def _stopped(seen: Sight) -> Iterator[Cause]:
     if seen.box.status != "exited" or seen.end.out_of_memory or seen.broken:
         return
     name, fix = "it was stopped manually (docker stop, docker kill)", "`invoke restart` starts it again"
-    if seen.policy_keeps:
+    if seen.box.policy in ("always", "unless-stopped"):
         sentence = f"its restart policy is {seen.box.policy}, so Docker restarts it unless it was stopped"
         yield Cause(name, "possible", sentence, fix, 60)
     elif seen.end.code in (KILLED, TERMINATED):

@@ -118,7 +118,8 @@ def _start(seen: Sight, limits: Limits) -> Standing | None:
     stage = f" ({_stage(seen)})" if _stage(seen) else ""
     message = f"for {age_s:.0f} s{stage}{last}{again}"
     if seen.log is not None and seen.log.ready:
-        return _down(f"{name} was ready, and {seen.probe.url} is {_silent(seen)} now", RESTART)
+        how = "silent" if seen.probe.error == "timeout" else "closed"
+        return _down(f"{name} was ready, and {seen.probe.url} is {how} now", RESTART)
     if age_s > seen.allowed_s or (seen.box.restarts and is_slow(seen, limits)):
         return Standing("slow start", f"no server answers: slow start: {name} has been starting {message}", SEE_LOGS)
     if seen.box.restarts:
@@ -187,7 +188,3 @@ def _stage(seen: Sight) -> str:
         return ""
     done, total = seen.log.shards
     return f"{seen.log.stage}, {done} of {total} shards" if total and done < total else seen.log.stage
-
-
-def _silent(seen: Sight) -> str:
-    return "silent" if seen.probe.error == "timeout" else "closed"
