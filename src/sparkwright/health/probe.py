@@ -46,7 +46,9 @@ class Prober:
 
     def probe(self, *, busy: str = "") -> Observation:
         """Observe once. busy: who works on the host; then only what disturbs nobody is read."""
-        found = Observation(self.now(), busy=busy, known=bool(self.good), machine=self._machine(), gpus=self._gpus())
+        found = Observation(
+            self.now(), busy=busy, known=bool(self.good), machine=machine_of(self.context), gpus=self._gpus()
+        )
         if busy or not self.good:
             return found
         found = replace(found, policy=self.good["spec"].get("restart", ""), ready_s=ready_s(self.good))
@@ -151,21 +153,6 @@ class Prober:
 
     # -- the machine ---------------------------------------------------------------------------------------------------
 
-    def _machine(self) -> Machine:
-        machine = self.context.machine
-        memory = evidence.memory(self.context) or {}
-        swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
-        try:
-            free = machine.free_bytes(machine.home)
-        except OSError:
-            free = None
-        try:
-            uptime_s = float(machine.path("/proc/uptime").read_text().split()[0])
-        except (OSError, ValueError, IndexError):
-            uptime_s = None
-        used = swap_total - swap_free if swap_total is not None and swap_free is not None else None
-        return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), swap_total, used, free, uptime_s)
-
     def _gpus(self) -> tuple[Gpu, ...]:
         found = gpu.parse(evidence.gpu_query(self.context))
         if found is None:
@@ -178,6 +165,22 @@ class Prober:
             return gpus
         self.pause(AGAIN_S)
         return gpus + self._gpus()
+
+
+def machine_of(context: Context) -> Machine:
+    """The host's memory, disk and uptime, as far as they can be read."""
+    machine, memory = context.machine, evidence.memory(context) or {}
+    swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
+    try:
+        free = machine.free_bytes(machine.home)
+    except OSError:
+        free = None
+    try:
+        uptime_s = float(machine.path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        uptime_s = None
+    used = swap_total - swap_free if swap_total is not None and swap_free is not None else None
+    return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), swap_total, used, free, uptime_s)
 
 
 def start_of(box: Container) -> str:

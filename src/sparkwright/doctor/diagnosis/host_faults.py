@@ -5,8 +5,8 @@ from __future__ import annotations
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.engines.vllm.failures.cause import Cause
 from sparkwright.health.judge import QUESTIONS, Limits, Observation
-from sparkwright.health.record import Gpu, Machine
-from sparkwright.host import evidence
+from sparkwright.health.probe import machine_of
+from sparkwright.health.record import Gpu
 from sparkwright.host.module import Context
 
 #: of health/judge.py: the question, the cause that a bad answer is, and what helps
@@ -33,7 +33,7 @@ def causes(context: Context, seen: Sight, gpu: Gpu, policy: str, limits: Limits)
         seen.now_s,
         container=seen.box,
         policy=policy,
-        machine=_machine(context),
+        machine=machine_of(context),
         gpus=(gpu,),
         drift=seen.drift,
         drift_error=seen.drift_error,
@@ -46,14 +46,3 @@ def causes(context: Context, seen: Sight, gpu: Gpu, policy: str, limits: Limits)
         elif answer is not None and "degraded" in answer[2:]:
             found.append(Cause(name, "found", answer[1], fix, WEIGHT, of_rate=question in OF_RATE))
     return found
-
-
-def _machine(context: Context) -> Machine:
-    memory = evidence.memory(context) or {}
-    total, free = memory.get("SwapTotal"), memory.get("SwapFree")
-    try:
-        disk = context.machine.free_bytes(context.machine.home)
-    except OSError:
-        disk = None
-    used = total - free if total is not None and free is not None else None
-    return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), total, used, disk)
