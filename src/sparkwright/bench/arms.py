@@ -108,7 +108,6 @@ def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
 
 
 def changed_flags(one: Arm, other: Arm) -> list[str]:
-    """The flags in which two arms differ."""
     first, second = one.recipe.file.vllm, other.recipe.file.vllm
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 

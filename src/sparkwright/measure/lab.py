@@ -189,22 +189,25 @@ def derived(wanted: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
         return [one.stream for one in outcomes if one.stream and one.stream.points and one.request.group == group]
 
     found: dict[str, float | None] = {}
+    long = of("long")
     if wanted.kind == "smoke":
         prefill = [one.prompt_tokens / one.ttft_s for one in of("stream") if one.ttft_s and one.prompt_tokens]
         decode = [one.tok_per_s for one in of("stream") if one.tok_per_s]
         found = {**_pair("prefill_tok_per_s", prefill), **_pair("decode_tok_per_s", decode)}
-        found["prompt_tokens"] = _median(one.prompt_tokens for one in of("stream"))
+        found["prompt_tokens"] = _middle((one.prompt_tokens for one in of("stream")), statistics.median)
     if wanted.kind in ("hol1", "itl", "hol2"):
-        found["long_prompt_tokens"] = _median(one.prompt_tokens for one in of("long"))
-        found["long_ttft_ms"] = _ms(_median(one.ttft_s for one in of("long")))
+        found["long_prompt_tokens"] = _middle((one.prompt_tokens for one in long), statistics.median)
+        found["long_ttft_ms"] = _ms(_middle((one.ttft_s for one in long), statistics.median))
     if wanted.kind in ("hol1", "itl"):
-        found["chunks_meanwhile"] = _median(_meanwhile(one, long) for one in of("decoding") for long in of("long"))
+        found["chunks_meanwhile"] = _middle(
+            (_meanwhile(one, each) for one in of("decoding") for each in long), statistics.median
+        )
     if wanted.kind == "hol2":
-        alone = _mean(one.ttft_s for one in of("short alone"))
-        behind = _mean(one.ttft_s for one in of("short"))
+        alone = _middle(one.ttft_s for one in of("short alone"))
+        behind = _middle(one.ttft_s for one in of("short"))
         found["short_alone_ttft_mean_ms"], found["short_ttft_mean_ms"] = _ms(alone), _ms(behind)
-        found["short_e2el_mean_ms"] = _ms(_mean(one.e2el_s for one in of("short")))
-        found["long_e2el_ms"] = _ms(_mean(one.e2el_s for one in of("long")))
+        found["short_e2el_mean_ms"] = _ms(_middle(one.e2el_s for one in of("short")))
+        found["long_e2el_ms"] = _ms(_middle(one.e2el_s for one in long))
         found["short_ttft_ratio"] = round(behind / alone, 3) if alone and behind else None
     return {name: value for name, value in found.items() if value is not None}
 
@@ -222,14 +225,9 @@ def _pair(name: str, values: Sequence[float]) -> dict[str, float | None]:
     return {name: round(statistics.fmean(values), 3), f"{name}_deviation": round(statistics.pstdev(values), 3)}
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _middle(values: Iterable[float | None], of: Callable[[list[float]], float] = statistics.fmean) -> float | None:
     known = [one for one in values if one is not None]
-    return statistics.fmean(known) if known else None
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [one for one in values if one is not None]
-    return statistics.median(known) if known else None
+    return of(known) if known else None
 
 
 def _ms(seconds: float | None) -> float | None:

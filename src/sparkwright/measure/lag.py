@@ -29,7 +29,6 @@ class Lag(Background):
 
     @property
     def max_s(self) -> float:
-        """The worst."""
         return max(self.samples_s, default=0.0)
 
     def spoils_percentiles(self, gap_s: float | None) -> bool:

@@ -116,7 +116,6 @@ class Bounds:
 
     @property
     def baseline_runs(self) -> int:
-        """How many runs a baseline is made of."""
         return BASELINE_RUNS_SPECULATING if self.speculation else BASELINE_RUNS
 
 

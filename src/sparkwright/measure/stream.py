@@ -87,7 +87,6 @@ class Stream:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Times between chunks, seconds."""
         return [b[0] - a[0] for a, b in zip(self.points, self.points[1:], strict=False)]
 
 

@@ -132,19 +132,15 @@ def _data(step: Step) -> dict[str, Any]:
 
 
 def _step(data: Any) -> Step:
-    return _task(data) if isinstance(data, dict) and "module" in data else _block(data)
-
-
-def _block(data: Any) -> Block:
     if not isinstance(data, dict):
         raise ValueError("a step is not an object")
+    if "module" in data:
+        return _task(data)
     parts = {part: [_step(step) for step in _items(data.get(part, []))] for part in ("tasks", "rescue", "always")}
     return Block(**_typed(Block, {**data, **parts}))
 
 
 def _task(data: Any) -> Task:
-    if not isinstance(data, dict):
-        raise ValueError("a task is not an object")
     task = Task(**_typed(Task, data))
     if not set(task.open) <= task.args.keys():
         raise ValueError(f"`open` of {task.id} names an argument that is not there")
@@ -157,8 +153,10 @@ def _items(value: Any) -> Sequence[Any]:
     return value
 
 
-def _typed(kind: type[Any], data: dict[str, Any]) -> dict[str, Any]:
+def _typed(kind: type[Any], data: Any) -> dict[str, Any]:
     """The values of a dataclass from JSON, each of its field's type; a list is a tuple. Raises ValueError."""
+    if not isinstance(data, dict):
+        raise ValueError(f"a {kind.__name__.lower()} is not an object")
     known = {one.name: str(one.type) for one in fields(kind)}
     for name, value in data.items():
         if name not in known or not _IS[known[name]](value):
