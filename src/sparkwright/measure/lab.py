@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines.vllm import endpoints
-from sparkwright.errors import Failed, Inconclusive
+from sparkwright.errors import Failed
 from sparkwright.measure import figures, gpu, load, prefix, server_metrics, stream, workload
 from sparkwright.measure.asker import Asker, Ruler
 from sparkwright.measure.counted import miscounted, risen, settled
@@ -61,7 +61,7 @@ def run(
     timeout_s: the longest silence of a stream. idle_s: how long to wait for others to be done. progress: told requests done, of
     all. Returns a cell as docs/lab.md describes it, without its key and arm.
     """
-    _idle(target, idle_s)
+    server_metrics.idle(target.counters, idle_s)
     asker = _warm(target, wanted, timeout_s)
     before, began_s = dict(target.counters()), time.time()
     phases = workload.phases(wanted, asker)
@@ -88,21 +88,6 @@ def run(
         "derived": derived(wanted, outcomes),
         "series": _series(last),
     }
-
-
-def _idle(target: Target, idle_s: float) -> None:
-    deadline_s = time.monotonic() + idle_s
-    while True:
-        counters = target.counters()
-        busy = server_metrics.busy(counters)
-        if not busy:
-            return
-        if time.monotonic() > deadline_s:
-            message = f"other traffic: {busy:.0f} requests running or waiting"
-            raise Inconclusive(
-                f"{message}; measuring now would be inconclusive.", fix="Try again when the server is idle."
-            )
-        time.sleep(0.1)
 
 
 def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from sparkwright.host import evidence, measuring, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.measure import gpu, server_metrics, smoke, stream
-from sparkwright.measure.counted import SETTLES_S, miscounted
+from sparkwright.measure.counted import miscounted, risen, settled
 from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
 from sparkwright.measure.undisturbed import undisturbed
@@ -21,15 +22,14 @@ from sparkwright.protocol.result import Result, arg
 
 IDLE_S = 2.0
 BAD = ("misconfigured", "regression", "invalid")
-IDLE = "Try again when the server is idle."
 
 
 @dataclass
 class Seen:
     """What was observed around and during the measurement."""
 
-    before: dict[str, float]
-    after: dict[str, float]
+    before: Mapping[str, float]
+    after: Mapping[str, float]
     gpu: gpu.State
     lag: Lag
 
@@ -93,7 +93,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
         kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine)
         baseline = None if args.new_baseline or not args.baseline_key else kept.read(name)
         bounds = Bounds(args.tok_per_s, evidence.ceiling(context, args.model_dir), speculation)
-        before = _idle(args, key)
+        before = server_metrics.idle(lambda: server_metrics.read(args.base_url, key)[0], IDLE_S)
         try:
             found, seen = _measure(args, context, key, bounds, baseline, before)
         except stream.StreamError as error:
@@ -123,27 +123,13 @@ class SmokeTest(Module["SmokeTest.Args"]):
         return Result(msg=_sentence(found), data=data)
 
 
-def _idle(args: SmokeTest.Args, key: str) -> dict[str, float]:
-    """The counters of a server that does nothing else. Raises Inconclusive when it does."""
-    deadline_s = time.monotonic() + IDLE_S
-    while True:
-        counters, _ = server_metrics.read(args.base_url, key)
-        running = server_metrics.busy(counters)
-        if not running:
-            return counters
-        if time.monotonic() > deadline_s:
-            message = f"other traffic: {running:.0f} requests running or waiting"
-            raise Inconclusive(f"{message}; measuring now would be inconclusive.", fix=IDLE)
-        time.sleep(0.1)
-
-
 def _measure(
     args: SmokeTest.Args,
     context: Context,
     key: str,
     bounds: Bounds,
     baseline: Baseline | None,
-    before: dict[str, float],
+    before: Mapping[str, float],
 ) -> tuple[Measured, Seen]:
     with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         found = smoke.measure(
@@ -157,26 +143,14 @@ def _measure(
             decoding=sampler.forget,
         )
         state = sampler.state
-    return found, Seen(before, _settled(args, key, before, found), state, lag)
+    counters = settled(lambda: server_metrics.read(args.base_url, key)[0], lambda now: _mismatch(before, now, found))
+    return found, Seen(before, counters, state, lag)
 
 
-def _settled(args: SmokeTest.Args, key: str, before: dict[str, float], found: Measured) -> dict[str, float]:
-    """The counters afterwards: they may come a moment later than the last token."""
-    deadline_s = time.monotonic() + SETTLES_S
-    while True:
-        after, _ = server_metrics.read(args.base_url, key)
-        if not _mismatch(before, after, found) or time.monotonic() > deadline_s:
-            return after
-        time.sleep(0.1)
-
-
-def _mismatch(before: dict[str, float], after: dict[str, float], found: Measured) -> str:
+def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Measured) -> str:
     """How the server's own count differs from the client's; "" when it does not, or when nobody counts."""
-    name = endpoints.GENERATED_TOKENS
-    if name not in before or name not in after or found.approximate:
-        return ""
-    served = after[name] - before[name]
-    if not miscounted(served, found.tokens, found.capped):
+    served = risen(before, after, endpoints.GENERATED_TOKENS)
+    if served is None or found.approximate or not miscounted(served, found.tokens, found.capped):
         return ""
     return f"the server counted {served:.0f} tokens, the client {found.tokens}"
 
@@ -185,7 +159,7 @@ def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str,
     """Why it proves nothing: verdict, sentence, what to do. None when it does."""
     differs = _mismatch(seen.before, seen.after, found)
     if differs:
-        return "inconclusive", f"other traffic: {differs}", IDLE
+        return "inconclusive", f"other traffic: {differs}", server_metrics.IDLE
     lagging = f"this client is too slow: it wakes up {seen.lag.p99_s * 1000:.0f} ms late (p99)"
     fails = found.verdict in BAD
     if seen.lag.spoils_rates(found.decoding_s):
@@ -262,7 +236,7 @@ def _itl_p99_ms(found: Measured) -> float | None:
 
 
 def _delta(seen: Seen, name: str) -> float | None:
-    return seen.after[name] - seen.before[name] if name in seen.before and name in seen.after else None
+    return risen(seen.before, seen.after, name)
 
 
 def _sentence(found: Measured) -> str:
