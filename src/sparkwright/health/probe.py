@@ -19,7 +19,8 @@ from sparkwright.host.containers import containers, crash_loop, engine_socket
 from sparkwright.host.containers.container_options import port_bindings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
-from sparkwright.measure import gpu, http_probe, server_metrics
+from sparkwright.measure import http_probe, server_metrics
+from sparkwright.measure.beside import gpu
 
 AGAIN_S = 0.5  # between the two looks at counters, and at a suspicious GPU
 HEALTH_S = 5.0

@@ -13,10 +13,11 @@ from typing import Any
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Failed
-from sparkwright.measure import figures, gpu, load, prefix, server_metrics, stream, workload
+from sparkwright.measure import figures, load, prefix, server_metrics, stream, workload
 from sparkwright.measure.asker import Asker, Ruler
+from sparkwright.measure.beside import gpu
+from sparkwright.measure.beside.lag import Lag
 from sparkwright.measure.counted import miscounted, risen, settled
-from sparkwright.measure.lag import Lag
 from sparkwright.measure.load import Outcome, Request
 from sparkwright.measure.workload import Load
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.measure import stream
+from sparkwright.measure.beside.undisturbed import undisturbed
 from sparkwright.measure.connection import connect
 from sparkwright.measure.stream import Recording, Stream, StreamError
-from sparkwright.measure.undisturbed import undisturbed
 
 STACK_BYTES = 256 * 1024
 #: a connection for a later request is opened so long before it: servers close those that say nothing

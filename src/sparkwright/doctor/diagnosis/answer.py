@@ -27,7 +27,7 @@ from sparkwright.host import evidence, server_key
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
-from sparkwright.measure import gpu
+from sparkwright.measure.beside import gpu
 from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1

@@ -11,12 +11,13 @@ from sparkwright.engines.vllm import endpoints
 from sparkwright.host import evidence
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, key_of
-from sparkwright.measure import gpu, server_metrics, smoke, stream
+from sparkwright.measure import server_metrics, smoke, stream
 from sparkwright.measure.asker import Asker
+from sparkwright.measure.beside import gpu
+from sparkwright.measure.beside.lag import Lag
+from sparkwright.measure.beside.undisturbed import undisturbed
 from sparkwright.measure.counted import risen, settled, uncounted
-from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Run, Taken
-from sparkwright.measure.undisturbed import undisturbed
 
 TOKENS = 64
 WARM_UP_TOKENS = 8

@@ -13,11 +13,12 @@ from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence, measuring, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
-from sparkwright.measure import gpu, server_metrics, smoke, stream
+from sparkwright.measure import server_metrics, smoke, stream
+from sparkwright.measure.beside import gpu
+from sparkwright.measure.beside.lag import Lag
+from sparkwright.measure.beside.undisturbed import undisturbed
 from sparkwright.measure.counted import miscounted, risen, settled
-from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
-from sparkwright.measure.undisturbed import undisturbed
 from sparkwright.protocol.result import Result, arg
 
 IDLE_S = 2.0

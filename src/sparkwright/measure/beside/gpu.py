@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sparkwright.measure.background import Background
+from sparkwright.measure.beside.background import Background
 from sparkwright.trust.bounds import number_of
 
 FIELDS = ("clocks.sm", "power.draw", "temperature.gpu", "utilization.gpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from sparkwright.measure.background import Background
+from sparkwright.measure.beside.background import Background
 from sparkwright.measure.figures import percentile
 
 SLEEP_S = 0.005
