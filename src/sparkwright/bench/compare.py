@@ -78,11 +78,10 @@ class Difference:
 
 def arms(results: Results) -> list[Difference]:
     """The two arms of an experiment; empty when it has not two."""
-    names = list(dict.fromkeys(cell.arm for cell in results.cells))
-    if len(names) != 2:
+    if len(results.sides) != 2:
         return []
-    found = rows(results)
-    return _pairs(of_arm(found, names[0]), of_arm(found, names[1]))
+    first, second = (of_arm(rows(results), name) for name in results.sides)
+    return _pairs(first, second)
 
 
 def of_arm(found: Sequence[Row], name: str) -> list[Row]:

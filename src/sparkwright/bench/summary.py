@@ -55,9 +55,9 @@ def show(results: Results, out: TextIO | None = None, *, width: int | None = Non
         console.print(line)
     found = compare.arms(results)
     if found:
-        names = list(dict.fromkeys(cell.arm for cell in results.cells))
+        first, second = results.sides
         console.print()
-        show_differences(found, names[0], names[1], out)
+        show_differences(found, first, second, out)
 
 
 def _arms(console: Console, results: Results) -> None:

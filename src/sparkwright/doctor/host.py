@@ -58,6 +58,10 @@ class Host:
         pairs = (line.strip().partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
         return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
 
+    def rows(self, path: str) -> list[list[str]]:
+        """The fields of each line of a file like /etc/passwd; empty without the file."""
+        return [line.split(":") for line in (self.read(path) or "").splitlines()]
+
     def there(self, path: str) -> bool:
         """Whether a file or folder is there and may be seen."""
         try:

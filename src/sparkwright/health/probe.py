@@ -158,7 +158,7 @@ class Prober:
         found = gpu.parse(evidence.gpu_query(self.context))
         if found is None:
             return ()
-        return (Gpu(found.temperature_c, found.power_w, found.clock_mhz, found.utilization),)
+        return (Gpu(found.temperature_c, found.power_w, found.clock_mhz, found.utilization_percent),)
 
     def _gpus_again(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
         """A second sample when the first is suspicious: one moment proves nothing."""

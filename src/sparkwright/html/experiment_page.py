@@ -27,7 +27,7 @@ def html(results: Results) -> str:
         notes=[*summary.extras(results), *summary.verdicts(results)],
         table=_table(results),
         differences=compare.arms(results),
-        sides=list(dict.fromkeys(cell.arm for cell in results.cells)),
+        sides=results.sides,
         number=summary.number,
         charts=[(chart, drawing.svg(chart) if plots else "") for chart in found],
         plots=plots or not found,

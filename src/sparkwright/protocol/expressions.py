@@ -38,13 +38,19 @@ class UnknownName(ExpressionError):
     """A name that nothing defines (yet)."""
 
 
+def _open(value: Any) -> Iterator[str]:
+    """Every string of a value (deep) that holds an expression."""
+    if isinstance(value, str):
+        if "{{" in value or "{%" in value or "{#" in value:
+            yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for child in value.values() if isinstance(value, Mapping) else value:
+            yield from _open(child)
+
+
 def is_open(value: Any) -> bool:
     """Whether any string in this value (deep) holds an expression."""
-    if isinstance(value, str):
-        return "{{" in value or "{%" in value or "{#" in value
-    if isinstance(value, Mapping):
-        return any(is_open(v) for v in value.values())
-    return isinstance(value, list | tuple) and any(is_open(v) for v in value)
+    return any(True for _ in _open(value))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -72,12 +78,7 @@ def names_in_condition(expression: str) -> frozenset[str]:
 
 def names_in_value(value: Any) -> frozenset[str]:
     """The names asked for by all strings of a value, deep."""
-    if isinstance(value, str):
-        return names_in(value) if is_open(value) else frozenset()
-    children: Iterable[Any] = (
-        value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    )
-    return frozenset().union(*(names_in_value(child) for child in children))
+    return frozenset().union(*map(names_in, _open(value)))
 
 
 def render(value: Any, names: Mapping[str, Any]) -> Any:

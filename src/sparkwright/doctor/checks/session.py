@@ -53,8 +53,5 @@ def _remove_ipc(host: Host) -> tuple[str, str]:
 
 
 def _uid(host: Host) -> int | None:
-    for line in (host.read("/etc/passwd") or "").splitlines():
-        fields = line.split(":")
-        if fields[0] == host.user and len(fields) > 2 and fields[2].isdigit():
-            return int(fields[2])
-    return None
+    rows = (row for row in host.rows("/etc/passwd") if row[0] == host.user and len(row) > 2)
+    return next((int(row[2]) for row in rows if row[2].isdigit()), None)

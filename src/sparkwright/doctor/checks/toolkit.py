@@ -47,7 +47,8 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
     path, found = next(((path, found) for path, found in specs.items() if found not in ("", driver)), ("", ""))
     if found:
         evidence = f"{path} is for driver {found}, but {driver} is installed: {known.CDI.says}"
-        if _mends(path, refresh):
+        written = path.startswith(("/run", "/var/run")) if refresh else path == "/etc/cdi/nvidia.yaml"
+        if written:  # by that command, this very file
             return Finding("CDI", "bad", evidence, fix, known.CDI.source, repair)
         return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known.CDI.source)
     if any(specs.values()):
@@ -55,11 +56,6 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
     if specs:
         return Finding("CDI", "unknown", f"{', '.join(specs)} lists no driver libraries", fix, known.CDI.source)
     return Finding("CDI", "ok", "no CDI specification: `--gpus` uses the toolkit's hook", source=known.CDI.source)
-
-
-def _mends(path: str, refresh: bool) -> bool:
-    """Whether the command writes this very file."""
-    return path.startswith(("/run", "/var/run")) if refresh else path == "/etc/cdi/nvidia.yaml"
 
 
 def _specs(host: Host) -> dict[str, str]:

@@ -145,11 +145,11 @@ class _Diagnosis:
         slow = None if share is None else share < 1 - expected.tolerance
         about = served.seen(self.context, self.asked, self.good, seen, found, self.url)
         state = found.gpu
-        host = self._of_host(seen, Gpu(state.temperature_c, state.power_w, state.clock_mhz, state.utilization))
+        host = self._of_host(seen, Gpu(state.temperature_c, state.power_w, state.clock_mhz, state.utilization_percent))
         why = slow_causes.causes(replace(about, share=share, slow=slow))
         rows = slow_causes.ranked([*host, *down_causes.before_now(seen), *why])
-        if slow:
-            rows.sort(key=_beside_the_rate)
+        if slow:  # what is wrong too, and makes no token slow, comes after what was measured to
+            rows.sort(key=lambda one: one.verdict != "found" or not one.of_rate)
         return Answer(seen, verdict(expected, found, slow, rows), expected, found, _named_once(rows), state)
 
     def _of_host(self, seen: Sight, now: Gpu) -> list[Cause]:
@@ -165,11 +165,6 @@ def _with_listener(seen: Sight, context: Context, url: str) -> Sight:
     except (SparkwrightError, OSError):
         listener = ""
     return replace(seen, port=port, listener=listener)
-
-
-def _beside_the_rate(one: Cause) -> bool:
-    """What is wrong too, and makes no token slow: it comes after what was measured to."""
-    return one.verdict != "found" or not one.of_rate
 
 
 def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequence[Cause]) -> Standing:

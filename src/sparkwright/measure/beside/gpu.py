@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sparkwright.measure.beside.background import Background
@@ -33,7 +33,7 @@ class Sample:
     clock_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
-    utilization: float | None = None
+    utilization_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,29 +45,23 @@ class State(Sample):
     @property
     def known(self) -> bool:
         """Whether clock and utilization were told."""
-        return self.clock_mhz is not None and self.utilization is not None
+        return self.clock_mhz is not None and self.utilization_percent is not None
 
     def degraded(self, baseline_mhz: float | None) -> bool:
         """Busy, and far below its clock. baseline_mhz: its clock when the baseline was taken."""
-        if self.clock_mhz is None or self.utilization is None or self.utilization <= BUSY:
+        if self.clock_mhz is None or self.utilization_percent is None or self.utilization_percent <= BUSY:
             return False
         return self.clock_mhz < SLOW_MHZ or (baseline_mhz is not None and self.clock_mhz < OF_BASELINE * baseline_mhz)
 
     @property
     def sentence(self) -> str:
-        parts = zip(WORDS, (self.clock_mhz, self.power_w, self.temperature_c, self.utilization), strict=True)
+        parts = zip(WORDS, (self.clock_mhz, self.power_w, self.temperature_c, self.utilization_percent), strict=True)
         message = ", ".join(words.format(value) for words, value in parts if value is not None)
         return f"{message} (median of {self.samples} while decoding)" if message else "nvidia-smi returned no data"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, units in the names."""
-        return {
-            "clock_mhz": self.clock_mhz,
-            "power_w": self.power_w,
-            "temperature_c": self.temperature_c,
-            "utilization_percent": self.utilization,
-            "samples": self.samples,
-        }
+        return asdict(self)
 
 
 class Sampler(Background):
