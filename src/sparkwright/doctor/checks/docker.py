@@ -9,6 +9,7 @@ from sparkwright.doctor.finding import Finding
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.doctor.host import Host
 from sparkwright.errors import SparkwrightError
+from sparkwright.host.runs.context import NO_PERMISSION
 
 NAME = "docker"
 GROUP = "docker"
@@ -38,7 +39,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, live: bool) -> Finding:
     """Why Docker does not answer: no right to ask, or nobody there."""
-    if "refuses" not in error.message or live:
+    if NO_PERMISSION not in error.message or live:
         return Finding(NAME, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
     if member:
         evidence = f"{host.user} is in the group {GROUP}, but this login session is not: {known.LIVE_LOGIN.says}"
@@ -46,7 +47,7 @@ def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, liv
         return Finding(NAME, "bad", evidence, close, known.LIVE_LOGIN.source)
     if not gid:
         return Finding(NAME, "bad", f"there is no group {GROUP}", "getent group docker", known.DOCKER_GROUP.source)
-    evidence = f"no permission on the Docker socket: {host.user} is not in the group {GROUP}"
+    evidence = f"{NO_PERMISSION}: {host.user} is not in the group {GROUP}"
     fix = "docker group"
     return Finding(NAME, "bad", evidence, FIXES[fix].manual_command(host.user), known.DOCKER_GROUP.source, fix)
 

@@ -20,6 +20,7 @@ from sparkwright.host import evidence
 from sparkwright.host.containers import containers, crash_loop, engine_socket, log_reading
 from sparkwright.host.module import Context
 from sparkwright.host.runs import cut_off, lock
+from sparkwright.host.runs.context import NO_PERMISSION
 from sparkwright.visible import one_line
 
 #: of the end of a log
@@ -89,7 +90,7 @@ def _with_container(seen: Sight, context: Context, good: Mapping[str, Any], name
 
 def _engine_error(context: Context, error: SparkwrightError) -> str:
     message = error.message.rstrip(".")
-    if "refuses" not in message and shutil.which("docker", path=context.machine.env.get("PATH")) is None:
+    if NO_PERMISSION not in message and shutil.which("docker", path=context.machine.env.get("PATH")) is None:
         return f"{message} (docker is not installed)"
     return message
 

@@ -103,6 +103,10 @@ class RunContext:
         self.emit(event("note", task=self.task, text=text))
 
 
+#: in the sentence of a user whom Docker does not let in; the doctor goes by it
+NO_PERMISSION = "no permission on the Docker socket"
+
+
 def engine_went_away(error: Exception) -> bool:
     """Whether an error is docker's client saying that the engine ended while it was asked: it is being restarted, say."""
     url = str(getattr(getattr(error, "request", None), "url", "") or "")
@@ -116,7 +120,7 @@ def _refusal(url: str, error: Exception) -> Failed:
     answer = str(error)
     if "Permission denied" in answer or "PermissionError" in answer:
         return Failed(
-            f"{getpass.getuser()} has no permission on the Docker socket {url.removeprefix('unix://')}.",
+            f"{getpass.getuser()} has {NO_PERMISSION} {url.removeprefix('unix://')}.",
             fix=f"On the host: `sudo usermod -aG docker {getpass.getuser()}`; takes effect at next login.",
         )
     if "FileNotFoundError" in answer or "No such file" in answer or "Connection refused" in answer:
