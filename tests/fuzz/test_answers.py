@@ -14,7 +14,8 @@ import pytest
 from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.logs import log_text, logs, settings
 from sparkwright.host.ollama.ollama_client import Busy, Loaded, Ollama
-from sparkwright.measure import gpu, http_probe, stream
+from sparkwright.measure import http_probe, stream
+from sparkwright.measure.beside import gpu
 from sparkwright.measure.stream import Recording, StreamError
 from tests.fuzz.harness import feed, texts, values
 

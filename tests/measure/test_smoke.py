@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkwright.measure import gpu, smoke
-from sparkwright.measure.lag import Lag
+from sparkwright.measure import smoke
+from sparkwright.measure.beside import gpu
+from sparkwright.measure.beside.lag import Lag
 from sparkwright.measure.smoke import Baseline, Bounds, Run
 from tests.measure.exact_server import Schedule, serving
 

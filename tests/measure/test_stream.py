@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.vllm import endpoints
-from sparkwright.measure import figures, load, stream
+from sparkwright.measure import connection, figures, load, stream
 from tests.measure.exact_server import ExactServer, Schedule, serving
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
@@ -118,8 +118,8 @@ def test_a_cap_ends_a_slow_stream_with_what_it_gave() -> None:
 
 
 def test_a_kernel_that_wakes_too_early_breaks_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = stream._Socket._waits
-    monkeypatch.setattr(stream._Socket, "_waits", lambda self, which, seconds: waits(self, which, seconds * 0.5))
+    waits = connection._Socket._waits
+    monkeypatch.setattr(connection._Socket, "_waits", lambda self, which, seconds: waits(self, which, seconds * 0.5))
     assert measured(gap_s=0.2, chunks=1000, cap_s=0.6).capped
 
 

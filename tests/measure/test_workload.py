@@ -8,7 +8,8 @@ import statistics
 import pytest
 
 from sparkwright.measure import workload
-from sparkwright.measure.workload import Asker, Load, Ruler
+from sparkwright.measure.asker import Asker, Ruler
+from sparkwright.measure.workload import Load
 
 
 def test_without_a_file_lengths_are_those_of_sharegpt() -> None:

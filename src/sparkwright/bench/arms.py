@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.prediction import predict
 from sparkwright.engines.vllm.rules import Finding
 from sparkwright.errors import Refused
+from sparkwright.project.documents import document
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.serving import Serving, serving
 from sparkwright.protocol.container import LAB_LABEL
@@ -72,7 +74,7 @@ def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
         return _chunked_prefill(base, pinned)
     if equals and is_secret(name, value):
         raise Refused(f"--flag {name}: its value looks like a secret, which results and `docker inspect` would show.")
-    change = flags.named({SPOKEN.get(name, written): _value(value) if equals else True})
+    change = flags.named({SPOKEN.get(name, written): document.parse(value, Path("--flag")).data if equals else True})
     shown = flags.argv(change)
     return [_arm("a", f"{base.name}", base, {}), _arm("b", f"{base.name} {' '.join(shown)}", base, change)]
 
@@ -91,12 +93,11 @@ def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
     both: dict[str, Any] = {}
     if served.architecture.kind != "dense":
         both[PREFIX] = False
-    length = flags.integer(flags.value(base.file.vllm, flags.MAX_MODEL_LEN) or "")
+    length, budget = (flags.integer(flags.value(base.file.vllm, name) or "") for name in (flags.MAX_MODEL_LEN, BUDGET))
     length = length or served.architecture.max_position_embeddings
     if length is None or length > UNCHUNKED_LENGTH:
         length = UNCHUNKED_LENGTH
         both[flags.MAX_MODEL_LEN] = length
-    budget = flags.integer(flags.value(base.file.vllm, BUDGET) or "")
     off: dict[str, Any] = {CHUNKED: False}
     if budget is not None and budget < length:
         off[BUDGET] = None
@@ -107,7 +108,6 @@ def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
 
 
 def changed_flags(one: Arm, other: Arm) -> list[str]:
-    """The flags in which two arms differ."""
     first, second = one.recipe.file.vllm, other.recipe.file.vllm
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
@@ -136,12 +136,3 @@ def named(arm: Arm, container: str) -> Arm:
     ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]
     box = file.container.model_copy(update={"name": container, "ports": ports})
     return replace(arm, recipe=replace(arm.recipe, file=file.model_copy(update={"container": box})))
-
-
-def _value(text: str) -> Any:
-    """A flag's value as YAML would read it."""
-    from pathlib import Path
-
-    from sparkwright.project.documents import document
-
-    return document.parse(text, Path("--flag")).data

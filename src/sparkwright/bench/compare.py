@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.bench.results_models import Cell, Figures, Results
+from sparkwright.bench.results_models import Figures, Results
 from sparkwright.bench.rows import Row, load_key, load_words, rows, shown
 
 #: title, name in Figures or derived, digits, whether more is better
@@ -78,41 +78,31 @@ class Difference:
 
 def arms(results: Results) -> list[Difference]:
     """The two arms of an experiment; empty when it has not two."""
-    names = list(dict.fromkeys(cell.arm for cell in results.cells))
-    if len(names) != 2:
+    if len(results.sides) != 2:
         return []
-    found = rows(results)
-    return _pairs(*sides(found, names))
+    first, second = (of_arm(rows(results), name) for name in results.sides)
+    return _pairs(first, second)
 
 
-def sides(found: Sequence[Row], names: Sequence[str]) -> tuple[list[Row], list[Row]]:
-    """The rows of either of two arms."""
-    first, second = names
-    return [row for row in found if row.arm == first], [row for row in found if row.arm == second]
+def of_arm(found: Sequence[Row], name: str) -> list[Row]:
+    return [row for row in found if row.arm == name]
 
 
 def two_files(one: Results, other: Results) -> list[Difference]:
     """Two results, arm by arm where both have the same arms."""
     first, second = rows(one), rows(other)
     shared = {row.arm for row in first} & {row.arm for row in second}
-    if len(shared) > 1:
-        return [
-            difference
-            for arm in sorted(shared)
-            for difference in _pairs(
-                [row for row in first if row.arm == arm], [row for row in second if row.arm == arm], f"{arm}: "
-            )
-        ]
-    return _pairs(first, second)
+    if len(shared) < 2:
+        return _pairs(first, second)
+    return [each for name in sorted(shared) for each in _pairs(of_arm(first, name), of_arm(second, name), f"{name}: ")]
 
 
 def _pairs(first: Sequence[Row], second: Sequence[Row], start: str = "") -> list[Difference]:
     found = []
     for row, other in _matched(first, second):
+        words, blind = f"{start}{row.words}", _blind(row, other)
         found += [
-            Difference(
-                f"{start}{row.words}", title, a, b, digits, more, sure, name == "itl_p99_ms" and _blind(row, other)
-            )
+            Difference(words, title, a, b, digits, more, sure, blind and name == "itl_p99_ms")
             for title, name, digits, more in COMPARED
             if name in OF_KIND.get(str(row.load.get("kind")), Figures.model_fields)
             for a, b, sure in _values(row, other, name)
@@ -139,32 +129,17 @@ def _matched(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row,
 
 
 def _values(row: Row, other: Row, name: str) -> Iterable[tuple[float, float, bool | None]]:
-    one, two = ([value for cell in each.cells if (value := of(cell, name)) is not None] for each in (row, other))
-    if not one or not two:
-        return
-    many = len(one) > 1 and len(two) > 1
-    apart = max(one) < min(two) or max(two) < min(one)
-    yield _middle(row, name, one), _middle(other, name, two), apart if many else None
-
-
-def of(cell: Cell, name: str) -> float | None:
-    """A figure of a cell, derived ones too."""
-    value = getattr(shown(cell), name, None) if name in Figures.model_fields else cell.derived.get(name)
-    return None if value is None else float(value)
+    one, two = row.values(name), other.values(name)
+    first, second = row.figure(name), other.figure(name)
+    if first is not None and second is not None:
+        many = len(one) > 1 and len(two) > 1
+        yield first, second, (max(one) < min(two) or max(two) < min(one)) if many else None
 
 
 def _blind(*sides: Row) -> bool:
     """Whether some side stalls in fewer than one of a hundred gaps."""
     cells = [shown(cell) for row in sides for cell in row.cells]
     return any(one.stalls and one.itl_count and one.stalls < one.itl_count / 100 for one in cells)
-
-
-def _middle(row: Row, name: str, values: Sequence[float]) -> float:
-    """The worst of gaps, the median of everything else."""
-    if name == "largest_gap_ms":
-        return max(values)
-    found = row.median(name) if name in Figures.model_fields else row.derived(name)
-    return found if found is not None else values[0]
 
 
 def unmatched(one: Results, other: Results) -> list[str]:

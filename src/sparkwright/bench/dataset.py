@@ -17,9 +17,9 @@ from sparkwright.units import MIB
 
 CHARS_PER_TOKEN = 4
 ANSWER_TOKENS = 128
-#: who asks and who answers, in the spellings that are about
 #: ShareGPT has 650 MB
 MOST_BYTES = 2048 * MIB
+#: who asks and who answers, in the spellings that are about
 ASKS, ANSWERS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 TOKENS = ("output_tokens", "max_tokens", "completion_tokens")
 

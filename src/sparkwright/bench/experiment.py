@@ -32,7 +32,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Experiment:
-    """refused: the arms that the engine would not start, with the finding. identities: what makes an arm what it is."""
+    """An order, made out: its arms, and their turns. notes: what its loads can't show."""
 
     command: str
     name: str
@@ -42,7 +42,6 @@ class Experiment:
 
     @property
     def keys(self) -> list[str]:
-        """The keys of all cells."""
         return [cell.key for turn in self.turns for cell in turn.cells]
 
     @property

@@ -29,6 +29,8 @@ CONCURRENCY: Mapping[str, tuple[int, ...]] = {"serve": (1, 2, 4, 8), "ab": (1, 8
 #: a long prompt is so many steps: with one step alone, cut or not makes no difference
 STEPS = 4
 LONG_TOKENS = 4096
+#: the kinds with such a prompt
+LONG = frozenset(("hol1", "hol2", "itl", "mixed"))
 #: what the template and an estimate of words may be off by
 MARGIN_TOKENS = 256
 
@@ -94,19 +96,14 @@ class Order:
             if kind not in KINDS:
                 raise Refused(f"no load {kind!r}.", fix=f"There are: {', '.join(KINDS)}.")
         lists = {"concurrency": self.concurrency, "rate": self.rates, "max-num-batched-tokens": self.sizes}
-        counts = (
-            ("requests", self.requests, 0),
-            ("prompt-tokens", self.prompt_tokens, 0),
-            ("output-tokens", self.output_tokens, 0),
-            ("long-tokens", self.long_tokens, 0),
-            ("repeat", self.repeat, 1),
-        )
+        counts = {"prompt-tokens": self.prompt_tokens, "output-tokens": self.output_tokens}
+        counts |= {"requests": self.requests, "long-tokens": self.long_tokens, "repeat": self.repeat}
         for option, numbers in lists.items():
             wrong = next((number for number in numbers if not 0 < number < math.inf), None)
             if wrong is not None:
                 raise Refused(f"--{option} must be above 0, got {wrong}.")
-        for option, count, least in counts:
-            if count < least:
+        for option, count in counts.items():
+            if count < (least := int(option == "repeat")):
                 raise Refused(f"--{option} must be at least {least}, got {count}.")
         return self
 
@@ -141,12 +138,9 @@ def planned(order: Order, room: Room, folder: Path) -> Planned:
         usual = replace(USUAL[kind], seed=order.seed)
         found += _serving(order, usual, folder) if kind == "serve" else [_sized(order, usual)]
     notes: list[str] = []
-    if any(load.kind in ("hol1", "hol2", "itl", "mixed") for load in found):
+    if any(load.kind in LONG for load in found):
         long_tokens, notes = _long_tokens(order, room, found)
-        found = [
-            replace(load, long_tokens=long_tokens) if load.kind in ("hol1", "hol2", "itl", "mixed") else load
-            for load in found
-        ]
+        found = [replace(load, long_tokens=long_tokens) if load.kind in LONG else load for load in found]
     return Planned(tuple(_fitting(load, room) for load in found), tuple(notes))
 
 
@@ -195,13 +189,12 @@ def _long_tokens(order: Order, room: Room, loads: Sequence[Load]) -> tuple[int, 
     else:
         wanted = max(LONG_TOKENS, STEPS * (room.budget or 0))
         tokens = min(wanted, most) if most is not None else wanted
-    if room.budget and tokens <= room.budget:
-        return tokens, [
-            f"the long prompt of {tokens} tokens fits one step of {room.budget}: whether prompts are cut can make no difference"
-        ]
-    if room.budget and tokens < STEPS * room.budget:
-        return tokens, [f"the long prompt of {tokens} tokens is less than {STEPS} steps of {room.budget}"]
-    return tokens, []
+    if not room.budget or tokens >= STEPS * room.budget:
+        return tokens, []
+    prompt = f"the long prompt of {tokens} tokens"
+    if tokens > room.budget:
+        return tokens, [f"{prompt} is less than {STEPS} steps of {room.budget}"]
+    return tokens, [f"{prompt} fits one step of {room.budget}: whether prompts are cut can make no difference"]
 
 
 def _fitting(load: Load, room: Room) -> Load:

@@ -33,7 +33,6 @@ def write(folder: Path, results: Results) -> None:
 
 
 def to_json(results: Results) -> str:
-    """The file's text."""
     return json.dumps(results.model_dump(by_alias=True, mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -75,12 +74,9 @@ def to_csv(results: Results) -> str:
     head = ["experiment", "host", "arm", "repetition", *LOAD_COLUMNS, "group", "verdict", *names]
     table.writerow(head)
     for row in rows(results):
-        table.writerow([_cell(row.get(name)) for name in head])
+        values = (row.get(name) for name in head)
+        table.writerow([in_cell(value) if isinstance(value, str) else value for value in values])
     return out.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    return "" if value is None else in_cell(value) if isinstance(value, str) else value
 
 
 def rows(results: Results) -> Iterable[dict[str, Any]]:

@@ -84,7 +84,6 @@ class Cell(Part):
 
     @property
     def kind(self) -> str:
-        """The load's kind."""
         return str(self.load.get("kind", ""))
 
 
@@ -137,3 +136,8 @@ class Results(Part):
     def arm(self, name: str) -> Arm:
         """The arm of this name; one that nothing is known of when there is none."""
         return next((one for one in self.arms if one.name == name), Arm.model_validate({"name": name}))
+
+    @property
+    def sides(self) -> list[str]:
+        """The names of the arms that were measured, in their order."""
+        return list(dict.fromkeys(cell.arm for cell in self.cells))

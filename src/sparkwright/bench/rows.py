@@ -14,52 +14,37 @@ SHOWN = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "strea
 
 @dataclass(frozen=True)
 class Row:
-    """All repetitions of one load on one arm. median: of a figure over them; None where no cell has it."""
+    """All repetitions of one load on one arm."""
 
     arm: str
     load: dict[str, Any]
     cells: tuple[Cell, ...]
 
-    def median(self, name: str) -> float | None:
-        """Of a figure of the group that this load is there for."""
-        values = [getattr(shown(cell), name) for cell in self.cells]
-        found = [float(value) for value in values if value is not None]
-        return statistics.median(found) if found else None
+    def values(self, name: str) -> list[float]:
+        """A figure of each cell that has it: of the group that this load is there for, or a derived one."""
+        found = (
+            getattr(shown(one), name) if name in Figures.model_fields else one.derived.get(name) for one in self.cells
+        )
+        return [float(value) for value in found if value is not None]
 
-    def derived(self, name: str) -> float | None:
-        """The same of a derived figure."""
-        found = [cell.derived[name] for cell in self.cells if name in cell.derived]
-        return statistics.median(found) if found else None
-
-    @property
-    def worst_gap_ms(self) -> float | None:
-        """The largest gap of all repetitions: what a median would hide."""
-        found = [gap for cell in self.cells if (gap := shown(cell).largest_gap_ms) is not None]
-        return max(found, default=None)
+    def figure(self, name: str) -> float | None:
+        """Of all repetitions the worst gap, which a median would hide, and the median of everything else."""
+        values = self.values(name)
+        middle = max if name == "largest_gap_ms" else statistics.median
+        return middle(values) if values else None
 
     @property
     def words(self) -> str:
-        """The load, shortly."""
         return load_words(self.load)
 
 
 def rows(results: Results) -> list[Row]:
     """In the order of loads, then arms; failed cells are not in them."""
-    found: dict[tuple[str, str], list[Cell]] = {}
-    loads: list[str] = []
+    found: dict[str, dict[str, list[Cell]]] = {}
     for cell in results.cells:
-        if cell.verdict == "failed":
-            continue
-        words = load_key(cell.load)
-        if words not in loads:
-            loads.append(words)
-        found.setdefault((words, cell.arm), []).append(cell)
-    return [
-        Row(arm, cells[0].load, tuple(cells))
-        for words in loads
-        for (other, arm), cells in found.items()
-        if other == words
-    ]
+        if cell.verdict != "failed":
+            found.setdefault(load_key(cell.load), {}).setdefault(cell.arm, []).append(cell)
+    return [Row(arm, cells[0].load, tuple(cells)) for arms in found.values() for arm, cells in arms.items()]
 
 
 def load_key(load: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -43,7 +43,6 @@ DERIVED: dict[str, str] = {
 
 
 def show(results: Results, out: TextIO | None = None, *, width: int | None = None) -> None:
-    """Print it."""
     console = _console(out, width)
     place = f" on {results.host}" if results.host else ""
     console.print(Text.assemble((results.name, "bold"), f"{place}, {MEASURED[results.measured_from]}"))
@@ -56,9 +55,9 @@ def show(results: Results, out: TextIO | None = None, *, width: int | None = Non
         console.print(line)
     found = compare.arms(results)
     if found:
-        names = list(dict.fromkeys(cell.arm for cell in results.cells))
+        first, second = results.sides
         console.print()
-        show_differences(found, names[0], names[1], out)
+        show_differences(found, first, second, out)
 
 
 def _arms(console: Console, results: Results) -> None:
@@ -68,37 +67,39 @@ def _arms(console: Console, results: Results) -> None:
         elif arm.failed:
             console.print(f"arm {arm.name} ({arm.title}): failed: {arm.failed}", style="red")
         elif len(results.arms) > 1:
-            console.print(f"arm {arm.name}: {arm.title}{effective_words(arm.effective)}")
+            log = "its log was not read"
+            if arm.effective:
+                log = "its log: chunked prefill {}, prefix caching {}".format(*switches(arm.effective))
+            console.print(f"arm {arm.name}: {arm.title} ({log})")
 
 
-def effective_words(effective: dict[str, Any] | None) -> str:
+def switches(effective: dict[str, Any]) -> tuple[str, ...]:
     """What the log says of an arm's chunked prefill and prefix caching."""
-    if not effective:
-        return " (its log was not read)"
     words = {True: "on", False: "off", None: "unknown"}
-    chunked, prefix = (words[effective.get(name)] for name in ("chunked_prefill", "prefix_caching"))
-    return f" (its log: chunked prefill {chunked}, prefix caching {prefix})"
+    return tuple(words[effective.get(name)] for name in ("chunked_prefill", "prefix_caching"))
+
+
+def figures(results: Results) -> tuple[list[str], list[tuple[Row, list[str]]]]:
+    """The titles of the figures that some row has, and each row with its own of them."""
+    found = rows(results)
+    names = [one for one in FIGURES if any(row.values(one[1]) for row in found)]
+    cells = [[number(row.figure(name), digits) for _, name, digits in names] for row in found]
+    return [title for title, _, _ in names], list(zip(found, cells, strict=True))
 
 
 def _figures(results: Results) -> Table:
-    found = rows(results)
-    names = [one for one in FIGURES if any(row.median(one[1]) is not None for row in found)]
-    many = len({row.arm for row in found}) > 1
+    titles, found = figures(results)
+    starts: dict[str, Callable[[Row], str]] = {"LOAD": lambda row: row.words}
+    if len({row.arm for row, _ in found}) > 1:
+        starts["ARM"] = lambda row: row.arm
+    if any(len(row.cells) > 1 for row, _ in found):
+        starts["RUNS"] = lambda row: str(len(row.cells))
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("LOAD", *(("ARM",) if many else ()), *(("RUNS",) if any(len(r.cells) > 1 for r in found) else ())):
-        table.add_column(title, justify="left", overflow="fold")
-    for title, _, _ in names:
-        table.add_column(title, justify="right", overflow="fold")
-    for row in found:
-        start = [row.words, *([row.arm] if many else [])]
-        start += [str(len(row.cells))] if any(len(r.cells) > 1 for r in found) else []
-        table.add_row(*start, *(number(figure(row, name), digits) for _, name, digits in names))
+    for title in (*starts, *titles):
+        table.add_column(title, justify="left" if title in starts else "right", overflow="fold")
+    for row, cells in found:
+        table.add_row(*(start(row) for start in starts.values()), *cells)
     return table
-
-
-def figure(row: Row, name: str) -> float | None:
-    """What a table shows of it: the worst gap of all repetitions, the median of everything else."""
-    return row.worst_gap_ms if name == "largest_gap_ms" else row.median(name)
 
 
 def number(value: float | None, digits: int) -> str:
@@ -109,12 +110,8 @@ def number(value: float | None, digits: int) -> str:
 def extras(results: Results) -> Iterable[str]:
     """The figures that only one kind of load has."""
     for row in rows(results):
-        reported = [(title, row.derived(name)) for name, title in DERIVED.items()]
-        parts = [
-            f"{title} {number(value, 2 if 'alone' in title and '/' in title else 1)}"
-            for title, value in reported
-            if value
-        ]
+        reported = {title: (row.figure(name), 2 if name.endswith("ratio") else 1) for name, title in DERIVED.items()}
+        parts = [f"{title} {number(value, digits)}" for title, (value, digits) in reported.items() if value]
         if parts:
             yield f"{row.words}, arm {row.arm}: {'; '.join(parts)}"
         if row.load.get("kind") == "mixed":

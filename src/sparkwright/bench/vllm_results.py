@@ -24,10 +24,10 @@ from sparkwright.units import MIB
 KINDS = {"mean": "mean", "median": "p50", "p99": "p99"}
 METRICS = ("ttft", "itl", "tpot", "e2el")
 
-#: its printed line, our key; the numbers of a load too
-#: a result that lists every gap of ten thousand requests
 TEXT_CHARS = 200
+#: a result that lists every gap of ten thousand requests
 MOST_BYTES = 256 * MIB
+#: its printed line, our key; the numbers of a load too
 LINES: Mapping[str, str] = {
     "Successful requests": "completed",
     "Failed requests": "failed",
@@ -84,20 +84,20 @@ def printed(text: str) -> dict[str, Any]:
 
 def results(data: Mapping[str, Any], name: str) -> Results:
     """One cell, of a server that nothing more is known of."""
-    rate = _number(data.get("request_rate"))
+    rate, requests = _number(data.get("request_rate")), _count(data, "num_prompts") or _count(data, "completed")
     cell = {
         "key": f"vllm.serve.{name}",
         "arm": "vllm bench",
         "load": {
             "kind": "serve",
-            "concurrency": int(_number(data.get("max_concurrency")) or 0),
+            "concurrency": _count(data, "max_concurrency"),
             "rate": rate if rate and math.isfinite(rate) else 0,
-            "requests": int(_number(data.get("num_prompts")) or _number(data.get("completed")) or 0),
+            "requests": requests,
         },
         "verdict": "imported",
         "seconds": _number(data.get("duration")) or 0,
-        "requests": int(_number(data.get("num_prompts")) or _number(data.get("completed")) or 0),
-        "failed_requests": int(_number(data.get("failed")) or 0),
+        "requests": requests,
+        "failed_requests": _count(data, "failed"),
         "figures": _figures(data),
     }
     return Results.model_validate(
@@ -115,12 +115,12 @@ def results(data: Mapping[str, Any], name: str) -> Results:
 
 
 def _figures(data: Mapping[str, Any]) -> dict[str, Any]:
-    tokens, wall_s = _number(data.get("total_output_tokens")) or 0, _number(data.get("duration")) or 0
+    tokens, wall_s = _count(data, "total_output_tokens"), _number(data.get("duration")) or 0
     throughput = _number(data.get("output_throughput"))
     found: dict[str, Any] = {
-        "streams": int(_number(data.get("completed")) or 0),
-        "output_tokens": int(tokens),
-        "prompt_tokens": int(_number(data.get("total_input_tokens")) or 0),
+        "streams": _count(data, "completed"),
+        "output_tokens": tokens,
+        "prompt_tokens": _count(data, "total_input_tokens"),
         "wall_s": wall_s,
         "output_tok_per_s": throughput if throughput is not None else round(tokens / wall_s, 3) if wall_s else 0,
     }
@@ -164,6 +164,10 @@ def _json(text: str) -> dict[str, Any]:
         if isinstance(found, dict):
             return found
     return {}
+
+
+def _count(data: Mapping[str, Any], name: str) -> int:
+    return int(_number(data.get(name)) or 0)
 
 
 def _number(value: Any) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -34,7 +35,5 @@ def examine(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding]:
 
 def sentence(findings: Sequence[Finding]) -> str:
     """How many are bad, warnings, unknown and ok."""
-    counts = {
-        verdict: sum(one.verdict == verdict for one in findings) for verdict in ("bad", "warning", "unknown", "ok")
-    }
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    counts = Counter(one.verdict for one in findings)
+    return ", ".join(f"{counts[word]} {word}" for word in ("bad", "warning", "unknown", "ok") if counts[word])

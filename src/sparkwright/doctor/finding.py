@@ -24,5 +24,4 @@ class Finding:
     repair: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
         return asdict(self)

@@ -19,7 +19,6 @@ class Fix:
     argv: tuple[str, ...]
 
     def command(self, user: str) -> list[str]:
-        """The command for this user."""
         return [user if word == USER else word for word in self.argv]
 
     def manual_command(self, user: str) -> str:

@@ -13,6 +13,7 @@ from sparkwright.host.module import Context
 
 PROGRAM_S = 5.0
 GB10 = "GB10"
+GPU_QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader,nounits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,10 @@ class Host:
         pairs = (line.strip().partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
         return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
 
+    def rows(self, path: str) -> list[list[str]]:
+        """The fields of each line of a file like /etc/passwd; empty without the file."""
+        return [line.split(":") for line in (self.read(path) or "").splitlines()]
+
     def there(self, path: str) -> bool:
         """Whether a file or folder is there and may be seen."""
         try:
@@ -87,6 +92,11 @@ class Host:
             return None
         return None if done is None or done.code in (126, 127) else done
 
+    def printed(self, *argv: str) -> str | None:
+        """What a program prints; None when it fails, too."""
+        answer = self.output(*argv)
+        return answer.out if answer is not None and answer.ok else None
+
     def processes(self, name: str) -> list[list[str]]:
         """The command lines of the processes of this name."""
         found = []
@@ -98,11 +108,9 @@ class Host:
 
     def gpu(self) -> tuple[str, str] | None:
         """(name, driver version) as nvidia-smi says; None when it says nothing."""
-        answer = self.output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader,nounits")
-        if answer is None or not answer.ok or "," not in answer.out:
-            return None
-        name, driver = (part.strip() for part in answer.out.splitlines()[0].split(",")[:2])
-        return name, driver
+        rows = (self.printed(*GPU_QUERY) or "").splitlines()
+        name, comma, rest = rows[0].partition(",") if rows else ("", "", "")
+        return (name.strip(), rest.partition(",")[0].strip()) if comma else None
 
     def engine_info(self) -> dict[str, Any] | None:
         """The Docker Engine's /info; None when it does not answer."""

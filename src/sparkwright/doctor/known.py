@@ -41,19 +41,11 @@ DRIVER_PAIR = Known("an `apt upgrade` can leave driver and GSP firmware mismatch
 OPEN_MODULE = Known("a GB10 needs the open kernel modules", NVCHECKUP)
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """roce: what is reported of its fast network, empty when nothing is."""
-
-    roce: str
-    source: str
-
-
-#: kernels by major.minor
-KERNELS: dict[str, Kernel] = {
-    "6.11": Kernel("", WIKI),
-    "6.14": Kernel("", WIKI),
-    "6.17": Kernel("RoCE at 13 to 16 Gb/s is reported with it", WIKI),
+#: kernels by major.minor, with what is reported of their fast network
+KERNELS: dict[str, Known] = {
+    "6.11": Known("", WIKI),
+    "6.14": Known("", WIKI),
+    "6.17": Known("RoCE at 13 to 16 Gb/s is reported with it", WIKI),
 }
 
 DOCKER_GROUP = Known("by default the user is not in the docker group", PLAYBOOKS)

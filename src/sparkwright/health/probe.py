@@ -19,7 +19,8 @@ from sparkwright.host.containers import containers, crash_loop, engine_socket
 from sparkwright.host.containers.container_options import port_bindings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
-from sparkwright.measure import gpu, http_probe, server_metrics, token_check
+from sparkwright.measure import http_probe, server_metrics, token_check
+from sparkwright.measure.beside import gpu
 
 AGAIN_S = 0.5  # between the two looks at counters, and at a suspicious GPU
 HEALTH_S = 5.0
@@ -46,7 +47,9 @@ class Prober:
 
     def probe(self, *, busy: str = "") -> Observation:
         """Observe once. busy: who works on the host; then only what disturbs nobody is read."""
-        found = Observation(self.now(), busy=busy, known=bool(self.good), machine=self._machine(), gpus=self._gpus())
+        found = Observation(
+            self.now(), busy=busy, known=bool(self.good), machine=machine_of(self.context), gpus=self._gpus()
+        )
         if busy or not self.good:
             return found
         found = replace(found, policy=self.good["spec"].get("restart", ""), ready_s=ready_s(self.good))
@@ -150,26 +153,11 @@ class Prober:
 
     # -- the machine ---------------------------------------------------------------------------------------------------
 
-    def _machine(self) -> Machine:
-        machine = self.context.machine
-        memory = evidence.memory(self.context) or {}
-        swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
-        try:
-            free = machine.free_bytes(machine.home)
-        except OSError:
-            free = None
-        try:
-            uptime_s = float(machine.path("/proc/uptime").read_text().split()[0])
-        except (OSError, ValueError, IndexError):
-            uptime_s = None
-        used = swap_total - swap_free if swap_total is not None and swap_free is not None else None
-        return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), swap_total, used, free, uptime_s)
-
     def _gpus(self) -> tuple[Gpu, ...]:
         found = gpu.parse(evidence.gpu_query(self.context))
         if found is None:
             return ()
-        return (Gpu(found.temperature_c, found.power_w, found.clock_mhz, found.utilization),)
+        return (Gpu(found.temperature_c, found.power_w, found.clock_mhz, found.utilization_percent),)
 
     def _gpus_again(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
         """A second sample when the first is suspicious: one moment proves nothing."""
@@ -177,6 +165,22 @@ class Prober:
             return gpus
         self.pause(AGAIN_S)
         return gpus + self._gpus()
+
+
+def machine_of(context: Context) -> Machine:
+    """The host's memory, disk and uptime, as far as they can be read."""
+    machine, memory = context.machine, evidence.memory(context) or {}
+    swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
+    try:
+        free = machine.free_bytes(machine.home)
+    except OSError:
+        free = None
+    try:
+        uptime_s = float(machine.path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        uptime_s = None
+    used = swap_total - swap_free if swap_total is not None and swap_free is not None else None
+    return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), swap_total, used, free, uptime_s)
 
 
 def start_of(box: Container) -> str:

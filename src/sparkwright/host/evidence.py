@@ -13,7 +13,7 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import log_reading
 from sparkwright.host.module import Context
 from sparkwright.host.ollama.ollama_client import Absent, Busy, Ollama
-from sparkwright.measure import gpu
+from sparkwright.measure.beside import gpu
 from sparkwright.trust import bounds
 
 

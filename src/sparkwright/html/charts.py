@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Literal
 
 from sparkwright.bench.results_models import Results
-from sparkwright.bench.rows import Row, load_words, rows
+from sparkwright.bench.rows import load_words, rows
+from sparkwright.bench.summary import number
 
 Points = tuple[tuple[float, float], ...]
 
@@ -42,11 +44,7 @@ class Chart:
 
 
 def of(results: Results) -> list[Chart]:
-    """The charts that these results can fill."""
     return [*_sweep(results), *_gaps(results), *_head_of_line(results), *_throughput(results)]
-
-
-# -- against the size of a step -----------------------------------------------------------------------------------------------
 
 
 def _sweep(results: Results) -> Iterator[Chart]:
@@ -69,29 +67,18 @@ def _sweep(results: Results) -> Iterator[Chart]:
 
 
 def _by_size(results: Results, name: str) -> tuple[Line, ...]:
-    found: dict[str, list[tuple[float, float]]] = {}
-    for row in rows(results):
-        size, value = results.arm(row.arm).max_num_batched_tokens, row.median(name)
-        if size is not None and value is not None:
-            found.setdefault(row.words, []).append((size, value))
-    return tuple(Line(words, tuple(sorted(points))) for words, points in found.items())
-
-
-# -- over time ----------------------------------------------------------------------------------------------------------------
+    return _joined((row.words, results.arm(row.arm).max_num_batched_tokens, row.figure(name)) for row in rows(results))
 
 
 def _gaps(results: Results) -> Iterator[Chart]:
     """ITL over time of each arm, for each load that keeps gaps."""
     for words in dict.fromkeys(load_words(cell.load) for cell in results.cells if cell.series):
-        lines = []
-        for arm in dict.fromkeys(cell.arm for cell in results.cells):
-            cell = next(
-                (one for one in results.cells if one.arm == arm and one.series and load_words(one.load) == words), None
-            )
-            if cell is not None:
+        lines: dict[str, Line] = {}
+        for cell in results.cells:
+            if cell.series and load_words(cell.load) == words and cell.arm not in lines:
                 one = cell.series[0]
                 points = tuple(zip(one.at_s, one.gap_ms, strict=True))
-                lines.append(Line(_arm(results, arm), points, tuple(one.long_at_s)))
+                lines[cell.arm] = Line(_arm(results, cell.arm), points, tuple(one.long_at_s))
         yield Chart(
             f"itl-{len(words)}-{words.split()[0].strip(':').lower()}",
             f"Gaps over time, {words}",
@@ -99,14 +86,14 @@ def _gaps(results: Results) -> Iterator[Chart]:
             "are where long prompts arrive.",
             "seconds",
             "gap, ms",
-            tuple(lines),
+            tuple(lines.values()),
             kind="dots",
             log_y=True,
-            table=_gap_table(lines),
+            table=_gap_table(lines.values()),
         )
 
 
-def _gap_table(lines: list[Line]) -> tuple[tuple[str, ...], ...]:
+def _gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
     """The largest gaps: thousands of rows would be no table."""
     head = ("arm", "gaps", "median ms", "the five largest, ms (at s)")
     found = []
@@ -118,58 +105,43 @@ def _gap_table(lines: list[Line]) -> tuple[tuple[str, ...], ...]:
     return (head, *found)
 
 
-# -- head of line ---------------------------------------------------------------------------------------------------------------
-
-
 def _head_of_line(results: Results) -> Iterator[Chart]:
     """What a long prompt costs the others, arm by arm."""
-    h1 = [row for row in rows(results) if row.load["kind"] == "hol1"]
-    if h1:
-        arms = tuple(_arm(results, row.arm) for row in h1)
-        yield _bars(
-            "hol1",
-            "H1: streams that decode when a long prompt arrives",
-            "Largest gap of any stream, and the time of all stalls together (gaps over five times the usual one).",
-            arms,
-            (("largest gap", [row.worst_gap_ms for row in h1]), ("stalled", [row.median("stall_ms") for row in h1])),
-            "ms",
-        )
-    h2 = [row for row in rows(results) if row.load["kind"] == "hol2"]
-    if h2:
-        yield _bars(
-            "hol2",
-            "H2: short prompts right behind a long one",
-            "Mean time to the first token of the short prompts, alone and behind the long one, and the long one's own.",
-            tuple(_arm(results, row.arm) for row in h2),
-            (
-                ("shorts alone", [row.derived("short_alone_ttft_mean_ms") for row in h2]),
-                ("shorts behind it", [row.derived("short_ttft_mean_ms") for row in h2]),
-                ("the long one", [row.derived("long_ttft_ms") for row in h2]),
-            ),
-            "TTFT, ms",
-        )
-
-
-def _bars(
-    key: str,
-    title: str,
-    what: str,
-    arms: tuple[str, ...],
-    values: tuple[tuple[str, list[float | None]], ...],
-    unit: str,
-) -> Chart:
-    lines = tuple(
-        Line(name, tuple((float(n), value) for n, value in enumerate(found) if value is not None))
-        for name, found in values
+    yield from _bars(
+        results,
+        "hol1",
+        "H1: streams that decode when a long prompt arrives",
+        "Largest gap of any stream, and the time of all stalls together (gaps over five times the usual one).",
+        {"largest gap": "largest_gap_ms", "stalled": "stall_ms"},
+        "ms",
     )
-    head = ("arm", *(f"{name}, ms" for name, _ in values))
-    body = [
-        (arm, *("-" if found[n] is None else f"{found[n]:,.0f}" for _, found in values)) for n, arm in enumerate(arms)
-    ]
-    return Chart(key, title, what, "", unit, lines, kind="bars", bars=arms, table=(head, *body))
+    yield from _bars(
+        results,
+        "hol2",
+        "H2: short prompts right behind a long one",
+        "Mean time to the first token of the short prompts, alone and behind the long one, and the long one's own.",
+        {
+            "shorts alone": "short_alone_ttft_mean_ms",
+            "shorts behind it": "short_ttft_mean_ms",
+            "the long one": "long_ttft_ms",
+        },
+        "TTFT, ms",
+    )
 
 
-# -- throughput -----------------------------------------------------------------------------------------------------------------
+def _bars(results: Results, kind: str, title: str, what: str, figures: dict[str, str], unit: str) -> Iterator[Chart]:
+    """The figures, by their names in the legend, of a kind of load; a group of bars an arm."""
+    found = [row for row in rows(results) if row.load["kind"] == kind]
+    if found:
+        arms = tuple(_arm(results, row.arm) for row in found)
+        values = {name: [row.figure(figure) for row in found] for name, figure in figures.items()}
+        lines = (
+            Line(name, tuple((float(n), value) for n, value in enumerate(each) if value is not None))
+            for name, each in values.items()
+        )
+        body = zip(arms, *(map(number, each, repeat(0)) for each in values.values()), strict=True)
+        table = (("arm", *(f"{name}, ms" for name in values)), *body)
+        yield Chart(kind, title, what, "", unit, tuple(lines), kind="bars", bars=arms, table=table)
 
 
 def _throughput(results: Results) -> Iterator[Chart]:
@@ -180,7 +152,7 @@ def _throughput(results: Results) -> Iterator[Chart]:
             ("output_tok_per_s", "Throughput", "output, tok/s"),
             ("ttft_p50_ms", "TTFT p50", "TTFT p50, ms"),
         ):
-            lines = _by_arm(results, serve, name, figure)
+            lines = _joined((_arm(results, row.arm), float(row.load[name]), row.figure(figure)) for row in serve)
             if any(len(line.points) > 1 for line in lines):
                 yield Chart(
                     f"serve-{name}-{figure}",
@@ -194,16 +166,13 @@ def _throughput(results: Results) -> Iterator[Chart]:
                 )
 
 
-def _by_arm(results: Results, found: list[Row], name: str, figure: str) -> tuple[Line, ...]:
+def _joined(found: Iterable[tuple[str, float | None, float | None]]) -> tuple[Line, ...]:
+    """Lines from (name, x, y); a point that is not known is left out."""
     points: dict[str, list[tuple[float, float]]] = {}
-    for row in found:
-        value = row.median(figure)
-        if value is not None:
-            points.setdefault(row.arm, []).append((float(row.load[name]), value))
-    return tuple(Line(_arm(results, arm), tuple(sorted(pairs))) for arm, pairs in points.items())
-
-
-# -- shared ---------------------------------------------------------------------------------------------------------------------
+    for name, x, y in found:
+        if x is not None and y is not None:
+            points.setdefault(name, []).append((x, y))
+    return tuple(Line(name, tuple(sorted(pairs))) for name, pairs in points.items())
 
 
 def _arm(results: Results, name: str) -> str:
@@ -216,6 +185,5 @@ def _table(x: str, lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...],
     every = sorted({at for line in lines for at, _ in line.points})
     body = []
     for at in every:
-        values = [dict(line.points).get(at) for line in lines]
-        body.append((f"{at:g}", *("-" if value is None else f"{value:,.1f}" for value in values)))
+        body.append((f"{at:g}", *(number(dict(line.points).get(at), 1) for line in lines)))
     return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)

@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.health.record import severity
@@ -59,12 +59,20 @@ class Host:
     spans: Sequence[Span] = ()
     error: str = ""
     error_exit: int = 0
-    episodes: Sequence[Episode] = field(default_factory=tuple)
 
     @property
     def stretches(self) -> list[Stretch]:
         """The times of which something is known."""
         return stretches(self.checks, self.until_s)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """Each time that it was not ok; a change from one bad state to another is two of them."""
+        return [
+            Episode(one.state, one.why, one.start_s, None if one.end_s >= self.until_s else one.end_s, one.known)
+            for one in self.stretches
+            if one.state != "ok"
+        ]
 
     @property
     def ok_share(self) -> float | None:
@@ -76,6 +84,11 @@ class Host:
     def unknown_share(self) -> float:
         """The share of the whole time of which nothing is known."""
         return 1 - seconds(self.stretches) / max(1.0, self.until_s - self.since_s)
+
+    def points(self, name: str) -> list[tuple[float, float]]:
+        """A figure over the spans: when each that has it began, and the value."""
+        values = [(one.start_s, getattr(one, name)) for one in self.spans]
+        return [(at_s, value) for at_s, value in values if value is not None]
 
     @property
     def baseline_tok_per_s(self) -> float | None:
@@ -92,9 +105,7 @@ def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> H
     checks = [Check(**row) for row in fitted(rows, [CHECK], "a check")]
     checks = sorted((one for one in checks if since_s <= one.time_s <= until_s), key=lambda one: one.time_s)
     span_s = length_s(until_s - since_s, checks)
-    return Host(
-        name, since_s, until_s, span_s, checks, list(spans(checks, span_s)), episodes=list(episodes(checks, until_s))
-    )
+    return Host(name, since_s, until_s, span_s, checks, list(spans(checks, span_s)))
 
 
 def length_s(span_s: float, checks: Sequence[Check]) -> float:
@@ -109,23 +120,17 @@ def spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:
     for start, group in itertools.groupby(checks, key=lambda one: one.time_s // span_s * span_s):
         rows = list(group)
         worst = max(rows, key=lambda one: severity(one.state))
-        rates = [one.tok_per_s for one in rows if one.tok_per_s is not None]
-        memory = [one.mem_available_bytes / GIB for one in rows if one.mem_available_bytes is not None]
-        heat = [one.temperature_c for one in rows if one.temperature_c is not None]
+        rates, memory, heat = (
+            [value for one in rows if (value := getattr(one, name)) is not None]
+            for name in ("tok_per_s", "mem_available_bytes", "temperature_c")
+        )
         yield Span(
             start_s=start,
             checks=len(rows),
             state=worst.state,
             why=worst.why,
             tok_per_s=statistics.median(rates) if rates else None,
-            memory_gib=min(memory, default=None),
+            memory_gib=min(memory) / GIB if memory else None,
             temperature_c=max(heat, default=None),
             healed="; ".join(dict.fromkeys(one.healed for one in rows if one.healed)),
         )
-
-
-def episodes(checks: Sequence[Check], until_s: float) -> Iterable[Episode]:
-    """Each time that it was not ok; a change from one bad state to another is two of them."""
-    for one in stretches(checks, until_s):
-        if one.state != "ok":
-            yield Episode(one.state, one.why, one.start_s, None if one.end_s >= until_s else one.end_s, one.known)

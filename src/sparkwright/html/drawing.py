@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from importlib.util import find_spec
 from typing import Any
 
 from sparkwright.html.charts import Chart
@@ -25,9 +26,6 @@ STYLE: dict[str, Any] = {
 
 
 def available() -> bool:
-    """Whether matplotlib is here."""
-    from importlib.util import find_spec
-
     return find_spec("matplotlib") is not None
 
 
@@ -58,12 +56,8 @@ def svg(chart: Chart) -> str:
 def _lines(axes: Any, chart: Chart) -> None:
     for n, line in enumerate(chart.lines):
         xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
-        style = {
-            "color": COLOURS[n % len(COLOURS)],
-            "marker": MARKS[n % len(MARKS)],
-            "linestyle": STROKES[n % len(STROKES)],
-        }
-        axes.plot(xs, ys, **style, markersize=5, label=line.name)
+        colour, mark, stroke = COLOURS[n % len(COLOURS)], MARKS[n % len(MARKS)], STROKES[n % len(STROKES)]
+        axes.plot(xs, ys, color=colour, marker=mark, linestyle=stroke, markersize=5, label=line.name)
 
 
 def _dots(axes: Any, chart: Chart) -> None:
@@ -80,16 +74,8 @@ def _bars(axes: Any, chart: Chart) -> None:
     for n, line in enumerate(chart.lines):
         offset = (n - (len(chart.lines) - 1) / 2) * wide
         places, heights = [x + offset for x, _ in line.points], [y for _, y in line.points]
-        hatch = ("", "//", "..")[n % 3]
-        drawn = axes.bar(
-            places,
-            heights,
-            wide * 0.92,
-            color=COLOURS[n % len(COLOURS)],
-            hatch=hatch,
-            edgecolor="white",
-            label=line.name,
-        )
+        style = {"color": COLOURS[n % len(COLOURS)], "hatch": ("", "//", "..")[n % 3], "edgecolor": "white"}
+        drawn = axes.bar(places, heights, wide * 0.92, **style, label=line.name)
         axes.bar_label(drawn, fmt="{:,.0f}", fontsize=8, padding=2)
     axes.set_xticks(range(len(chart.bars)), chart.bars)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from sparkwright.bench import compare, results_files, summary
 from sparkwright.bench.results_models import Arm, Results
-from sparkwright.bench.rows import rows
 from sparkwright.host.state import write_atomically
 from sparkwright.html import charts, drawing
 from sparkwright.html.page import render
@@ -20,7 +18,6 @@ def write(folder: Path, results: Results) -> str:
 
 
 def html(results: Results) -> str:
-    """The page's text."""
     plots = drawing.available()
     found = charts.of(results)
     return render(
@@ -30,7 +27,7 @@ def html(results: Results) -> str:
         notes=[*summary.extras(results), *summary.verdicts(results)],
         table=_table(results),
         differences=compare.arms(results),
-        sides=list(dict.fromkeys(cell.arm for cell in results.cells)),
+        sides=results.sides,
         number=summary.number,
         charts=[(chart, drawing.svg(chart) if plots else "") for chart in found],
         plots=plots or not found,
@@ -43,25 +40,12 @@ def _words(results: Results) -> str:
     return f"{results.experiment} {where}{summary.MEASURED[results.measured_from]}, {results.created_at}"
 
 
-def _table(results: Results) -> Sequence[Sequence[str]]:
+def _table(results: Results) -> list[list[str]]:
     """The same rows as on the terminal."""
-    found = rows(results)
-    names = [one for one in summary.FIGURES if any(row.median(one[1]) is not None for row in found)]
-    head = ["Load", "Arm", "Runs", *(title for title, _, _ in names)]
-    body = [
-        [
-            row.words,
-            row.arm,
-            str(len(row.cells)),
-            *(summary.number(summary.figure(row, name), digits) for _, name, digits in names),
-        ]
-        for row in found
-    ]
-    return [head, *body]
+    titles, found = summary.figures(results)
+    body = [[row.words, row.arm, str(len(row.cells)), *cells] for row, cells in found]
+    return [["Load", "Arm", "Runs", *titles], *body]
 
 
 def _effective(arm: Arm) -> str:
-    if not arm.effective:
-        return "not read"
-    words = {True: "on", False: "off", None: "unknown"}
-    return ", ".join(words[arm.effective.get(name)] for name in ("chunked_prefill", "prefix_caching"))
+    return ", ".join(summary.switches(arm.effective)) if arm.effective else "not read"

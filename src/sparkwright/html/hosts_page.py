@@ -42,11 +42,10 @@ def figure(value: float | None, digits: int = 1) -> str:
 
 
 def _shown(host: Host) -> dict[str, Any]:
-    """What the template shows of a host."""
     share = host.ok_share
-    rates = [one.tok_per_s for one in host.spans if one.tok_per_s is not None]
-    memory = [one.memory_gib for one in host.spans if one.memory_gib is not None]
-    heat = [one.temperature_c for one in host.spans if one.temperature_c is not None]
+    rates, memory, heat = (
+        [value for _, value in host.points(name)] for name in ("tok_per_s", "memory_gib", "temperature_c")
+    )
     facts = [
         ("checks", f"{len(host.checks):,}"),
         ("ok, of the time known", "-" if share is None else f"{100 * share:.1f} %"),
@@ -64,20 +63,16 @@ def _plots(host: Host) -> list[Markup]:
     axis = plot.Axis(host.since_s, host.until_s, host.span_s)
     table = f"The table of {host.name} below holds the same."
     baseline = host.baseline_tok_per_s
-    drawn = [
-        (
-            plot.Figure("tok/s of one stream", reference=("baseline", baseline) if baseline else None, joined=True),
-            [(one.start_s, one.tok_per_s) for one in host.spans if one.tok_per_s is not None],
+    drawn = {
+        "tok_per_s": plot.Figure(
+            "tok/s of one stream", reference=("baseline", baseline) if baseline else None, joined=True
         ),
-        (
-            plot.Figure("memory free, GiB"),
-            [(one.start_s, one.memory_gib) for one in host.spans if one.memory_gib is not None],
-        ),
-        (
-            plot.Figure("temperature, °C", top=HOTTEST_C),
-            [(one.start_s, one.temperature_c) for one in host.spans if one.temperature_c is not None],
-        ),
-    ]
+        "memory_gib": plot.Figure("memory free, GiB"),
+        "temperature_c": plot.Figure("temperature, °C", top=HOTTEST_C),
+    }
     states = plot.band(host.stretches, axis, f"States of {host.name} over time. {table}")
-    lines = [plot.line(one, points, axis, f"{one.name} of {host.name} over time. {table}") for one, points in drawn]
+    lines = [
+        plot.line(one, host.points(name), axis, f"{one.name} of {host.name} over time. {table}")
+        for name, one in drawn.items()
+    ]
     return [Markup(one) for one in (states, *lines)]  # every text in them was escaped

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
+
 #: the share of what the server generated
 MISMATCH = 0.01
 #: tokens that a server may still make of a request that the client has ended
@@ -18,3 +21,18 @@ def uncounted(served: float, streamed: int, capped: int) -> bool:
 def miscounted(served: float, streamed: int, capped: int) -> bool:
     """Whether the two disagree, one way or the other."""
     return uncounted(served, streamed, capped) or streamed - served > MISMATCH * served
+
+
+def risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
+    """How far a counter rose; None when it is not known before or after."""
+    return after[name] - before[name] if name in before and name in after else None
+
+
+def settled(
+    read: Callable[[], Mapping[str, float]], wrong: Callable[[Mapping[str, float]], object]
+) -> Mapping[str, float]:
+    """The counters afterwards, read again while something is wrong with them: they may come later than the last token."""
+    until_s = time.monotonic() + SETTLES_S
+    while wrong(after := read()) and time.monotonic() <= until_s:
+        time.sleep(0.05)
+    return after

@@ -36,13 +36,8 @@ class Spread:
         if not values:
             return None
         ordered = sorted(values)
-        return cls(
-            len(ordered),
-            statistics.fmean(ordered),
-            percentile(ordered, 50),
-            percentile(ordered, 99),
-            ordered[-1],
-        )
+        p50, p99 = percentile(ordered, 50), percentile(ordered, 99)
+        return cls(len(ordered), statistics.fmean(ordered), p50, p99, ordered[-1])
 
     def to_json(self, name: str) -> dict[str, Any]:
         """Milliseconds, with the name in each key: ttft_p50_ms ...; ttft_count is of how many."""

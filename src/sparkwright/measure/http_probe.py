@@ -8,10 +8,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.measure import stream
+from sparkwright.measure.connection import connect, ends
 from sparkwright.trust import bounds
 
 SHOWN_CHARS = 200
+#: why nobody answered, in a word
+UNREACHED: dict[type[Exception], str] = {ConnectionRefusedError: "refused", TimeoutError: "timeout"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +43,13 @@ def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeou
     """One request on a connection of its own, all of it within timeout_s. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     try:
-        connection = stream.connect(base_url, timeout_s)
-    except ConnectionRefusedError:
-        return Answer(0, error="refused")
-    except TimeoutError:
-        return Answer(0, error="timeout")
+        connection = connect(base_url, timeout_s)
     except OSError as error:
-        return Answer(0, error=str(error))
+        return Answer(0, error=UNREACHED.get(type(error), str(error)))
     try:
         payload = None if body is None else json.dumps(body)
         until_s = time.monotonic() + timeout_s
-        stream.ends(connection, time.perf_counter() + timeout_s)
+        ends(connection, time.perf_counter() + timeout_s)
         connection.request("GET" if body is None else "POST", path, payload, headers)
         answer = connection.getresponse()
         return Answer(answer.status, bounds.body_of(answer, until_s=until_s))

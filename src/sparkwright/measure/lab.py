@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines.vllm import endpoints
-from sparkwright.errors import Failed, Inconclusive
-from sparkwright.measure import figures, gpu, load, prefix, stream, workload
-from sparkwright.measure.lag import Lag
+from sparkwright.errors import Failed
+from sparkwright.measure import figures, load, prefix, server_metrics, stream, workload
+from sparkwright.measure.asker import Asker, Ruler
+from sparkwright.measure.beside import gpu
+from sparkwright.measure.beside.lag import Lag
+from sparkwright.measure.counted import miscounted, risen, settled
 from sparkwright.measure.load import Outcome, Request
-from sparkwright.measure.workload import Asker, Load, Ruler
+from sparkwright.measure.workload import Load
 
-#: what the server counted and the client did not, as a share: more means that somebody else was served
-MISMATCH = 0.01
 #: prompts are fresh: more hits than this share of their tokens mean that they were not
 WARM = 0.05
 #: a gap may be the client's own when it woke so late once, as a share of it
 OWN = 0.5
 IDLE_S = 10.0
-SETTLES_S = 1.0
 FEW_WORDS, MANY_WORDS = 32, 256
 WARM_UP_TOKENS = 8
 #: streams whose gaps are kept one by one, and how many of each
@@ -49,14 +49,6 @@ class Target:
     gpu_query: Callable[[], str] = str
 
 
-@dataclass
-class _Sent:
-    """What a phase came to. start_s: by time.perf_counter, when its first request went out."""
-
-    outcomes: list[Outcome]
-    start_s: float
-
-
 def run(
     target: Target,
     wanted: Load,
@@ -70,15 +62,15 @@ def run(
     timeout_s: the longest silence of a stream. idle_s: how long to wait for others to be done. progress: told requests done, of
     all. Returns a cell as docs/lab.md describes it, without its key and arm.
     """
-    _idle(target, idle_s)
+    server_metrics.idle(target.counters, idle_s)
     asker = _warm(target, wanted, timeout_s)
     before, began_s = dict(target.counters()), time.time()
     phases = workload.phases(wanted, asker)
-    total, done, sent = sum(len(phase.requests) for phase in phases), 0, list[_Sent]()
+    total, outcomes, last = sum(len(phase.requests) for phase in phases), list[Outcome](), list[Outcome]()
     with Lag() as lag, gpu.Sampler(target.gpu_query) as sampler:
         for phase in phases:
-            so_far = done
-            outcomes = load.run(
+            so_far = len(outcomes)
+            last = load.run(
                 target.base_url,
                 phase.requests,
                 api_key=target.api_key,
@@ -87,99 +79,43 @@ def run(
                 timeout_s=timeout_s,
                 on_done=lambda count, so_far=so_far: progress(so_far + count, total),  # type: ignore[misc]
             )
-            begun = [one.stream.sent_s for one in outcomes if one.stream]
-            sent.append(_Sent(outcomes, min(begun, default=0.0)))
-            done += len(phase.requests)
+            outcomes += last
         state = sampler.state
-    outcomes = [one for phase in sent for one in phase.outcomes]
-    after = _settled(target, before, outcomes)
+    after = settled(target.counters, lambda now: _mismatch(before, now, outcomes))
     return {
         "started_at_s": round(began_s, 3),
         "seconds": round(time.time() - began_s, 3),
         **_reported(outcomes, before, after, lag, state),
         "derived": derived(wanted, outcomes),
-        "series": _series(sent[-1]),
+        "series": _series(last),
     }
-
-
-# -- before -------------------------------------------------------------------------------------------------------------
-
-
-def _idle(target: Target, idle_s: float) -> None:
-    deadline_s = time.monotonic() + idle_s
-    while True:
-        counters = target.counters()
-        busy = counters.get(endpoints.RUNNING, 0) + counters.get(endpoints.WAITING, 0)
-        if not busy:
-            return
-        if time.monotonic() > deadline_s:
-            message = f"other traffic: {busy:.0f} requests running or waiting"
-            raise Inconclusive(
-                f"{message}; measuring now would be inconclusive.", fix="Try again when the server is idle."
-            )
-        time.sleep(0.1)
 
 
 def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
     """Learn how long words are here, and let each class of lengths be seen once: the first one compiles kernels."""
-    asker = Asker(target.model)
-    few = _first(target, asker, FEW_WORDS, timeout_s)
-    many = _one(target, asker.request(prefix.text(MANY_WORDS), 1), timeout_s)
-    asker.ruler = Ruler.of((FEW_WORDS, few.prompt_tokens), (MANY_WORDS, many.prompt_tokens))
+    asker = Asker(target.model, target.base_url, target.api_key)
+
+    def one(request: Request, why: str = "the warm-up was interrupted") -> int:
+        try:
+            return asker.run(request, cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+        except stream.StreamError as error:
+            raise Failed(f"{why}: {error}.") from None
+
+    few = one(asker.request(prefix.text(FEW_WORDS), 1), f"no token from {target.base_url}")
+    many = one(asker.request(prefix.text(MANY_WORDS), 1))
+    asker.ruler = Ruler.of((FEW_WORDS, few), (MANY_WORDS, many))
     for tokens in workload.classes(wanted):
-        _one(target, asker.sized(tokens, WARM_UP_TOKENS), timeout_s)
+        one(asker.sized(tokens, WARM_UP_TOKENS))
     return asker
 
 
-def _first(target: Target, asker: Asker, words: int, timeout_s: float) -> stream.Stream:
-    """The first request, which also shows what this server does not take."""
-    full = endpoints.measured_stream(target.model, "", 1)
-    body: dict[str, Any] | None = full
-    while body is not None:
-        asker.left_out = tuple(key for key in full if key not in body)
-        try:
-            return stream.run(
-                target.base_url,
-                asker.request(prefix.text(words), 1).body,
-                api_key=target.api_key,
-                cap_s=timeout_s,
-                timeout_s=timeout_s,
-            )
-        except stream.StreamError as error:
-            body = endpoints.plainer(body) if error.status in endpoints.REFUSALS else None
-            answer = str(error)
-    raise Failed(f"no token from {target.base_url}: {answer}.")
-
-
-def _one(target: Target, request: Request, timeout_s: float) -> stream.Stream:
-    try:
-        return stream.run(target.base_url, request.body, api_key=target.api_key, cap_s=timeout_s, timeout_s=timeout_s)
-    except stream.StreamError as error:
-        raise Failed(f"the warm-up was interrupted: {error}.") from None
-
-
-# -- after --------------------------------------------------------------------------------------------------------------
-
-
-def _settled(target: Target, before: Mapping[str, float], outcomes: Sequence[Outcome]) -> Mapping[str, float]:
-    """The counters afterwards; they may come a moment later than the last token."""
-    deadline_s = time.monotonic() + SETTLES_S
-    while True:
-        after = target.counters()
-        if not _mismatch(before, after, outcomes) or time.monotonic() > deadline_s:
-            return after
-        time.sleep(0.05)
-
-
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes: Sequence[Outcome]) -> str:
-    served = prefix.risen(before, after, endpoints.GENERATED_TOKENS)
+    served = risen(before, after, endpoints.GENERATED_TOKENS)
     streams = [one.stream for one in outcomes if one.stream]
     if served is None or len(streams) < len(outcomes) or any(one.approximate for one in streams):
         return ""
     mine = sum(one.tokens for one in streams)
-    return (
-        "" if abs(served - mine) <= MISMATCH * served else f"the server counted {served:.0f} tokens, the client {mine}"
-    )
+    return f"the server counted {served:.0f} tokens, the client {mine}" if miscounted(served, mine, capped=0) else ""
 
 
 def _reported(
@@ -191,10 +127,7 @@ def _reported(
     groups = sorted({one.request.group for one in outcomes})
     everything = figures.of(streams)
     spoilt = lag.spoils_percentiles(everything.itl.p50 if everything.itl else None)
-    hits, queries = (
-        prefix.risen(before, after, endpoints.PREFIX_HITS),
-        prefix.risen(before, after, endpoints.PREFIX_QUERIES),
-    )
+    hits, queries = (risen(before, after, name) for name in (endpoints.PREFIX_HITS, endpoints.PREFIX_QUERIES))
     warm = round(hits / queries, 4) if queries and hits is not None else None
     doubts = [message for message in (_mismatch(before, after, outcomes),) if message]
     if warm is not None and warm > WARM:
@@ -223,7 +156,7 @@ def _reported(
         "client_lag_p99_ms": round(lag.p99_s * 1000, 3),
         "client_lag_max_ms": round(lag.max_s * 1000, 3),
         "prefix_hit_share": warm,
-        "preemptions": prefix.risen(before, after, endpoints.PREEMPTIONS),
+        "preemptions": risen(before, after, endpoints.PREEMPTIONS),
         "gpu": state.to_json(),
     }
 
@@ -242,22 +175,25 @@ def derived(wanted: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
         return [one.stream for one in outcomes if one.stream and one.stream.points and one.request.group == group]
 
     found: dict[str, float | None] = {}
+    long = of("long")
     if wanted.kind == "smoke":
         prefill = [one.prompt_tokens / one.ttft_s for one in of("stream") if one.ttft_s and one.prompt_tokens]
         decode = [one.tok_per_s for one in of("stream") if one.tok_per_s]
         found = {**_pair("prefill_tok_per_s", prefill), **_pair("decode_tok_per_s", decode)}
-        found["prompt_tokens"] = _median([one.prompt_tokens for one in of("stream")])
+        found["prompt_tokens"] = _middle((one.prompt_tokens for one in of("stream")), statistics.median)
     if wanted.kind in ("hol1", "itl", "hol2"):
-        found["long_prompt_tokens"] = _median([one.prompt_tokens for one in of("long")])
-        found["long_ttft_ms"] = _ms(_median([one.ttft_s for one in of("long") if one.ttft_s]))
+        found["long_prompt_tokens"] = _middle((one.prompt_tokens for one in long), statistics.median)
+        found["long_ttft_ms"] = _ms(_middle((one.ttft_s for one in long), statistics.median))
     if wanted.kind in ("hol1", "itl"):
-        found["chunks_meanwhile"] = _median([_meanwhile(one, long) for one in of("decoding") for long in of("long")])
+        found["chunks_meanwhile"] = _middle(
+            (_meanwhile(one, each) for one in of("decoding") for each in long), statistics.median
+        )
     if wanted.kind == "hol2":
-        alone = _mean([one.ttft_s for one in of("short alone") if one.ttft_s])
-        behind = _mean([one.ttft_s for one in of("short") if one.ttft_s])
+        alone = _middle(one.ttft_s for one in of("short alone"))
+        behind = _middle(one.ttft_s for one in of("short"))
         found["short_alone_ttft_mean_ms"], found["short_ttft_mean_ms"] = _ms(alone), _ms(behind)
-        found["short_e2el_mean_ms"] = _ms(_mean([one.e2el_s for one in of("short") if one.e2el_s]))
-        found["long_e2el_ms"] = _ms(_mean([one.e2el_s for one in of("long") if one.e2el_s]))
+        found["short_e2el_mean_ms"] = _ms(_middle(one.e2el_s for one in of("short")))
+        found["long_e2el_ms"] = _ms(_middle(one.e2el_s for one in long))
         found["short_ttft_ratio"] = round(behind / alone, 3) if alone and behind else None
     return {name: value for name, value in found.items() if value is not None}
 
@@ -268,41 +204,42 @@ def _meanwhile(one: stream.Stream, long: stream.Stream) -> int:
     return sum(begin_s < at_s <= begin_s + (long.ttft_s or 0) for at_s, _ in one.points)
 
 
-def _pair(name: str, values: list[float]) -> dict[str, float | None]:
+def _pair(name: str, values: Sequence[float]) -> dict[str, float | None]:
     """A mean and its standard deviation, as llama-benchy's rows have them."""
-    deviation = statistics.pstdev(values) if values else None
-    mean = _mean(values)
-    return {
-        name: round(mean, 3) if mean is not None else None,
-        f"{name}_deviation": round(deviation, 3) if deviation is not None else None,
-    }
+    if not values:
+        return {}
+    return {name: round(statistics.fmean(values), 3), f"{name}_deviation": round(statistics.pstdev(values), 3)}
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
+def _middle(values: Iterable[float | None], of: Callable[[list[float]], float] = statistics.fmean) -> float | None:
+    known = [one for one in values if one is not None]
+    return of(known) if known else None
 
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 3)
 
 
-def _series(sent: _Sent) -> list[dict[str, Any]]:
+def _series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """The gaps of some streams one by one: when each ended, since the first request of the phase went out."""
-    shown = [one for one in sent.outcomes if one.request.group == "decoding" and one.stream][:SERIES]
+    sent = [(one.request.group, one.stream) for one in outcomes if one.stream]
+    start_s = min((one.sent_s for _, one in sent), default=0.0)
+    arrivals = [round(one.sent_s - start_s, 4) for group, one in sent if group == "long"]
     found = []
-    for outcome in shown:
-        assert outcome.stream is not None
-        offset_s = outcome.stream.sent_s - sent.start_s
-        ends = [offset_s + at_s for at_s, _ in outcome.stream.points[1:]]
-        gaps = list(zip(ends, outcome.stream.gaps_s, strict=True))[:POINTS]
-        found.append({"at_s": [round(at, 4) for at, _ in gaps], "gap_ms": [round(gap * 1000, 3) for _, gap in gaps]})
-    arrivals = [
-        round(one.stream.sent_s - sent.start_s, 4)
-        for one in sent.outcomes
-        if one.request.group == "long" and one.stream
-    ]
-    return [{**one, "long_at_s": arrivals} for one in found]
+    for one in [one for group, one in sent if group == "decoding"][:SERIES]:
+        ends = [one.sent_s - start_s + at_s for at_s, _ in one.points[1:]]
+        gaps = list(zip(ends, one.gaps_s, strict=True))[:POINTS]
+        at, gap_ms = [round(at, 4) for at, _ in gaps], [round(gap * 1000, 3) for _, gap in gaps]
+        found.append({"at_s": at, "gap_ms": gap_ms, "long_at_s": arrivals})
+    return found
+
+
+def sentence(cell: dict[str, Any]) -> str:
+    """A cell in a line."""
+    if cell["verdict"] == "failed":
+        return f"every request failed: {'; '.join(cell['notes'])}"
+    one = cell["figures"]
+    doubt = f" ({cell['verdict']}: {'; '.join(cell['doubts'])})" if cell["doubts"] else ""
+    ttft = f", TTFT p50 {one['ttft_p50_ms']:.0f} ms" if "ttft_p50_ms" in one else ""
+    gap = f", largest gap {one['largest_gap_ms']:.0f} ms" if one["largest_gap_ms"] else ""
+    return f"{one['output_tok_per_s']:.1f} tok/s of {one['streams']} streams{ttft}{gap}{doubt}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.measure import stream
+from sparkwright.measure.beside.undisturbed import undisturbed
+from sparkwright.measure.connection import connect
 from sparkwright.measure.stream import Recording, Stream, StreamError
-from sparkwright.measure.undisturbed import undisturbed
 
 STACK_BYTES = 256 * 1024
 #: a connection for a later request is opened so long before it: servers close those that say nothing
@@ -28,24 +29,11 @@ class Request:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a request: stream, or error. late_s: how much after its time it went out."""
+    """What became of a request: stream, or error."""
 
     request: Request
     stream: Stream | None = None
     error: str = ""
-    late_s: float = 0.0
-
-
-@dataclass
-class _Work:
-    requests: Sequence[Request]
-    next: int = 0
-    mutex: threading.Lock = field(default_factory=threading.Lock)
-
-    def take(self) -> int | None:
-        with self.mutex:
-            self.next += 1
-            return self.next - 1 if self.next <= len(self.requests) else None
 
 
 def run(
@@ -63,7 +51,7 @@ def run(
     concurrency: at most so many at a time, each worker taking the next when its last is done; 0: all on their times. The wait
     for a worker is no part of a TTFT. Errors are in the outcomes. Parsing is left until everything has come.
     """
-    work = _Work(requests)
+    waiting, mutex = iter(range(len(requests))), threading.Lock()
     recordings: list[Recording | Exception | None] = [None] * len(requests)
     begin = threading.Event()
     start_s = [0.0]
@@ -71,14 +59,18 @@ def run(
     ready = threading.Barrier(workers + 1)
     done = [0]
 
+    def taken() -> int | None:
+        with mutex:
+            return next(waiting, None)
+
     def opened() -> Any:
         try:
-            return stream.connect(base_url, timeout_s)
+            return connect(base_url, timeout_s)
         except OSError:
             return None  # `record` tries again and says why not
 
     def worker() -> None:
-        at = work.take()
+        at = taken()
         connection = opened() if at is not None and requests[at].at_s < OPENED_BEFORE_S else None
         ready.wait()
         begin.wait()
@@ -89,20 +81,19 @@ def run(
                 connection = opened()
             _sleep_until(due_s)
             try:
-                recordings[at] = stream.record(
-                    base_url,
-                    requests[at].body,
-                    api_key=api_key,
-                    cap_s=cap_s,
-                    timeout_s=timeout_s,
-                    connection=connection,
-                )
+                how: dict[str, Any] = {
+                    "api_key": api_key,
+                    "cap_s": cap_s,
+                    "timeout_s": timeout_s,
+                    "connection": connection,
+                }
+                recordings[at] = stream.record(base_url, requests[at].body, **how)
             except Exception as error:
                 recordings[at] = error
-            with work.mutex:
+            with mutex:
                 done[0] += 1
                 on_done(done[0])
-            at, connection = work.take(), None
+            at, connection = taken(), None
 
     before_bytes = threading.stack_size(STACK_BYTES)
     try:
@@ -117,7 +108,7 @@ def run(
                 thread.join()
     finally:
         threading.stack_size(before_bytes)
-    return [_outcome(one, found, start_s[0]) for one, found in zip(requests, recordings, strict=True)]
+    return [_outcome(one, found) for one, found in zip(requests, recordings, strict=True)]
 
 
 def _sleep_until(at_s: float) -> None:
@@ -127,11 +118,10 @@ def _sleep_until(at_s: float) -> None:
         time.sleep(wait_s)
 
 
-def _outcome(request: Request, found: Recording | Exception | None, start_s: float) -> Outcome:
+def _outcome(request: Request, found: Recording | Exception | None) -> Outcome:
     if not isinstance(found, Recording):
         return Outcome(request, error=str(found or "not sent"))
-    late_s = found.sent_s - start_s - request.at_s
     try:
-        return Outcome(request, stream.read(found), late_s=late_s)
+        return Outcome(request, stream.read(found))
     except StreamError as error:
-        return Outcome(request, error=str(error), late_s=late_s)
+        return Outcome(request, error=str(error))

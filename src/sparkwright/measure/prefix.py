@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.prefix_caching import Sighting
 from sparkwright.measure import stream
+from sparkwright.measure.counted import risen
 
-SIGHTINGS = 3
 ANSWER_TOKENS = 4
 QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
 #: common words are one token each, or more: as many words are at least as many tokens
@@ -37,17 +37,12 @@ def sight(
     """The sightings, the first one cold. counters: what /metrics says now. Raises stream.StreamError."""
     prefix, found = text(words), []
     before = counters()
-    for n, question in enumerate(QUESTIONS[:SIGHTINGS]):
+    for n, question in enumerate(QUESTIONS, 1):
         body = endpoints.measured_stream(model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
         got = stream.run(base_url, body, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s)
         after = counters()
         counted = [risen(before, after, name) for name in (endpoints.PREFIX_QUERIES, endpoints.PREFIX_HITS)]
         found.append(Sighting(got.ttft_s or 0.0, got.prompt_tokens, *counted))
         before = after
-        progress(n + 1, SIGHTINGS)
+        progress(n, len(QUESTIONS))
     return found
-
-
-def risen(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
-    """How far a counter rose; None when it is not known before or after."""
-    return after[name] - before[name] if name in before and name in after else None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 from sparkwright.engines.vllm import endpoints
+from sparkwright.errors import Inconclusive
 from sparkwright.measure import http_probe
+
+IDLE = "Try again when the server is idle."
 
 
 def read(base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
@@ -20,3 +24,14 @@ def busy(counters: Mapping[str, float]) -> float | None:
     if endpoints.RUNNING not in counters:
         return None
     return counters[endpoints.RUNNING] + counters.get(endpoints.WAITING, 0)
+
+
+def idle(counters: Callable[[], Mapping[str, float]], within_s: float) -> Mapping[str, float]:
+    """The counters of a server that does nothing else. Raises Inconclusive when others are still served after so long."""
+    until_s = time.monotonic() + within_s
+    while running := busy(found := counters()):
+        if time.monotonic() > until_s:
+            message = f"other traffic: {running:.0f} requests running or waiting"
+            raise Inconclusive(f"{message}; measuring now would be inconclusive.", fix=IDLE)
+        time.sleep(0.1)
+    return found

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from sparkwright import defaults
 from sparkwright.engines.vllm import endpoints
 from sparkwright.measure import stream
+from sparkwright.measure.asker import Asker
 
 Verdict = Literal["proved", "new baseline", "not compared", "regression", "misconfigured", "invalid", "unclear"]
 
@@ -93,7 +94,6 @@ class Baseline:
         return run.tok_per_s / self.rates.get(run.prompt, self.median)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
         return {
             "tok_per_s": dict(self.rates),
             "deviation": self.deviation,
@@ -103,7 +103,6 @@ class Baseline:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Baseline:
-        """The baseline again."""
         return cls(data["tok_per_s"], data["deviation"], data["runs"], data.get("clock_mhz"))
 
 
@@ -117,19 +116,42 @@ class Bounds:
 
     @property
     def baseline_runs(self) -> int:
-        """How many runs a baseline is made of."""
         return BASELINE_RUNS_SPECULATING if self.speculation else BASELINE_RUNS
 
 
 @dataclass
-class Measured:
-    """tokens: everything generated, the warm-up too. capped: how many requests were ended by the client."""
+class Taken:
+    """runs: what counts. tokens: everything generated, the warm-up too. capped: how many requests were ended by the client."""
 
     runs: list[Run] = field(default_factory=list)
     tokens: int = 0
     capped: int = 0
     approximate: bool = False
     prompt_tokens: int = 0
+
+    @property
+    def decoding_s(self) -> float | None:
+        """The median time that a run decoded."""
+        return statistics.median(sum(run.gaps_s) for run in self.runs) if self.runs else None
+
+    def count(self, got: stream.Stream) -> None:
+        """What a stream generated, whether it is a run or not."""
+        self.tokens += got.tokens
+        self.capped += got.capped
+        self.approximate = self.approximate or got.approximate
+        self.prompt_tokens += got.prompt_tokens
+
+    def take(self, name: str, got: stream.Stream) -> None:
+        """A stream of a prompt as a run; one that has no rate is none."""
+        self.count(got)
+        if got.tok_per_s is not None:
+            self.runs.append(Run(name, got.tok_per_s, got.ttft_s or 0.0, tuple(got.gaps_s)))
+
+
+@dataclass
+class Measured(Taken):
+    """verdict, reason, note: what `judge` says of the runs."""
+
     verdict: Verdict = "unclear"
     reason: str = ""
     note: str = ""
@@ -150,11 +172,6 @@ class Measured:
         gaps = [gap for run in self.runs for gap in run.gaps_s]
         return statistics.median(gaps) if gaps else None
 
-    @property
-    def decoding_s(self) -> float | None:
-        """The median time that a run decoded."""
-        return statistics.median(sum(run.gaps_s) for run in self.runs) if self.runs else None
-
 
 def measure(
     base_url: str,
@@ -174,25 +191,18 @@ def measure(
     result = Measured()
     each = tokens if baseline else min(tokens, BASELINE_TOKENS)
     wanted = min(tokens, WARM_UP_TOKENS) + each * (RUNS if baseline else bounds.baseline_runs)
-    shape = Shape(base_url, model, api_key)
+    asker = Asker(model, base_url, api_key)
 
     def one(name: str, count: int, cap_s: float) -> stream.Stream:
-        before = result.tokens
-        got = shape.run(name, count, cap_s, lambda chunks: progress(min(before + chunks, wanted), wanted))
-        result.tokens += got.tokens
-        result.capped += got.capped
-        result.approximate = result.approximate or got.approximate
-        result.prompt_tokens += got.prompt_tokens
-        return got
+        before, request = result.tokens, asker.request(prompt(name), count)
+        return asker.run(request, cap_s=cap_s, on_chunk=lambda n: progress(min(before + n, wanted), wanted))
 
     def take(count: int) -> None:
         for _ in range(count):
             name = tuple(PROMPTS)[len(result.runs) % len(PROMPTS)]
-            got = one(name, each, CAP_S)
-            if got.tok_per_s is not None:
-                result.runs.append(Run(name, got.tok_per_s, got.ttft_s or 0.0, tuple(got.gaps_s)))
+            result.take(name, one(name, each, CAP_S))
 
-    one("prose", min(tokens, WARM_UP_TOKENS), WARM_UP_CAP_S)
+    result.count(one("prose", min(tokens, WARM_UP_TOKENS), WARM_UP_CAP_S))
     decoding()
     take(RUNS)
     result.verdict, result.reason, result.note = judge(result.runs, bounds, baseline)
@@ -213,11 +223,8 @@ def judge(
         message = f"{median:.1f} tok/s exceeds the {bounds.ceiling:.0f} that memory bandwidth allows"
         return "invalid", f"{message} without speculative decoding: wrong count, or cached answers", ""
     if bounds.expected and median < FLOOR * bounds.expected:
-        return (
-            "misconfigured",
-            f"{median:.1f} tok/s is below half of the {bounds.expected:g} expected by the recipe",
-            "",
-        )
+        message = f"{median:.1f} tok/s is below half of the {bounds.expected:g} expected by the recipe"
+        return "misconfigured", message, ""
     if baseline is None:
         message = "first measurement of this image, model and arguments on this host"
         return ("new baseline" if last else "unclear"), message, ""
@@ -229,36 +236,6 @@ def judge(
     if share < 1 - 2.5 * tolerance:
         return "regression", against, ""
     return ("proved" if share >= 1 - tolerance / 2 else "unclear"), against, faster
-
-
-@dataclass
-class Shape:
-    """How this server is asked: as vLLM, or more plainly when it refuses that."""
-
-    base_url: str
-    model: str
-    api_key: str = ""
-    _left_out: tuple[str, ...] = ()
-
-    def run(
-        self, name: str, tokens: int, cap_s: float, on_chunk: Callable[[int], None] = lambda chunks: None
-    ) -> stream.Stream:
-        """One measured stream of a prompt. Raises stream.StreamError."""
-        full = endpoints.measured_stream(self.model, prompt(name), tokens)
-        body = {key: value for key, value in full.items() if key not in self._left_out}
-        while True:
-            try:
-                found = stream.run(
-                    self.base_url, body, api_key=self.api_key, cap_s=cap_s, timeout_s=30, on_chunk=on_chunk
-                )
-            except stream.StreamError as error:
-                plainer = endpoints.plainer(body) if error.status in endpoints.REFUSALS else None
-                if plainer is None:
-                    raise
-                body = plainer
-                continue
-            self._left_out = tuple(key for key in full if key not in body)
-            return found
 
 
 def speculates(key: Mapping[str, Any]) -> bool:

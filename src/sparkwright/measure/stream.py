@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
-import ssl
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright.engines.vllm import endpoints
+from sparkwright.measure.connection import connect, ends
 from sparkwright.trust import bounds
 
 READ_BYTES = 1 << 16
@@ -62,7 +60,6 @@ class Stream:
 
     @property
     def tokens(self) -> int:
-        """Tokens generated."""
         return max(self.total, self.points[-1][1] if self.points else 0)
 
     @property
@@ -90,7 +87,6 @@ class Stream:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Times between chunks, seconds."""
         return [b[0] - a[0] for a, b in zip(self.points, self.points[1:], strict=False)]
 
 
@@ -104,69 +100,12 @@ class Recording:
     broken: str = ""
 
 
-class _Socket(socket.socket):
-    """Reads end at a deadline, however slowly the other side drips, and cost one system call each.
-
-    until_s: by time.perf_counter. silence_s: the longest wait. The kernel keeps the time: Python's own timeouts poll first, and
-    each call more is another wait for the interpreter's lock among many threads. The clock has the last word: a kernel whose
-    own was held up (a virtual machine waiting for its processor) wakes us before the deadline.
-    """
-
-    until_s = float("inf")
-    silence_s = 30.0
-
-    def waits(self, silence_s: float) -> None:
-        """The longest wait of a send or a receive."""
-        self.silence_s = silence_s
-        self.setblocking(True)
-        self._waits(socket.SO_SNDTIMEO, silence_s)
-        self._waits(socket.SO_RCVTIMEO, silence_s)
-
-    def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        while (left_s := self.until_s - time.perf_counter()) > 0:
-            last = left_s < self.silence_s
-            if last:
-                self._waits(socket.SO_RCVTIMEO, left_s)
-            try:
-                return super().recv_into(*args, **kwargs)
-            except BlockingIOError:
-                if not last:
-                    break
-        raise TimeoutError
-
-    def _waits(self, which: int, seconds: float) -> None:
-        full, part = divmod(max(seconds, 1e-6), 1)
-        self.setsockopt(socket.SOL_SOCKET, which, struct.pack("@ll", int(full), int(part * 1e6) + 1))
-
-
-def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
-    """An open connection without Nagle's delay. Raises OSError."""
-    where = urlsplit(base_url)
-    secure = where.scheme == "https"
-    host, port = where.hostname or "127.0.0.1", where.port or (443 if secure else 80)
-    plain = socket.create_connection((host, port), timeout=timeout_s)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if secure:
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(host, port, timeout=timeout_s)
-        connection.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host)
-        return connection
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
-    connection.sock = _Socket(fileno=plain.detach())
-    connection.sock.waits(timeout_s)
-    return connection
-
-
-def path_of(base_url: str, path: str) -> str:
-    """The path of a request: servers may stand below a prefix."""
-    return urlsplit(base_url).path.rstrip("/") + path
-
-
 def request_bytes(base_url: str, body: dict[str, Any], api_key: str) -> bytes:
     """The whole request, made before the clock starts, so that it leaves in one piece."""
-    payload = json.dumps(body).encode()
+    payload, where = json.dumps(body).encode(), urlsplit(base_url)
     lines = [
-        f"POST {path_of(base_url, endpoints.CHAT)} HTTP/1.1",
-        f"Host: {urlsplit(base_url).netloc}",
+        f"POST {where.path.rstrip('/')}{endpoints.CHAT} HTTP/1.1",  # servers may stand below a prefix
+        f"Host: {where.netloc}",
         "Content-Type: application/json",
         f"Content-Length: {len(payload)}",
         *([f"Authorization: Bearer {api_key}"] if api_key else []),
@@ -237,12 +176,6 @@ def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, o
             found.capped = True
             return
     found.broken = f"the stream exceeds {MOST_BYTES >> 20} MiB"
-
-
-def ends(connection: http.client.HTTPConnection, until_s: float) -> None:
-    """No read goes on after until_s, by time.perf_counter. With TLS, which knows no deadline, each has its own timeout."""
-    if isinstance(connection.sock, _Socket):
-        connection.sock.until_s = until_s
 
 
 def read(recording: Recording) -> Stream:

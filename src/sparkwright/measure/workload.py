@@ -1,7 +1,6 @@
 """What is sent in a cell of the lab: loads as data, turned into requests of the lengths they ask for.
 
-Every prompt begins with fresh random text, so that no prefix cache can help. Lengths are in the server's own tokens: a Ruler
-learns from two prompts, which the server counted itself, how many words make a token. They are the warm-up at the same time.
+Every prompt begins with fresh random text, so that no prefix cache can help.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sparkwright.engines.vllm import endpoints
-from sparkwright.measure import prefix
+from sparkwright.measure.asker import Asker
 from sparkwright.measure.load import Request
 
 KINDS = ("smoke", "serve", "hol1", "hol2", "itl", "mixed")
@@ -55,8 +53,12 @@ class Load:
     prompts: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
         return asdict(self)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """As results keep it: how many prompts were given, not their words."""
+        return {**self.to_json(), "prompts": len(self.prompts)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Load:
@@ -67,15 +69,6 @@ class Load:
             raise ValueError(f"unknown load {load.kind!r}; available: {', '.join(KINDS)}")
         return load
 
-    @property
-    def longest(self) -> int:
-        """Tokens of its longest prompt, as far as they are not given as texts."""
-        return max(self.long_tokens, self.prompt_tokens, LONGEST if self._mixed_lengths else 0)
-
-    @property
-    def _mixed_lengths(self) -> bool:
-        return self.kind == "serve" and not self.prompt_tokens and not self.prompts
-
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -85,45 +78,6 @@ class Phase:
     concurrency: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Ruler:
-    """How many tokens the server makes of a prompt: fixed (template, random text) and for each word."""
-
-    per_word: float = 1.0
-    fixed: float = 24.0
-
-    @classmethod
-    def of(cls, few: tuple[int, int], many: tuple[int, int]) -> Ruler:
-        """From two prompts, each (words, tokens). A server that does not count tokens leaves the usual guess."""
-        (words, tokens), (more_words, more_tokens) = few, many
-        if tokens <= 0 or more_tokens <= tokens or more_words <= words:
-            return cls()
-        per_word = (more_tokens - tokens) / (more_words - words)
-        return cls(per_word, max(0.0, tokens - per_word * words))
-
-    def text(self, tokens: int) -> str:
-        """A prompt of about so many tokens that nobody has sent before."""
-        return prefix.text(max(0, round((tokens - self.fixed) / self.per_word)))
-
-
-@dataclass
-class Asker:
-    """Makes the requests of one server."""
-
-    model: str
-    ruler: Ruler = field(default_factory=Ruler)
-    left_out: tuple[str, ...] = ()
-
-    def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
-        """One request, without what this server refuses."""
-        full = endpoints.measured_stream(self.model, text, tokens)
-        return Request({key: value for key, value in full.items() if key not in self.left_out}, at_s, group)
-
-    def sized(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
-        """One request with a prompt of about so many tokens."""
-        return self.request(self.ruler.text(prompt_tokens), tokens, at_s=at_s, group=group)
-
-
 def phases(load: Load, asker: Asker) -> list[Phase]:
     """The requests of a load, in the order in which they go out."""
     return _PHASES[load.kind](load, asker)
@@ -131,8 +85,7 @@ def phases(load: Load, asker: Asker) -> list[Phase]:
 
 def _smoke(load: Load, asker: Asker) -> list[Phase]:
     """One stream at a time."""
-    one = [asker.sized(load.prompt_tokens, load.output_tokens, group="stream") for _ in range(load.requests)]
-    return [Phase(tuple(one), 1)]
+    return [Phase(_alike(load, asker, load.requests, "stream"), 1)]
 
 
 def _serve(load: Load, asker: Asker) -> list[Phase]:
@@ -159,13 +112,8 @@ def _itl(load: Load, asker: Asker) -> list[Phase]:
 
 def _hol2(load: Load, asker: Asker) -> list[Phase]:
     """Shorts alone first, then a long one with shorts right behind it."""
-
-    def shorts(group: str, at_s: float) -> tuple[Request, ...]:
-        return tuple(
-            asker.sized(load.prompt_tokens, load.output_tokens, at_s=at_s, group=group) for _ in range(load.shorts)
-        )
-
-    return [Phase(shorts("short alone", 0.0)), Phase((_long(load, asker, 0.0), *shorts("short", load.after_s)))]
+    behind = _alike(load, asker, load.shorts, "short", load.after_s)
+    return [Phase(_alike(load, asker, load.shorts, "short alone")), Phase((_long(load, asker, 0.0), *behind))]
 
 
 def _mixed(load: Load, asker: Asker) -> list[Phase]:
@@ -179,6 +127,10 @@ def _mixed(load: Load, asker: Asker) -> list[Phase]:
 
 
 _PHASES = {"smoke": _smoke, "serve": _serve, "hol1": _hol1, "hol2": _hol2, "itl": _itl, "mixed": _mixed}
+
+
+def _alike(load: Load, asker: Asker, count: int, group: str, at_s: float = 0.0) -> tuple[Request, ...]:
+    return tuple(asker.sized(load.prompt_tokens, load.output_tokens, at_s=at_s, group=group) for _ in range(count))
 
 
 def _decoding(load: Load, asker: Asker) -> tuple[Request, ...]:

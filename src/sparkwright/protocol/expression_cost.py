@@ -8,6 +8,7 @@ run that goes on to its rescue, never the end of the process.
 
 from __future__ import annotations
 
+import resource
 import sys
 import threading
 import time
@@ -36,8 +37,6 @@ def memory() -> Iterator[None]:
     if not now:
         yield
         return
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = now + GROWTH_BYTES
     if soft == resource.RLIM_INFINITY or soft > most:
@@ -74,6 +73,4 @@ def _address_space() -> int:
             pages = int(file.read().split()[0])
     except (OSError, ValueError, IndexError):
         return 0
-    import resource
-
     return pages * resource.getpagesize()

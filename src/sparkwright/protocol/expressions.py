@@ -5,54 +5,70 @@ Both sides use it: the laptop for what depends on files alone, the host for fact
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
-from sparkwright.protocol import expression_cost, jinja
-from sparkwright.protocol.jinja import truth
+from jinja2 import StrictUndefined, meta, nodes
+from jinja2.exceptions import TemplateSyntaxError, UndefinedError
 
-#: of a text, in a sentence about it
-SHOWN_CHARS = 300
+from sparkwright.protocol import expression_cost, jinja_folding
+from sparkwright.protocol.jinja import environment, truth
+from sparkwright.protocol.jinja_limits import begin
+
 #: characters of an expression that a sentence about it repeats
 SHOWN = 200
+#: in the frames that Jinja2 lays into a traceback, whose lines are those of the text
+RAISED = "__jinja_exception__"
+
+_ENV = environment()
 
 
 class ExpressionError(Exception):
     """An expression that can't be parsed or evaluated; the message is a sentence. line: of the text, from 1; 0 when not known."""
 
-    line: int = 0
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 class UnknownName(ExpressionError):
     """A name that nothing defines (yet)."""
 
 
+def _open(value: Any) -> Iterator[str]:
+    """Every string of a value (deep) that holds an expression."""
+    if isinstance(value, str):
+        if "{{" in value or "{%" in value or "{#" in value:
+            yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for child in value.values() if isinstance(value, Mapping) else value:
+            yield from _open(child)
+
+
 def is_open(value: Any) -> bool:
     """Whether any string in this value (deep) holds an expression."""
-    if isinstance(value, str):
-        return "{{" in value or "{%" in value or "{#" in value
-    if isinstance(value, Mapping):
-        return any(is_open(v) for v in value.values())
-    return isinstance(value, list | tuple) and any(is_open(v) for v in value)
+    return any(True for _ in _open(value))
 
 
 @functools.lru_cache(maxsize=1024)
 def names_in(text: str) -> frozenset[str]:
     """The names a template string asks for. Raises ExpressionError on bad syntax."""
     try:
-        return jinja.names_in(text)
+        parsed = _parsed(text)
+        if all(isinstance(node, nodes.Output) for node in parsed.body):  # nothing in it gives a name a value of its own
+            return frozenset(name.name for name in parsed.find_all(nodes.Name))
+        return frozenset(meta.find_undeclared_variables(parsed))
     except Exception as error:  # its parser and Python's have their own for what is nested too deeply
-        line = jinja.line_of(error)
-        refused = ExpressionError(f"bad expression in {_shown(text, line)}: {_reason(error)}")
-        refused.line = line
-        raise refused from None
+        line = _line_of(error)
+        raise ExpressionError(f"bad expression in {_shown(text, line)}: {_reason(error)}", line) from None
 
 
 def line_of_name(text: str, name: str) -> int:
     """The line, from 1, of a text in which a name is first used; 0 if it cannot be determined."""
-    return jinja.line_of_name(text, name)
+    return min((one.lineno for one in _ENV.parse(text).find_all(nodes.Name) if one.name == name), default=0)
 
 
 def names_in_condition(expression: str) -> frozenset[str]:
@@ -62,12 +78,7 @@ def names_in_condition(expression: str) -> frozenset[str]:
 
 def names_in_value(value: Any) -> frozenset[str]:
     """The names asked for by all strings of a value, deep."""
-    if isinstance(value, str):
-        return names_in(value) if is_open(value) else frozenset()
-    children: Iterable[Any] = (
-        value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    )
-    return frozenset().union(*(names_in_value(child) for child in children))
+    return frozenset().union(*map(names_in, _open(value)))
 
 
 def render(value: Any, names: Mapping[str, Any]) -> Any:
@@ -87,7 +98,7 @@ def render(value: Any, names: Mapping[str, Any]) -> Any:
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
     """The value of a bare expression, as in `when: image.changed`. Raises as `render` does."""
     with _sentences(expression):
-        return jinja.evaluated(expression, names)
+        return _value(_compiled, expression, names)
 
 
 def holds(conditions: Iterable[str], names: Mapping[str, Any]) -> bool:
@@ -97,21 +108,78 @@ def holds(conditions: Iterable[str], names: Mapping[str, Any]) -> bool:
 
 def _render_text(text: str, names: Mapping[str, Any]) -> Any:
     with _sentences(text):
-        expression = jinja.lone_expression(text)
-        return jinja.rendered(text, names) if expression is None else jinja.evaluated(expression, names)
+        expression = _lone_expression(text)
+        return _value(_template, text, names) if expression is None else _value(_compiled, expression, names)
 
 
-@contextmanager
+@functools.lru_cache(maxsize=1024)
+def _lone_expression(text: str) -> str | None:
+    """The expression of a text that is nothing but one; else None."""
+    body = text.strip()
+    if not (body.startswith("{{") and body.endswith("}}")):
+        return None
+    parsed = _parsed(body).body
+    one_output = len(parsed) == 1 and isinstance(parsed[0], nodes.Output) and len(parsed[0].nodes) == 1
+    return body[2:-2].strip() if one_output else None
+
+
+def _value(compiled: Callable[[str], Callable[..., Any]], text: str, names: Mapping[str, Any]) -> Any:
+    """What comes of a text, plain all through. Raises what Jinja2 raises, and OutOfBounds."""
+    begin()
+    with expression_cost.memory():
+        if compiled is _compiled:
+            with contextlib.suppress(Exception):  # whatever is wrong with it, the compiled one says
+                tree = _parsed("{{ " + text + " }}")
+                return expression_cost.timed(lambda: _settled(jinja_folding.value(tree, names)))
+        call = compiled(text)
+        return expression_cost.timed(lambda: _settled(call(**names)))
+
+
+def _settled(value: Any) -> Any:
+    """A value that no longer depends on names: what is lazy is a list, what is undefined raises UndefinedError."""
+    if isinstance(value, StrictUndefined):
+        value._fail_with_undefined_error()
+    if isinstance(value, Mapping):
+        return {key: _settled(child) for key, child in value.items()}
+    if isinstance(value, list | tuple | set | Iterator | KeysView | ValuesView | ItemsView):
+        return [_settled(child) for child in value]
+    return value
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(text: str) -> nodes.Template:
+    """The tree of a text, which nobody changes."""
+    return _ENV.parse(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _template(text: str) -> Callable[..., Any]:
+    return _ENV.from_string(text).render
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(expression: str) -> Callable[..., Any]:
+    _parsed("{{ " + expression + " }}")  # `compile_expression` has a parser of its own, which does not count
+    return _ENV.compile_expression(expression, undefined_to_none=False)
+
+
+@contextlib.contextmanager
 def _sentences(text: str) -> Iterator[None]:
     """Whatever goes wrong within the block is an ExpressionError that names the expression."""
     try:
         yield
     except Exception as error:
-        kind = UnknownName if isinstance(error, jinja.UndefinedError) else ExpressionError
-        line = jinja.line_of(error)
-        refused = kind(f"{_reason(error)} in {_shown(text, line)}")
-        refused.line = line
-        raise refused from None
+        kind = UnknownName if isinstance(error, UndefinedError) else ExpressionError
+        line = _line_of(error)
+        raise kind(f"{_reason(error)} in {_shown(text, line)}", line) from None
+
+
+def _line_of(error: BaseException) -> int:
+    """The line of a template on which an error was met; 0 when that is not known."""
+    if isinstance(error, TemplateSyntaxError):
+        return error.lineno
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if RAISED in frame.f_globals]
+    return lines[-1] if lines else 0
 
 
 def _reason(error: Exception) -> str:

@@ -133,20 +133,19 @@ def _each(items: Iterable[Any]) -> Iterator[Any]:
 
 def _joined(parts: list[Any]) -> str:
     step()
-    texts = [str(part) for part in parts]
-    _fits(sum(map(len, texts)))
-    return "".join(texts)
+    return Limited.concat(map(str, parts))
 
 
 def _checked(call: Callable[..., Any]) -> Callable[..., Any]:
     """A filter whose numbers are widths of what it makes."""
 
     def checked(text: Any, *args: Any, **kwargs: Any) -> Any:
-        _fits(*(value for value in (*args, *kwargs.values()) if isinstance(value, int)))
+        given = (*args, *kwargs.values())
+        _fits(*(value for value in given if isinstance(value, int)))
         if isinstance(text, str):
             _widths(text)
         lines = text.count("\n") + 1 if isinstance(text, str) else 1
-        _fits(_size(text) + lines * sum(_size(value) + _complete(value) for value in (*args, *kwargs.values())))
+        _fits(_size(text) + lines * sum(value if isinstance(value, int) else _size(value) for value in given))
         return call(text, *args, **kwargs)
 
     return checked
@@ -161,8 +160,7 @@ def _multiplied(call: Callable[..., Any]) -> Callable[..., Any]:
         _fits(sum(_size(str(one)) for one in pieces) + longest * (len(pieces) + _size(value)))
         return call(context, pieces if not isinstance(value, str) else value, *args, **kwargs)
 
-    for name in ("jinja_pass_arg",):
-        setattr(multiplied, name, getattr(call, name))
+    multiplied.jinja_pass_arg = call.jinja_pass_arg  # type: ignore[attr-defined]
     return multiplied
 
 
@@ -198,10 +196,6 @@ def _size(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return 0
     return len(value) if isinstance(value, str | bytes | list | tuple | dict) else 0
-
-
-def _complete(value: Any) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _small(value: Any, most: int) -> bool:

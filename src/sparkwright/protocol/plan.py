@@ -12,9 +12,12 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from types import NoneType
 from typing import Any
 
 SCHEMA = 1
+#: the fields without which a task, a block or a plan is none
+NEEDED = ("id", "name", "module", "run_id", "host", "play")
 
 
 def new_run_id(what: str = "") -> str:
@@ -100,34 +103,24 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, which shares what is plain already with the plan; `from_json` is its inverse."""
-        data = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {
-            **data,
-            "steps": [_data(step) for step in self.steps],
-            "handlers": [_data(one) for one in self.handlers],
-        }
+        lists = {"steps": [_data(step) for step in self.steps], "handlers": [_data(one) for one in self.handlers]}
+        return {one.name: getattr(self, one.name) for one in fields(self)} | lists
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
         """The plan again. Raises ValueError when it is of another schema, or not a plan."""
         if data.get("schema") != SCHEMA:
             raise ValueError(f"a plan of schema {data.get('schema')}, this runtime reads {SCHEMA}")
-        plan = {
-            **data,
-            "steps": [_step(step) for step in _items(data.get("steps"))],
-            "handlers": [_task(task) for task in _items(data.get("handlers", []))],
-        }
-        return cls(**_typed(cls, plan))
+        steps = [_step(step) for step in _items(data.get("steps"))]
+        handlers = [_task(task) for task in _items(data.get("handlers", []))]
+        return cls(**_typed(cls, {**data, "steps": steps, "handlers": handlers}))
 
 
 def tasks_of(steps: tuple[Step, ...]) -> list[Task]:
     """Every task in reading order: a block's tasks, then its rescue, then its always."""
     found: list[Task] = []
     for step in steps:
-        if isinstance(step, Task):
-            found.append(step)
-        else:
-            found += tasks_of(step.tasks) + tasks_of(step.rescue) + tasks_of(step.always)
+        found += [step] if isinstance(step, Task) else tasks_of((*step.tasks, *step.rescue, *step.always))
     return found
 
 
@@ -139,19 +132,15 @@ def _data(step: Step) -> dict[str, Any]:
 
 
 def _step(data: Any) -> Step:
-    return _task(data) if isinstance(data, dict) and "module" in data else _block(data)
-
-
-def _block(data: Any) -> Block:
     if not isinstance(data, dict):
         raise ValueError("a step is not an object")
+    if "module" in data:
+        return _task(data)
     parts = {part: [_step(step) for step in _items(data.get(part, []))] for part in ("tasks", "rescue", "always")}
     return Block(**_typed(Block, {**data, **parts}))
 
 
 def _task(data: Any) -> Task:
-    if not isinstance(data, dict):
-        raise ValueError("a task is not an object")
     task = Task(**_typed(Task, data))
     if not set(task.open) <= task.args.keys():
         raise ValueError(f"`open` of {task.id} names an argument that is not there")
@@ -164,60 +153,42 @@ def _items(value: Any) -> Sequence[Any]:
     return value
 
 
-def _typed(kind: type[Any], data: dict[str, Any]) -> dict[str, Any]:
+def _typed(kind: type[Any], data: Any) -> dict[str, Any]:
     """The values of a dataclass from JSON, each of its field's type; a list is a tuple. Raises ValueError."""
+    if not isinstance(data, dict):
+        raise ValueError(f"a {kind.__name__.lower()} is not an object")
     known = {one.name: str(one.type) for one in fields(kind)}
     for name, value in data.items():
         if name not in known or not _IS[known[name]](value):
             raise ValueError(f"{kind.__name__.lower()} has no `{name}` like this")
-    missing = [
-        name for name in ("id", "name", "module", "run_id", "host", "play") if name in known and name not in data
-    ]
-    if missing:
+    if missing := [name for name in NEEDED if name in known and name not in data]:
         raise ValueError(f"{kind.__name__.lower()} has no {', '.join(missing)}")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _of(*kinds: type[Any]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
 
 
-def _is_truth(value: Any) -> bool:
-    return isinstance(value, bool)
+def _amount(*kinds: type[Any]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds) and not isinstance(value, bool) and 0 <= value <= 10**9
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 10**9
-
-
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 10**9
-
-
-def _are_texts(value: Any) -> bool:
+def _texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 
 #: by the type that a field is declared with
 _IS: dict[str, Callable[[Any], bool]] = {
-    "str": _is_text,
-    "bool": _is_truth,
-    "bool | None": lambda value: value is None or _is_truth(value),
-    "int": _is_count,
-    "float": _is_seconds,
-    "dict[str, Any]": _is_mapping,
-    "tuple[str, ...]": _are_texts,
-    "tuple[str, ...] | None": lambda value: value is None or _are_texts(value),
-    "tuple[Step, ...]": _is_list,
-    "tuple[Task, ...]": _is_list,
+    "str": _of(str),
+    "bool": _of(bool),
+    "bool | None": _of(bool, NoneType),
+    "int": _amount(int),
+    "float": _amount(int, float),
+    "dict[str, Any]": _of(dict),
+    "tuple[str, ...]": _texts,
+    "tuple[str, ...] | None": lambda value: value is None or _texts(value),
+    **dict.fromkeys(("tuple[Step, ...]", "tuple[Task, ...]"), _of(list, tuple)),
 }
 
 

@@ -68,7 +68,6 @@ class Received:
 
 
 def read(line: bytes) -> Event:
-    """The event of one line."""
     try:
         one = json_of(line.decode(errors="replace"), most_bytes=MOST_CHARACTERS, most_parts=PARTS)
         kind = one.get("event") if isinstance(one, dict) else None

@@ -51,12 +51,10 @@ def of(args_type: type[Any]) -> Signature:
 
 
 def to_json(signature: Signature) -> dict[str, Any]:
-    """Plain JSON; `from_json` is its inverse."""
     return {name: [one.field, one.wanted, one.required, one.doc] for name, one in signature.items()}
 
 
 def from_json(data: Mapping[str, Any]) -> Signature:
-    """The signature again."""
     return {name: Argument(*row) for name, row in data.items()}
 
 

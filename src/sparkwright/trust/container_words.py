@@ -1,5 +1,6 @@
 """What a recipe writes in docker's words: which spellings mean something, checked before they reach an engine.
 
+Each check is named after what a text should be, and returns why it is none; empty when it is one.
 What docker refuses is refused here before the running server is touched. A few spellings that docker takes are refused too, where
 they would leave a port to chance or would be read back otherwise than they were written; tests/project/docker_words.py has all.
 """
@@ -36,7 +37,7 @@ PROTOCOLS = ("tcp", "udp", "sctp")
 
 
 def size(text: str) -> str:
-    """Why this is not a size; empty when it is, or when nothing is asked for."""
+    """Nothing is asked for by an empty one."""
     if not text:
         return ""
     try:
@@ -54,7 +55,6 @@ def size_bytes(text: str) -> int:
 
 
 def port(text: str) -> str:
-    """Why this is not a published port; empty when it is."""
     plain, _, protocol = text.partition("/")
     *address, outside, inside = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))[-2:]
     if "/" in text and protocol not in PROTOCOLS:
@@ -64,9 +64,8 @@ def port(text: str) -> str:
     if re.fullmatch(r"[0-9]+-[0-9]+", outside) or re.fullmatch(r"[0-9]+-[0-9]+", inside):
         return f"{_quoted(text)} is a range: write an entry for each port, HOST:CONTAINER."
     if address and not _is_address(address[0]):
-        return (
-            f"{_quoted(text)}: {_quoted(address[0])} is not an IP address: write HOST:CONTAINER or 127.0.0.1:8000:8000."
-        )
+        message = f"{_quoted(address[0])} is not an IP address"
+        return f"{_quoted(text)}: {message}: write HOST:CONTAINER or 127.0.0.1:8000:8000."
     for number in (outside, inside):
         if not _NUMBER.fullmatch(number) or int(number) > LARGEST_PORT:
             message = f"{_quoted(number)} is not a port (1 to {LARGEST_PORT})"
@@ -89,28 +88,21 @@ def published_twice(ports: Sequence[str]) -> str:
 
 
 def gpus(text: str) -> str:
-    """Why this names no GPUs; empty when it does."""
-    return (
-        ""
-        if _GPUS.fullmatch(text)
-        else f'{_quoted(text)} names no GPUs: write "all", a number, "device=0,1", or "" for none.'
-    )
+    message = f'{_quoted(text)} names no GPUs: write "all", a number, "device=0,1", or "" for none.'
+    return "" if _GPUS.fullmatch(text) else message
 
 
 def ipc(text: str) -> str:
-    """Why this is not an IPC mode; empty when it is. `container:NAME` is kept by its id, and would differ at every deploy."""
-    return (
-        "" if text in IPC else f'{_quoted(text)} is not an IPC mode: write {", ".join(IPC[1:])}, or "" for the default.'
-    )
+    """`container:NAME` is kept by its id, and would differ at every deploy."""
+    message = f'{_quoted(text)} is not an IPC mode: write {", ".join(IPC[1:])}, or "" for the default.'
+    return "" if text in IPC else message
 
 
 def limit_name(name: str) -> str:
-    """Why this is not the name of a limit; empty when it is."""
     return "" if name in LIMITS else f"{_quoted(name)} is not a limit that docker knows: {', '.join(LIMITS)}."
 
 
 def ulimit(text: str) -> str:
-    """Why this is not a limit; empty when it is."""
     parts = text.split(":")
     if len(parts) > 2 or not all(_LIMIT.fullmatch(part) and int(part) <= LARGEST for part in parts):
         return f"{_quoted(text)} is not a limit: write NUMBER or SOFT:HARD; -1 is unlimited."
@@ -119,13 +111,10 @@ def ulimit(text: str) -> str:
 
 
 def volume(text: str) -> str:
-    """Why this is not a mount; empty when it is."""
     parts = text.split(":")
     if len(parts) not in (2, 3):
         return f"{_quoted(text)} is not a mount: write /host:/container or /host:/container:ro."
-    if reason := source(parts[0]):
-        return f"{_quoted(text)}: {reason}"
-    if reason := target(parts[1]):
+    if reason := source(parts[0]) or target(parts[1]):
         return f"{_quoted(text)}: {reason}"
     named = VOLUME_NAME.fullmatch(parts[0]) is not None
     rows = (*MODES, COPY if named else PROPAGATION)
@@ -170,7 +159,6 @@ def variable(name: str, value: str) -> str:
 
 
 def label(name: str) -> str:
-    """Why this is not a label's name; empty when it is."""
     if not name:
         return "a label needs a name."
     return f"{_quoted(name)} is not a label's name: no spaces and no =." if re.search(r"[\s=\0]", name) else ""

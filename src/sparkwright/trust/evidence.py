@@ -23,7 +23,7 @@ def keep(folder: Path, files: Mapping[str, str]) -> None:
         matched(STEP, name, "the name of a file")
     try:
         private.made(folder.parent)
-        if not _is_empty_folder(folder):
+        if folder.is_symlink() or not folder.is_dir() or any(folder.iterdir()):
             folder.mkdir(mode=private.FOLDER)
         into = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileExistsError:
@@ -37,10 +37,6 @@ def keep(folder: Path, files: Mapping[str, str]) -> None:
         raise Failed(f"{folder}: {error.strerror}.") from None
     finally:
         os.close(into)
-
-
-def _is_empty_folder(folder: Path) -> bool:
-    return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
 
 
 def _write(into: int, name: str, text: str) -> None:

@@ -23,16 +23,8 @@ def folder(path: Path) -> Path:
 
 def made(path: Path) -> None:
     """Make what is absent of a folder and those above it, each closed to others; what is there stays as it is. Raises OSError."""
-    missing = []
-    above = path
-    while not above.exists():
-        missing.append(above)
-        above = above.parent
-    for one in reversed(missing):
-        try:
-            one.mkdir(mode=FOLDER)
-        except FileExistsError:
-            continue  # another command makes it at the same time
+    for one in reversed([one for one in (path, *path.parents) if not one.exists()]):
+        one.mkdir(mode=FOLDER, exist_ok=True)  # another command may make it at the same time
 
 
 def close(path: Path) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote as percent
+from urllib.parse import quote_plus, unquote
 
 DOTS = "••••"
 #: a shorter one turns up in words that are no secret, and is refused on the laptop
@@ -44,23 +46,18 @@ class Redactor:
         if isinstance(value, list | tuple):
             return [self.value(child) for child in value]
         if value is None or isinstance(value, bool | int | float):
-            return self._number(value)
+            return DOTS if self._forms and str(value) in self._forms else value
         return self.text(str(value))
 
     def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """An event, redacted; what says which event it is stays as it is."""
         return {key: value if key in STRUCTURE else self.value(value) for key, value in event.items()}
 
-    def _number(self, value: float | None) -> Any:
-        return DOTS if self._forms and str(value) in self._forms else value
-
 
 def _forms(secret: str) -> Iterator[str]:
     """A secret as it is, and as JSON, Python, a shell, a URL and base64 write it. Of several lines each
     counts by itself too, of a URL its password."""
     from shlex import quote
-    from urllib.parse import quote as percent
-    from urllib.parse import quote_plus, unquote
 
     from sparkwright.trust.secret_names import password_of
 

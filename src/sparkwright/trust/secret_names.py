@@ -41,20 +41,15 @@ def is_secret(name: str, value: object) -> bool:
     if not isinstance(value, str):
         return False
     text = value.strip()
-    if not _REFERENCE.fullmatch(text) and holds_a_password(text):
+    if not _REFERENCE.fullmatch(text) and password_of(text):
         return True
     if not names_a_secret(name):
         return bool(_TOKEN.fullmatch(text))
     return not (_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_variable(text))
 
 
-def holds_a_password(url: str) -> bool:
-    """Whether a URL carries a password itself, and not an expression for one: http://user:PASSWORD@proxy:3128."""
-    return bool(password_of(url))
-
-
 def password_of(url: str) -> str:
-    """The password in a URL, as it is written; empty when there is none, or an expression for one."""
+    """The password in a URL (http://user:PASSWORD@proxy:3128), as it is written; empty without one, or with an expression."""
     found = _WITH_PASSWORD.match(url.strip())
     return found[1] if found and not _REFERENCE.fullmatch(found[1]) else ""
 

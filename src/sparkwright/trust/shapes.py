@@ -120,9 +120,6 @@ def listed(shape: Partial, values: Any) -> list[dict[str, Any]]:
     return [one for one in found if one is not None]
 
 
-# -- shapes ------------------------------------------------------------------------------------------------------
-
-
 def line(value: Any) -> str:
     """A shape: text for one line; its newlines become visible."""
     if not isinstance(value, str):
@@ -179,9 +176,6 @@ def writable(value: Any) -> Any:
     except (ValueError, RecursionError):
         raise ValueError("can't be written again") from None
     return value
-
-
-# -- the check ---------------------------------------------------------------------------------------------------
 
 
 def _fitted(value: Any, shape: Shape) -> Any:

@@ -18,7 +18,6 @@ from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.key_file import VARIABLE as KEY
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.measure import http_probe, lab, server_metrics
-from sparkwright.measure.cell import described, sentence
 
 SERVER = "server"
 
@@ -39,9 +38,9 @@ def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = Fals
     target = lab.Target(url, served, key, counters=lambda: server_metrics.read(url, key)[0])
     for cell in [one for turn in made for one in turn.cells if one.key not in found.cells]:
         _say(f"measuring: {verdict(cell)}", quiet)
-        about = {"key": cell.key, "arm": SERVER, "repetition": cell.repetition, "load": described(cell.load)}
+        about = {"key": cell.key, "arm": SERVER, "repetition": cell.repetition, "load": cell.load.described}
         measured = {**about, **lab.run(target, cell.load)}
-        _say(f"  {sentence(measured)}", quiet)
+        _say(f"  {lab.sentence(measured)}", quiet)
         found.keep(measured)
     found.write()
     place.mark(finished=found.complete)

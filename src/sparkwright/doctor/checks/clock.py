@@ -19,10 +19,8 @@ def check(host: Host) -> Iterator[Finding]:
     if host.there(SYNCHRONIZED):
         yield Finding(NAME, "ok", "set by systemd-timesyncd", source=source)
         return
-    answer = host.output("timedatectl", "show", "-p", "NTP", "-p", "NTPSynchronized")
-    fields = (
-        dict(line.partition("=")[::2] for line in answer.out.splitlines()) if answer is not None and answer.ok else {}
-    )
+    shown = host.printed("timedatectl", "show", "-p", "NTP", "-p", "NTPSynchronized") or ""
+    fields = dict(line.partition("=")[::2] for line in shown.splitlines())
     if fields.get("NTPSynchronized") == "yes":
         yield Finding(NAME, "ok", "synchronized", source=source)
     elif fields.get("NTP") == "no":

@@ -20,10 +20,7 @@ def check(host: Host) -> Iterator[Finding]:
     if root and not machine.sandbox:
         folders["images"] = Path(str(root))
     seen: set[int] = set()
-    for what, folder in folders.items():
-        found = _room(host, what, folder, seen)
-        if found is not None:
-            yield found
+    yield from filter(None, (_room(host, what, folder, seen) for what, folder in folders.items()))
 
 
 def _room(host: Host, what: str, folder: Path, seen: set[int]) -> Finding | None:

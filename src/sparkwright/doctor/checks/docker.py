@@ -54,14 +54,10 @@ def _refused(host: Host, error: SparkwrightError, gid: str, *, member: bool, liv
 
 def _group(host: Host) -> tuple[str, list[str]]:
     """The group's number and members, as a new login would get them."""
-    for line in (host.read("/etc/group") or "").splitlines():
-        fields = line.split(":")
-        if len(fields) == 4 and fields[0] == GROUP:
-            return fields[2], fields[3].split(",")
-    return "", []
+    rows = [row for row in host.rows("/etc/group") if len(row) == 4 and row[0] == GROUP]
+    return (rows[0][2], rows[0][3].split(",")) if rows else ("", [])
 
 
 def _live_groups(host: Host) -> list[str]:
     """The groups of this very login, by number."""
-    lines = (host.read("/proc/self/status") or "").splitlines()
-    return next((line.split()[1:] for line in lines if line.startswith("Groups:")), [])
+    return next((row[1].split() for row in host.rows("/proc/self/status") if row[0] == "Groups"), [])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkwright.doctor import known
 from sparkwright.doctor.finding import Finding, Verdict
-from sparkwright.doctor.host import GB10, Host, numbers, version_in
+from sparkwright.doctor.host import GB10, GPU_QUERY, Host, numbers, version_in
 
 NAME = "driver"
 LOADED = "/proc/driver/nvidia/version"
@@ -15,7 +15,7 @@ DASHBOARD = "Finish the update in the DGX Dashboard (http://localhost:11000 on t
 
 
 def check(host: Host) -> Iterator[Finding]:
-    answer = host.output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader,nounits")
+    answer = host.output(*GPU_QUERY)
     loaded_line = next((line for line in (host.read(LOADED) or "").splitlines() if "NVRM" in line), "")
     loaded = version_in(loaded_line.partition("Module")[2])
     if answer is not None and "version mismatch" in answer.out + answer.err:
@@ -24,11 +24,7 @@ def check(host: Host) -> Iterator[Finding]:
         return
     gpu = host.gpu()
     if gpu is None:
-        words = (
-            "nvidia-smi is not installed"
-            if answer is None
-            else f"nvidia-smi: {(answer.out + answer.err).strip()[:200]}"
-        )
+        words = f"nvidia-smi: {(answer.out + answer.err).strip()[:200]}" if answer else "nvidia-smi is not installed"
         verdict: Verdict = "bad" if loaded else "unknown"
         yield Finding(NAME, verdict, words, DASHBOARD if loaded else "nvidia-smi", known.NVCHECKUP)
         return
@@ -40,13 +36,14 @@ def check(host: Host) -> Iterator[Finding]:
 
 def _branch(name: str, driver: str) -> Finding:
     about = known.DRIVERS.get(numbers(driver)[0]) if numbers(driver) else None
+    shown = f"{name}, driver {driver}"
     if about is None:
         newest = ", ".join(map(str, known.DRIVERS))
-        evidence = f"{name}, driver {driver}: not a branch known to sparkwright ({newest})"
+        evidence = f"{shown}: not a branch known to sparkwright ({newest})"
         return Finding(NAME, "unknown", evidence, source=known.NVCHECKUP)
     if about.says:
-        return Finding(NAME, "warning", f"{name}, driver {driver}: {about.says}", DASHBOARD, about.source)
-    return Finding(NAME, "ok", f"{name}, driver {driver}", source=about.source)
+        return Finding(NAME, "warning", f"{shown}: {about.says}", DASHBOARD, about.source)
+    return Finding(NAME, "ok", shown, source=about.source)
 
 
 def _firmware(driver: str, loaded: str, folders: list[str]) -> Finding:

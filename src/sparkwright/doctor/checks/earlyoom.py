@@ -21,15 +21,12 @@ def check(host: Host) -> Iterator[Finding]:
         seen = host.read("/proc/1/comm") is not None  # a /proc that hides others' processes hides init too
         words = "earlyoom is not running" if seen else "cannot list processes"
         yield Finding(NAME, "ok" if seen else "unknown", words, source=source)
-        return
-    if memory is None:
+    elif memory is None:
         yield Finding(NAME, "unknown", "it is running, but /proc/meminfo is not readable", source=source)
-        return
-    limit = threshold_bytes(running[0][1:], memory["MemTotal"])
-    if limit is None:
+    elif (limit := threshold_bytes(running[0][1:], memory["MemTotal"])) is None:
         yield Finding(NAME, "unknown", f"cannot parse its options: {' '.join(running[0])}", f"cat {CONFIG}", source)
-        return
-    yield _against(host, limit, memory["MemTotal"])
+    else:
+        yield _against(host, limit, memory["MemTotal"])
 
 
 def threshold_bytes(words: Sequence[str], total: int) -> int | None:

@@ -19,8 +19,8 @@ def check(host: Host) -> Iterator[Finding]:
     if about is None:
         shown = release or "cannot read the kernel release"
         yield Finding(NAME, "unknown", f"{shown}: not a known kernel of DGX OS 7", source=known.WIKI)
-    elif about.roce and (links := _fast_links(host)):
-        evidence = f"{release}: {about.roce}, and {', '.join(links)} is up"
+    elif about.says and (links := _fast_links(host)):
+        evidence = f"{release}: {about.says}, and {', '.join(links)} is up"
         yield Finding(NAME, "warning", evidence, "ib_write_bw (between two Sparks) tells", about.source)
     else:
         yield Finding(NAME, "ok", release, source=about.source)

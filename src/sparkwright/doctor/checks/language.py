@@ -18,11 +18,11 @@ ALWAYS = ("c", "posix", "")
 def check(host: Host) -> Iterator[Finding]:
     source = known.LOCALE.source
     wanted, where = _wanted(host)
-    answer = host.output("locale", "-a")
-    if answer is None or not answer.ok:
+    listed = host.printed("locale", "-a")
+    if listed is None:
         yield Finding(NAME, "unknown", "`locale -a` does not list the locales", source=source)
         return
-    there = {_plain(line) for line in answer.out.split()}
+    there = {_plain(line) for line in listed.split()}
     if _plain(wanted) in ALWAYS or _plain(wanted) in there:
         yield Finding(NAME, "ok", f"{wanted or 'C'} ({where})", source=source)
         return

@@ -30,9 +30,8 @@ def _own(host: Host, own: str) -> Finding:
         return Finding(NAME, "unknown", f"unknown whether {own} resolves", source=source)
     if not answer.ok:
         fix = f"echo 127.0.1.1 {own} | sudo tee -a /etc/hosts"
-        return Finding(
-            NAME, "warning", f"{own} does not resolve on the host itself: {known.OWN_NAME.says}", fix, source
-        )
+        evidence = f"{own} does not resolve on the host itself: {known.OWN_NAME.says}"
+        return Finding(NAME, "warning", evidence, fix, source)
     return Finding(NAME, "ok", f"{own} is {' '.join(answer.out.split()[:1])}", source=source)
 
 

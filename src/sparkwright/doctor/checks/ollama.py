@@ -33,8 +33,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 def _open(host: Host) -> Iterator[Finding]:
     """A service that listens on every address lets anybody load a model into the engine's memory."""
-    answer = host.output("systemctl", "show", ollama_places.SERVICE, "-p", "Environment", "--value")
-    words = answer.out.split() if answer is not None and answer.ok else []
+    words = (host.printed("systemctl", "show", ollama_places.SERVICE, "-p", "Environment", "--value") or "").split()
     host_is = next((word.strip('"').partition("=")[2] for word in words if "OLLAMA_HOST=" in word), "")
     if "0.0.0.0" in host_is or "[::]" in host_is:
         evidence = f"{ollama_places.SERVICE} listens on every address (OLLAMA_HOST={host_is}): {known.OLLAMA_OPEN.says}"

@@ -21,30 +21,29 @@ def check(host: Host) -> Iterator[Finding]:
         return
     lingers = host.there(f"/var/lib/systemd/linger/{host.user}")
     value, where = _remove_ipc(host)
-    ordinary = _uid(host) is None or (_uid(host) or 0) >= known.FIRST_ORDINARY_UID
+    uid = _uid(host)
+    ordinary = uid is None or uid >= known.FIRST_ORDINARY_UID
     source = known.REMOVE_IPC.source
     if lingers or not ordinary:
-        why = (
-            f"linger is enabled for {host.user}" if lingers else f"{host.user} is a system user, exempt from RemoveIPC"
-        )
+        system = f"{host.user} is a system user, exempt from RemoveIPC"
+        why = f"linger is enabled for {host.user}" if lingers else system
         yield Finding(NAME, "ok", f"{why}: nothing is removed at logout", source=source)
         return
-    fix, repair = FIXES["linger"].manual_command(host.user), "linger"
-    if value in NO:
-        evidence = f"{where}; linger is off for {host.user}: user services stop at the last logout"
-        yield Finding(NAME, "warning", evidence, fix, "loginctl(1)", repair)
-        return
-    shares = ", and the recipe's container has `ipc: host`" if host.wanted.ipc == "host" else ""
-    evidence = f"{where}; linger is off for {host.user}: {known.REMOVE_IPC.says}{shares}"
-    yield Finding(NAME, "warning", evidence, fix, source, repair)
+    loses = "user services stop at the last logout"
+    if value not in NO:
+        shares = ", and the recipe's container has `ipc: host`" if host.wanted.ipc == "host" else ""
+        loses = f"{known.REMOVE_IPC.says}{shares}"
+    evidence, fix = f"{where}; linger is off for {host.user}: {loses}", FIXES["linger"].manual_command(host.user)
+    yield Finding(NAME, "warning", evidence, fix, "loginctl(1)" if value in NO else source, "linger")
 
 
 def _remove_ipc(host: Host) -> tuple[str, str]:
     """(its value, where that stands); the last file by name counts, and the default is yes."""
-    drop_ins = {}
-    for folder in reversed(FOLDERS):  # the same name in /etc hides the others
-        for name in host.names_in(f"{folder}/logind.conf.d"):
-            drop_ins[name] = f"{folder}/logind.conf.d/{name}"
+    drop_ins = {  # the same name in /etc hides the others
+        name: f"{folder}/logind.conf.d/{name}"
+        for folder in reversed(FOLDERS)
+        for name in host.names_in(f"{folder}/logind.conf.d")
+    }
     files = [MAIN, *(drop_ins[name] for name in sorted(drop_ins) if name.endswith(".conf"))]
     for path in reversed(files):
         value = host.assignments(path).get("RemoveIPC")
@@ -54,8 +53,5 @@ def _remove_ipc(host: Host) -> tuple[str, str]:
 
 
 def _uid(host: Host) -> int | None:
-    for line in (host.read("/etc/passwd") or "").splitlines():
-        fields = line.split(":")
-        if fields[0] == host.user and len(fields) > 2 and fields[2].isdigit():
-            return int(fields[2])
-    return None
+    rows = (row for row in host.rows("/etc/passwd") if row[0] == host.user and len(row) > 2)
+    return next((int(row[2]) for row in rows if row[2].isdigit()), None)

@@ -40,14 +40,15 @@ def check(host: Host) -> Iterator[Finding]:
 def _cdi(host: Host, driver: str, version: str) -> Finding:
     """A specification is as old as the driver it names; its date would only say when it was copied."""
     specs = _specs(host)
-    refresh = numbers(version) >= known.CDI_REFRESH_SINCE and _has_service(host)
+    new = numbers(version) >= known.CDI_REFRESH_SINCE
+    refresh = new and host.printed("systemctl", "cat", known.CDI_REFRESH) is not None
     repair = "CDI service" if refresh else "CDI"
     fix = FIXES[repair].manual_command(host.user)
-    stale = {path: found for path, found in specs.items() if found and found != driver}
-    if stale:
-        path, found = next(iter(stale.items()))
+    path, found = next(((path, found) for path, found in specs.items() if found not in ("", driver)), ("", ""))
+    if found:
         evidence = f"{path} is for driver {found}, but {driver} is installed: {known.CDI.says}"
-        if _mends(path, refresh):
+        written = path.startswith(("/run", "/var/run")) if refresh else path == "/etc/cdi/nvidia.yaml"
+        if written:  # by that command, this very file
             return Finding("CDI", "bad", evidence, fix, known.CDI.source, repair)
         return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known.CDI.source)
     if any(specs.values()):
@@ -55,11 +56,6 @@ def _cdi(host: Host, driver: str, version: str) -> Finding:
     if specs:
         return Finding("CDI", "unknown", f"{', '.join(specs)} lists no driver libraries", fix, known.CDI.source)
     return Finding("CDI", "ok", "no CDI specification: `--gpus` uses the toolkit's hook", source=known.CDI.source)
-
-
-def _mends(path: str, refresh: bool) -> bool:
-    """Whether the command writes this very file."""
-    return path.startswith(("/run", "/var/run")) if refresh else path == "/etc/cdi/nvidia.yaml"
 
 
 def _specs(host: Host) -> dict[str, str]:
@@ -74,8 +70,3 @@ def _specs(host: Host) -> dict[str, str]:
     if "/var/run/cdi/nvidia.yaml" in found:
         found.pop("/run/cdi/nvidia.yaml", None)  # the same folder on most systems
     return found
-
-
-def _has_service(host: Host) -> bool:
-    answer = host.output("systemctl", "cat", known.CDI_REFRESH)
-    return answer is not None and answer.ok

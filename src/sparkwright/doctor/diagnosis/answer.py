@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from sparkwright.doctor.diagnosis import down_causes, host_faults, inspect, served
 from sparkwright.doctor.diagnosis.asked import Asked
@@ -26,7 +27,7 @@ from sparkwright.host import evidence, server_key
 from sparkwright.host.containers import containers
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
-from sparkwright.measure import gpu
+from sparkwright.measure.beside import gpu
 from sparkwright.trust.redact import Redactor
 
 SCHEMA = 1
@@ -74,116 +75,96 @@ class Answer:
 
 def diagnose(context: Context, asked: Asked) -> dict[str, Any]:
     """Diagnose this host's server. Changes nothing; of an idle server it asks a token and a few short answers."""
-    now_s, good = time.time(), good_states.last(context.state)
-    limits = Settings.of(context.state).limits
+    good, limits = good_states.last(context.state), Settings.of(context.state).limits
     if asked.token_s:
         limits = replace(limits, token_s=asked.token_s)
-    seen = inspect.inspect_server(context, good, asked.container, limits, now_s)
-    url = inspect.url_of(seen, good) or asked.base_url
+    seen = inspect.inspect_server(context, good, asked.container, limits, time.time())
     key = asked.key or (server_key.of_container(context.state, seen.inspected) if seen.inspected else "")
-    answer = _answer(context, asked, good, limits, seen, url, key)
+    answer = _Diagnosis(context, asked, good, limits, inspect.url_of(seen, good) or asked.base_url, key).of(seen)
     shown: dict[str, Any] = Redactor([key]).value(answer.to_json())
     return shown
 
 
-def _answer(
-    context: Context, asked: Asked, good: Mapping[str, Any], limits: Limits, seen: Sight, url: str, key: str
-) -> Answer:
-    asking = Asking(url, key, limits, Remembered.of(context.state).counted)
-    model = ""
-    if url and seen.box.status not in ("exited", "created", "paused", "dead", "absent"):
-        seen = replace(seen, probe=asking.health())
-        if seen.probe.health == 200 and not seen.busy:
-            model = asking.served_name(str((good.get("serve") or {}).get("served_name", "")) or asked.model)
-            seen = _asked(context, good, asking, seen, model)
-    elif url and not seen.busy:
-        seen = _with_listener(seen, context, url)
-    place = standing(seen, limits)
-    if place is not None:
-        return _not_measured(context, asked, good, limits, seen, place)
-    expected = Expected.of(context, good, asked.tok_per_s, verified=seen.box.verified)
-    found = measure(context, url, model, key, expected)
-    return _measured(context, asked, good, limits, seen, expected, found, url)
+@dataclass(frozen=True)
+class _Diagnosis:
+    """good: the last verified state. url, key: of the server."""
 
+    context: Context
+    asked: Asked
+    good: Mapping[str, Any]
+    limits: Limits
+    url: str
+    key: str
 
-def _asked(context: Context, good: Mapping[str, Any], asking: Asking, seen: Sight, model: str) -> Sight:
-    """With what came of asking for a token, unless others use it. A server that ended at the request is inspected again."""
-    probe = asking.others(seen.probe, seen)
-    if probe.running:
-        return replace(seen, probe=probe)
-    words = list((seen.inspected.get("Config") or {}).get("Cmd") or ())
-    probe = asking.token(probe, model, endpoints.low_priority(words))
-    return (
-        _after_an_error(context, good, replace(seen, probe=probe))
-        if probe.token == "error"
-        else replace(seen, probe=probe)
-    )
+    def of(self, seen: Sight) -> Answer:
+        """Ask the server that was seen, and measure it where that disturbs nobody."""
+        asking = Asking(self.url, self.key, self.limits, Remembered.of(self.context.state).counted)
+        model = ""
+        if self.url and seen.box.status not in ("exited", "created", "paused", "dead", "absent"):
+            seen = replace(seen, probe=asking.health())
+            if seen.probe.health == 200 and not seen.busy:
+                serve = self.good.get("serve") or {}
+                model = asking.served_name(str(serve.get("served_name", "")) or self.asked.model)
+                seen = self._with_token(asking, seen, model)
+        elif self.url and not seen.busy:
+            seen = _with_listener(seen, self.context, self.url)
+        place = standing(seen, self.limits)
+        return self._measured(seen, model) if place is None else self._not_measured(seen, place)
 
+    def _with_token(self, asking: Asking, seen: Sight, model: str) -> Sight:
+        """With what came of asking for a token, unless others use it. A server that ended at the request is inspected again."""
+        probe = asking.others(seen.probe, seen)
+        if not probe.running:
+            words = list((seen.inspected.get("Config") or {}).get("Cmd") or ())
+            probe = asking.token(probe, model, endpoints.low_priority(words))
+        seen = replace(seen, probe=probe)
+        return self._after_an_error(seen) if probe.token == "error" else seen
 
-def _after_an_error(context: Context, good: Mapping[str, Any], seen: Sight) -> Sight:
-    """Whether the server ended at the request: its process outlives its last answer by a moment."""
-    began_s = time.monotonic()
-    while seen.inspected and time.monotonic() - began_s < ENDS_S:
-        now = inspect.again(seen, context, good)
-        if start_of(now.box) != start_of(seen.box) or now.box.status != seen.box.status:
-            return replace(now, probe=replace(seen.probe, token="ended"))
-        time.sleep(AGAIN_S)
-    return seen
+    def _after_an_error(self, seen: Sight) -> Sight:
+        """Whether the server ended at the request: its process outlives its last answer by a moment."""
+        began_s = time.monotonic()
+        while seen.inspected and time.monotonic() - began_s < ENDS_S:
+            now = inspect.again(seen, self.context, self.good)
+            if start_of(now.box) != start_of(seen.box) or now.box.status != seen.box.status:
+                return replace(now, probe=replace(seen.probe, token="ended"))
+            time.sleep(AGAIN_S)
+        return seen
+
+    def _not_measured(self, seen: Sight, place: Standing) -> Answer:
+        now = gpu.parse(evidence.gpu_query(self.context))
+        about = served.seen(self.context, self.asked, self.good, seen, None, "")
+        rows = [*down_causes.causes(seen), *self._of_host(seen, Gpu(now.temperature_c if now else None))]
+        if down_causes.failed(seen):
+            rows += slow_causes.of_a_start(about, str(down_causes.last_words(seen).value or ""))
+        return Answer(seen, place, causes=_named_once(slow_causes.ranked(rows)), gpu=gpu.summed([now] if now else []))
+
+    def _measured(self, seen: Sight, model: str) -> Answer:
+        expected = Expected.of(self.context, self.good, self.asked.tok_per_s, verified=seen.box.verified)
+        found = measure(self.context, self.url, model, self.key, expected)
+        share = None if found.doubt or found.error else expected.share(found.runs)
+        slow = None if share is None else share < 1 - expected.tolerance
+        about = served.seen(self.context, self.asked, self.good, seen, found, self.url)
+        state = found.gpu
+        host = self._of_host(seen, Gpu(state.temperature_c, state.power_w, state.clock_mhz, state.utilization_percent))
+        why = slow_causes.causes(replace(about, share=share, slow=slow))
+        rows = slow_causes.ranked([*host, *down_causes.before_now(seen), *why])
+        if slow:  # what is wrong too, and makes no token slow, comes after what was measured to
+            rows.sort(key=lambda one: one.verdict != "found" or not one.of_rate)
+        return Answer(seen, verdict(expected, found, slow, rows), expected, found, _named_once(rows), state)
+
+    def _of_host(self, seen: Sight, now: Gpu) -> list[Cause]:
+        """What the Docker Engine and the host have to do with it."""
+        policy = str((self.good.get("spec") or {}).get("restart", "")) if seen.box.policy and not seen.broken else ""
+        return [*_docker(seen), *host_faults.causes(self.context, seen, now, policy, self.limits)]
 
 
 def _with_listener(seen: Sight, context: Context, url: str) -> Sight:
-    from urllib.parse import urlsplit
-
     port = urlsplit(url).port
     try:
         listener = containers.who_listens(context.machine, context.docker(), port) if port else ""
     except (SparkwrightError, OSError):
         listener = ""
     return replace(seen, port=port, listener=listener)
-
-
-# -- what it means -----------------------------------------------------------------------------------------------------
-
-
-def _not_measured(
-    context: Context, asked: Asked, good: Mapping[str, Any], limits: Limits, seen: Sight, place: Standing
-) -> Answer:
-    now = gpu.parse(evidence.gpu_query(context))
-    host = host_faults.causes(context, seen, Gpu(now.temperature_c if now else None), _policy(good, seen), limits)
-    about = served.seen(context, asked, good, seen, None, "")
-    start = (
-        slow_causes.of_a_start(about, str(down_causes.last_words(seen).value or "")) if down_causes.failed(seen) else []
-    )
-    rows = slow_causes.ranked([*down_causes.causes(seen), *_docker(seen), *host, *start])
-    return Answer(seen, place, causes=_named_once(rows), gpu=gpu.summed([now] if now else []))
-
-
-def _measured(
-    context: Context,
-    asked: Asked,
-    good: Mapping[str, Any],
-    limits: Limits,
-    seen: Sight,
-    expected: Expected,
-    found: Measured,
-    url: str,
-) -> Answer:
-    share = None if found.doubt or found.error else expected.share(found.runs)
-    slow = None if share is None else share < 1 - expected.tolerance
-    about = replace(served.seen(context, asked, good, seen, found, url), share=share, slow=slow)
-    state = found.gpu
-    now = Gpu(state.temperature_c, state.power_w, state.clock_mhz, state.utilization)
-    host = [*_docker(seen), *host_faults.causes(context, seen, now, _policy(good, seen), limits)]
-    rows = slow_causes.ranked([*host, *down_causes.before_now(seen), *slow_causes.causes(about)])
-    if slow:
-        rows = sorted(rows, key=_beside_the_rate)
-    place = verdict(expected, found, slow, rows)
-    return Answer(seen, place, expected, found, _named_once(rows), state)
-
-
-def _beside_the_rate(one: Cause) -> bool:
-    """What is wrong too, and makes no token slow: it comes after what was measured to."""
-    return one.verdict != "found" or not one.of_rate
 
 
 def verdict(expected: Expected, found: Measured, slow: bool | None, rows: Sequence[Cause]) -> Standing:
@@ -226,11 +207,6 @@ def _docker(seen: Sight) -> list[Cause]:
         return []
     message = f"{seen.engine_error}; cannot read its container or log"
     return [Cause("no answer from the Docker Engine", "found", message, seen.engine_fix, 175, of_rate=False)]
-
-
-def _policy(good: Mapping[str, Any], seen: Sight) -> str:
-    """The restart policy that was verified, of a container that has one of its own."""
-    return str((good.get("spec") or {}).get("restart", "")) if seen.box.policy and not seen.broken else ""
 
 
 def _named_once(rows: Sequence[Cause]) -> list[Cause]:

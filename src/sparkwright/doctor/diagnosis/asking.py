@@ -34,9 +34,9 @@ class Asking:
 
     def served_name(self, known: str) -> str:
         """The name that requests use: the one that was verified, else the first that the server tells."""
-        reported = http_probe.ask(self.url, endpoints.MODELS, api_key=self.key, timeout_s=HEALTH_S).json()
-        names = list(endpoints.served(reported))
-        return known if known in names or not names else names[0]
+        answer = http_probe.ask(self.url, endpoints.MODELS, api_key=self.key, timeout_s=HEALTH_S)
+        names = endpoints.served(answer.json())
+        return known if known in names else next(iter(names), known)
 
     def others(self, probe: Probe, seen: Sight) -> Probe:
         """Whether somebody else uses it, and whether they get their tokens: read twice, and longer where nothing moves."""
@@ -48,9 +48,8 @@ class Asking:
         generated = _generated(after) - _generated(before)
         running = max(server_metrics.busy(before) or 0.0, server_metrics.busy(after) or 0.0, float(generated > 0))
         if not running or generated > 0:
-            return replace(
-                probe, running=running, rate=generated / (time.monotonic() - at_s) if generated > 0 else None
-            )
+            rate = generated / (time.monotonic() - at_s) if generated > 0 else None
+            return replace(probe, running=running, rate=rate)
         return self._watched(replace(probe, running=running), seen, _generated(before))
 
     def token(self, probe: Probe, model: str, priority: int) -> Probe:

@@ -51,13 +51,9 @@ def _last_words(seen: Sight) -> Iterator[Cause]:
 
 def _out_of_memory(seen: Sight) -> Iterator[Cause]:
     if seen.end.out_of_memory:
-        yield Cause(
-            "it was OOM-killed",
-            "found",
-            f"Docker reports OOMKilled, exit code {seen.end.code}",
-            "lower gpu-memory-utilization, or stop other processes",
-            190,
-        )
+        sentence = f"Docker reports OOMKilled, exit code {seen.end.code}"
+        fix = "lower gpu-memory-utilization, or stop other processes"
+        yield Cause("it was OOM-killed", "found", sentence, fix, 190)
 
 
 def _docker_refused(seen: Sight) -> Iterator[Cause]:
@@ -75,13 +71,12 @@ def _stopped(seen: Sight) -> Iterator[Cause]:
     """Docker starts again what ends by itself, by such a policy; what was stopped by hand it leaves."""
     if seen.box.status != "exited" or seen.end.out_of_memory or seen.broken:
         return
-    name = "it was stopped manually (docker stop, docker kill)"
-    if seen.policy_keeps:
+    name, fix = "it was stopped manually (docker stop, docker kill)", "`invoke restart` starts it again"
+    if seen.box.policy in ("always", "unless-stopped"):
         sentence = f"its restart policy is {seen.box.policy}, so Docker restarts it unless it was stopped"
-        yield Cause(name, "possible", sentence, "`invoke restart` starts it again", 60)
+        yield Cause(name, "possible", sentence, fix, 60)
     elif seen.end.code in (KILLED, TERMINATED):
-        sentence = f"exit code {seen.end.code}: it was sent a signal"
-        yield Cause(name, "possible", sentence, "`invoke restart` starts it again", 40)
+        yield Cause(name, "possible", f"exit code {seen.end.code}: it was sent a signal", fix, 40)
 
 
 def _broken(seen: Sight) -> Iterator[Cause]:
@@ -100,13 +95,8 @@ def _hangs(seen: Sight) -> Iterator[Cause]:
     probe = seen.probe
     if probe.token == "none" and not probe.running:
         sentence = f"no token within {probe.waited_s:g} s with no other requests running; /health answers 200"
-        yield Cause(
-            "the engine is hung",
-            "found",
-            sentence,
-            "`invoke incident` first if you want to report it, then `invoke restart`",
-            160,
-        )
+        fix = "`invoke incident` first if you want to report it, then `invoke restart`"
+        yield Cause("the engine is hung", "found", sentence, fix, 160)
     elif probe.still_s is not None:
         sentence = f"{probe.running:.0f} requests running, token counter unchanged for {probe.still_s:.0f} s"
         yield Cause("the engine is hung", "possible", sentence, "`invoke restart`", 60)

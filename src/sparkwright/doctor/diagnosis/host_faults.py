@@ -5,26 +5,22 @@ from __future__ import annotations
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.engines.vllm.failures.cause import Cause
 from sparkwright.health.judge import QUESTIONS, Limits, Observation
-from sparkwright.health.record import Gpu, Machine
-from sparkwright.host import evidence
+from sparkwright.health.probe import machine_of
+from sparkwright.health.record import Gpu
 from sparkwright.host.module import Context
 
-#: of health/judge.py: the question, and the cause that a bad answer is
+#: of health/judge.py: the question, the cause that a bad answer is, and what helps
+MEMORY = "stop other processes (`invoke plan` lists what holds memory)"
 ASKED = {
-    "temperature": "the GPU is too hot",
-    "memory": "the host is low on memory",
-    "swap": "the host is out of swap",
-    "disk": "the disk is full",
-    "restart policy": "its restart policy differs",
-    "drift": "it differs from the verified state",
-}
-FIXES = {
-    "temperature": "check fans and airflow; the GPU throttles when it gets hotter",
-    "memory": "stop other processes (`invoke plan` lists what holds memory)",
-    "swap": "stop other processes (`invoke plan` lists what holds memory)",
-    "disk": "`invoke models.prune` and `invoke images.prune` remove unused files",
-    "restart policy": "`invoke deploy` sets it",
-    "drift": "`invoke plan --diff` shows what differs, `invoke deploy` fixes it",
+    "temperature": ("the GPU is too hot", "check fans and airflow; the GPU throttles when it gets hotter"),
+    "memory": ("the host is low on memory", MEMORY),
+    "swap": ("the host is out of swap", MEMORY),
+    "disk": ("the disk is full", "`invoke models.prune` and `invoke images.prune` remove unused files"),
+    "restart policy": ("its restart policy differs", "`invoke deploy` sets it"),
+    "drift": (
+        "it differs from the verified state",
+        "`invoke plan --diff` shows what differs, `invoke deploy` fixes it",
+    ),
 }
 #: what of them can make tokens slow
 OF_RATE = frozenset(("temperature", "memory", "swap", "drift"))
@@ -37,27 +33,16 @@ def causes(context: Context, seen: Sight, gpu: Gpu, policy: str, limits: Limits)
         seen.now_s,
         container=seen.box,
         policy=policy,
-        machine=_machine(context),
+        machine=machine_of(context),
         gpus=(gpu,),
         drift=seen.drift,
         drift_error=seen.drift_error,
     )
     found = []
-    for question, name in ASKED.items():
+    for question, (name, fix) in ASKED.items():
         answer = QUESTIONS[question](observed, limits)
         if answer is not None and answer[0] == "unknown":
             found.append(Cause(name, "unknown", answer[1]))
         elif answer is not None and "degraded" in answer[2:]:
-            found.append(Cause(name, "found", answer[1], FIXES[question], WEIGHT, of_rate=question in OF_RATE))
+            found.append(Cause(name, "found", answer[1], fix, WEIGHT, of_rate=question in OF_RATE))
     return found
-
-
-def _machine(context: Context) -> Machine:
-    memory = evidence.memory(context) or {}
-    total, free = memory.get("SwapTotal"), memory.get("SwapFree")
-    try:
-        disk = context.machine.free_bytes(context.machine.home)
-    except OSError:
-        disk = None
-    used = total - free if total is not None and free is not None else None
-    return Machine(memory.get("MemTotal"), memory.get("MemAvailable"), total, used, disk)

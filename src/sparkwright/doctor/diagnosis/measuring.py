@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,11 +11,13 @@ from sparkwright.engines.vllm import endpoints
 from sparkwright.host import evidence
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, key_of
-from sparkwright.measure import gpu, server_metrics, smoke, stream
-from sparkwright.measure.counted import SETTLES_S, uncounted
-from sparkwright.measure.lag import Lag
-from sparkwright.measure.smoke import Baseline, Run
-from sparkwright.measure.undisturbed import undisturbed
+from sparkwright.measure import server_metrics, smoke, stream
+from sparkwright.measure.asker import Asker
+from sparkwright.measure.beside import gpu
+from sparkwright.measure.beside.lag import Lag
+from sparkwright.measure.beside.undisturbed import undisturbed
+from sparkwright.measure.counted import risen, settled, uncounted
+from sparkwright.measure.smoke import Baseline, Run, Taken
 
 TOKENS = 64
 WARM_UP_TOKENS = 8
@@ -62,24 +63,20 @@ class Expected:
 
 
 @dataclass
-class Measured:
+class Measured(Taken):
     """thought: tokens of thinking among `answered`, of a stream that was told nothing about it. error: why there is no rate.
 
     doubt: why the rate proves nothing. before, after: the server's counters. gpu_degraded: None where its clock is not known.
     """
 
-    runs: list[Run] = field(default_factory=list)
     gpu: gpu.State = field(default_factory=gpu.State)
     gpu_degraded: bool | None = None
-    tokens: int = 0
-    capped: int = 0
-    approximate: bool = False
     thought: int | None = None
     answered: int = 0
     error: str = ""
     doubt: str = ""
-    before: dict[str, float] = field(default_factory=dict)
-    after: dict[str, float] = field(default_factory=dict)
+    before: Mapping[str, float] = field(default_factory=dict)
+    after: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def tok_per_s(self) -> float | None:
@@ -89,42 +86,37 @@ class Measured:
     @property
     def acceptance(self) -> float | None:
         """Tokens accepted a draft; None without speculation."""
-        drafts = self._more(endpoints.DRAFTS)
-        return self._more(endpoints.ACCEPTED_TOKENS) / drafts if drafts > 0 else None
-
-    def _more(self, name: str) -> float:
-        return self.after.get(name, 0.0) - self.before.get(name, 0.0)
+        counters = (endpoints.DRAFTS, endpoints.ACCEPTED_TOKENS)
+        drafts, accepted = (risen(self.before, self.after, name) or 0.0 for name in counters)
+        return accepted / drafts if drafts > 0 else None
 
 
 def measure(context: Context, url: str, model: str, key: str, expected: Expected) -> Measured:
     """A warm-up, one stream, and two more when the first leaves a doubt."""
     found = Measured(before=server_metrics.read(url, key)[0])
-    shape = smoke.Shape(url, model, key)
+    asker = Asker(model, url, key)
+
+    def asked(name: str, tokens: int) -> stream.Stream:
+        return asker.run(asker.request(smoke.prompt(name), tokens), cap_s=CAP_S)
+
     with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         try:
-            _take(found, shape, "prose", WARM_UP_TOKENS, counts=False)
+            found.count(asked("prose", WARM_UP_TOKENS))
             sampler.forget()
-            _take(found, shape, "prose", TOKENS)
+            found.take("prose", asked("prose", TOKENS))
             share = expected.share(found.runs)
             unclear = share is None or PLAIN < share < 1 - expected.tolerance / 2
             for name in ("code", "reasoning") if unclear else ():
-                _take(found, shape, name, TOKENS)
+                found.take(name, asked(name, TOKENS))
             _think(found, url, model, key)
         except stream.StreamError as error:
             found.error = str(error)
         found.gpu = sampler.state
     if found.gpu.known:
         found.gpu_degraded = found.gpu.degraded(expected.baseline.clock_mhz if expected.baseline else None)
-    _settle(found, url, key)
+    found.after = settled(lambda: server_metrics.read(url, key)[0], lambda after: _others(found, after))
     found.doubt = _doubt(found, lag)
     return found
-
-
-def _take(found: Measured, shape: smoke.Shape, name: str, tokens: int, *, counts: bool = True) -> None:
-    got = shape.run(name, tokens, CAP_S)
-    _count(found, got)
-    if counts and got.tok_per_s is not None:
-        found.runs.append(Run(name, got.tok_per_s, got.ttft_s or 0.0, tuple(got.gaps_s)))
 
 
 def _think(found: Measured, url: str, model: str, key: str) -> None:
@@ -135,39 +127,20 @@ def _think(found: Measured, url: str, model: str, key: str) -> None:
         free = stream.run(url, plain, api_key=key, cap_s=THINKS_S)
     except stream.StreamError:
         return
-    _count(found, free)
+    found.count(free)
     found.thought, found.answered = min(free.thought, free.tokens), free.tokens
 
 
-def _count(found: Measured, got: stream.Stream) -> None:
-    found.tokens += got.tokens
-    found.capped += got.capped
-    found.approximate = found.approximate or got.approximate
-
-
-def _settle(found: Measured, url: str, key: str) -> None:
-    """The counters afterwards: they may come a moment later than the last token."""
-    deadline_s = time.monotonic() + SETTLES_S
-    while True:
-        found.after = server_metrics.read(url, key)[0]
-        if not _others(found) or time.monotonic() > deadline_s:
-            return
-        time.sleep(0.1)
-
-
-def _others(found: Measured) -> str:
+def _others(found: Measured, after: Mapping[str, float]) -> str:
     """What others did meanwhile, in words; empty when nothing is seen of them."""
-    name = endpoints.GENERATED_TOKENS
-    if name in found.before and name in found.after and not found.approximate:
-        served = found.after[name] - found.before[name]
-        if uncounted(served, found.tokens, found.capped):
-            return f"other traffic: it generated {served:.0f} tokens, only {found.tokens} for this measurement"
-    running = server_metrics.busy(found.after)
+    served = risen(found.before, after, endpoints.GENERATED_TOKENS)
+    if served is not None and not found.approximate and uncounted(served, found.tokens, found.capped):
+        return f"other traffic: it generated {served:.0f} tokens, only {found.tokens} for this measurement"
+    running = server_metrics.busy(after)
     return f"other traffic: {running:.0f} requests" if running and not found.capped else ""
 
 
 def _doubt(found: Measured, lag: Lag) -> str:
-    decoding = statistics.median(sum(one.gaps_s) for one in found.runs) if found.runs else None
-    if lag.spoils_rates(decoding):
+    if lag.spoils_rates(found.decoding_s):
         return f"this client is too slow: it wakes up {lag.p99_s * 1000:.0f} ms late (p99)"
-    return _others(found)
+    return _others(found, found.after)

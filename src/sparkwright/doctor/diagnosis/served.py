@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sparkwright.doctor.diagnosis.asked import Asked
 from sparkwright.doctor.diagnosis.measuring import Measured
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.engines.vllm import endpoints, rules, versions
@@ -16,9 +17,6 @@ from sparkwright.engines.vllm.prediction.predict import effective
 from sparkwright.host import evidence
 from sparkwright.host.module import Context
 from sparkwright.measure import http_probe, server_metrics
-
-if TYPE_CHECKING:
-    from sparkwright.doctor.diagnosis.asked import Asked
 
 
 def seen(

@@ -77,8 +77,3 @@ class Sight:
     def age_s(self) -> float | None:
         """How long this start of the container has been running."""
         return None if self.box.started_s is None else max(0.0, self.now_s - self.box.started_s)
-
-    @property
-    def policy_keeps(self) -> bool:
-        """Whether Docker starts it again whenever it ends by itself."""
-        return self.box.policy in ("always", "unless-stopped")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from sparkwright import units
 from sparkwright.doctor.diagnosis.sight import Sight
@@ -13,35 +13,14 @@ from sparkwright.errors import Exit
 from sparkwright.health.judge import Limits
 from sparkwright.health.restarts import LOOP, SETTLED_S
 
-State = Literal[
-    "ok",
-    "slow",
-    "degraded",
-    "busy",
-    "in progress",
-    "starting",
-    "slow start",
-    "wedged",
-    "stalled",
-    "crash-looping",
-    "down",
-    "unknown",
-]
+Bad = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
+State = Literal["ok", "busy", "in progress", "starting", "unknown", Bad]
 
 #: how `diagnose` exits for each
 EXITS: dict[State, Exit] = {
     "ok": Exit.OK,
-    "slow": Exit.FAILED,
-    "degraded": Exit.FAILED,
-    "busy": Exit.INCONCLUSIVE,
-    "in progress": Exit.INCONCLUSIVE,
-    "starting": Exit.INCONCLUSIVE,
-    "slow start": Exit.FAILED,
-    "wedged": Exit.FAILED,
-    "stalled": Exit.FAILED,
-    "crash-looping": Exit.FAILED,
-    "down": Exit.FAILED,
-    "unknown": Exit.INCONCLUSIVE,
+    **dict.fromkeys(("busy", "in progress", "starting", "unknown"), Exit.INCONCLUSIVE),
+    **dict.fromkeys(get_args(Bad), Exit.FAILED),
 }
 
 LINE_CHARS = 200
@@ -62,9 +41,8 @@ def standing(seen: Sight, limits: Limits) -> Standing | None:
     if not seen.busy:
         return found
     meanwhile = found.message if found is not None else "/health answers; not measured meanwhile"
-    return Standing(
-        "in progress", f"in progress: {seen.busy}; {meanwhile}", "Run `invoke diagnose` again when it has finished."
-    )
+    message = f"in progress: {seen.busy}; {meanwhile}"
+    return Standing("in progress", message, "Run `invoke diagnose` again when it has finished.")
 
 
 def is_slow(seen: Sight, limits: Limits) -> bool:
@@ -74,7 +52,8 @@ def is_slow(seen: Sight, limits: Limits) -> bool:
     return seen.age_s > (max(SETTLED_S, limits.ready_factor * seen.ready_s) if seen.ready_s else seen.allowed_s)
 
 
-# -- the questions -----------------------------------------------------------------------------------------------------
+def _down(message: str, fix: str) -> Standing:
+    return Standing("down", f"no server answers: {message}", fix)
 
 
 def _engine(seen: Sight, limits: Limits) -> Standing | None:
@@ -98,20 +77,18 @@ def _container(seen: Sight, limits: Limits) -> Standing | None:
         return None
     if box.status == "absent":
         never = "" if seen.known else "; no server has been verified on this host"
-        return Standing("down", f"no server answers: there is no container {box.name}{never}", DEPLOY)
+        return _down(f"there is no container {box.name}{never}", DEPLOY)
     if box.status == "paused":
-        return Standing(
-            "down", f"no server answers: {box.name} is paused", f"On the host: `docker unpause {box.name}`."
-        )
+        return _down(f"{box.name} is paused", f"On the host: `docker unpause {box.name}`.")
     if box.status == "created":
         why = f": {seen.end.error}" if seen.end.error else ""
-        return Standing("down", f"no server answers: {box.name} was created but never started{why}", RESTART)
+        return _down(f"{box.name} was created but never started{why}", RESTART)
     if seen.broken:  # a container that Docker would start again and left was stopped by hand, whatever it did before
         message = f"no server answers: {box.name} {_ended(seen)}; crash loop: {seen.broken}"
         return Standing("crash-looping", message, SEE_LOGS)
     if box.status in ("exited", "dead"):
-        return Standing("down", f"no server answers: {box.name} {_ended(seen)}", RESTART)
-    return Standing("down", f"no server answers: {box.name} is {box.status}", RESTART)
+        return _down(f"{box.name} {_ended(seen)}", RESTART)
+    return _down(f"{box.name} is {box.status}", RESTART)
 
 
 def _loop(seen: Sight, limits: Limits) -> Standing | None:
@@ -123,7 +100,7 @@ def _loop(seen: Sight, limits: Limits) -> Standing | None:
         message = f"crash loop: {box.name} {_ended(seen, f', {restarts} restarts so far')}"
         return Standing("crash-looping", f"no server answers: {message}", SEE_LOGS)
     if box.status == "restarting":
-        return Standing("down", f"no server answers: {box.name} {_ended(seen)}; Docker is restarting it", SEE_LOGS)
+        return _down(f"{box.name} {_ended(seen)}; Docker is restarting it", SEE_LOGS)
     return None
 
 
@@ -141,13 +118,12 @@ def _start(seen: Sight, limits: Limits) -> Standing | None:
     stage = f" ({_stage(seen)})" if _stage(seen) else ""
     message = f"for {age_s:.0f} s{stage}{last}{again}"
     if seen.log is not None and seen.log.ready:
-        return Standing(
-            "down", f"no server answers: {name} was ready, and {seen.probe.url} is {_silent(seen)} now", RESTART
-        )
+        how = "silent" if seen.probe.error == "timeout" else "closed"
+        return _down(f"{name} was ready, and {seen.probe.url} is {how} now", RESTART)
     if age_s > seen.allowed_s or (seen.box.restarts and is_slow(seen, limits)):
         return Standing("slow start", f"no server answers: slow start: {name} has been starting {message}", SEE_LOGS)
     if seen.box.restarts:
-        return Standing("down", f"no server answers: {name} is starting again {message}", SEE_LOGS)
+        return _down(f"{name} is starting again {message}", SEE_LOGS)
     how = "slow start: " if is_slow(seen, limits) else ""
     return Standing("starting", f"no server answers yet: {how}{name} has been starting {message}", WAIT)
 
@@ -155,13 +131,13 @@ def _start(seen: Sight, limits: Limits) -> Standing | None:
 def _health(seen: Sight, limits: Limits) -> Standing | None:
     if seen.probe.health == 200:
         return None
-    return Standing("down", f"no server answers: /health returns {seen.probe.health}: the engine is dead", RESTART)
+    return _down(f"/health returns {seen.probe.health}: the engine is dead", RESTART)
 
 
 def _token(seen: Sight, limits: Limits) -> Standing | None:
     probe = seen.probe
     if probe.token == "ended":
-        return Standing("down", f"no server answers: {seen.box.name} {_ended(seen)}, on the test request", SEE_LOGS)
+        return _down(f"{seen.box.name} {_ended(seen)}, on the test request", SEE_LOGS)
     if probe.token == "none" and not probe.running:
         message = f"/health answers 200, no other requests, but no token within {probe.waited_s:g} s"
         return Standing("wedged", f"no token: the server is wedged: {message}", RESTART)
@@ -180,18 +156,16 @@ def _others(seen: Sight, limits: Limits) -> Standing | None:
     runs = "1 request running" if probe.running == 1 else f"{probe.running:.0f} requests running"
     if probe.still_s is None:
         rate = f" at {probe.rate:.1f} tok/s in total" if probe.rate else ""
-        return Standing(
-            "busy", f"not measured: {runs}{rate}; measuring would slow them down", "Try again when the server is idle."
-        )
+        message = f"not measured: {runs}{rate}; measuring would slow them down"
+        return Standing("busy", message, "Try again when the server is idle.")
     message = f"{runs}, no token for {probe.still_s:.0f} s"
     if probe.still_s >= limits.frozen_s:
         return Standing("stalled", f"no token: the server is wedged: {message}", RESTART)
     return Standing("unknown", f"unknown whether it is wedged: {message}; it may be a long prefill", "Try again.")
 
 
-QUESTIONS: tuple[Callable[[Sight, Limits], Standing | None], ...] = (
-    *(_engine, _nothing, _container, _loop, _start, _health, _token, _others),
-)
+QUESTIONS: tuple[Callable[[Sight, Limits], Standing | None], ...]
+QUESTIONS = (_engine, _nothing, _container, _loop, _start, _health, _token, _others)
 
 DEPLOY = "Run `invoke deploy` to start a server."
 RESTART = "Run `invoke restart`."
@@ -214,7 +188,3 @@ def _stage(seen: Sight) -> str:
         return ""
     done, total = seen.log.shards
     return f"{seen.log.stage}, {done} of {total} shards" if total and done < total else seen.log.stage
-
-
-def _silent(seen: Sight) -> str:
-    return "silent" if seen.probe.error == "timeout" else "closed"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,25 +12,25 @@ from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence, measuring, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
-from sparkwright.measure import gpu, server_metrics, smoke, stream
-from sparkwright.measure.counted import SETTLES_S, miscounted
+from sparkwright.measure import server_metrics, smoke, stream
+from sparkwright.measure.beside import gpu
+from sparkwright.measure.beside.lag import Lag
+from sparkwright.measure.beside.undisturbed import undisturbed
+from sparkwright.measure.counted import miscounted, risen, settled
 from sparkwright.measure.figures import percentile
-from sparkwright.measure.lag import Lag
 from sparkwright.measure.smoke import Baseline, Bounds, Measured
-from sparkwright.measure.undisturbed import undisturbed
 from sparkwright.protocol.result import Result, arg
 
 IDLE_S = 2.0
 BAD = ("misconfigured", "regression", "invalid")
-IDLE = "Try again when the server is idle."
 
 
 @dataclass
 class Seen:
     """What was observed around and during the measurement."""
 
-    before: dict[str, float]
-    after: dict[str, float]
+    before: Mapping[str, float]
+    after: Mapping[str, float]
     gpu: gpu.State
     lag: Lag
 
@@ -114,24 +115,10 @@ class SmokeTest(Module["SmokeTest.Args"]):
         return Result(msg=_sentence(found), data=data)
 
 
-def _idle(args: SmokeTest.Args, key: str) -> dict[str, float]:
-    """The counters of a server that does nothing else. Raises Inconclusive when it does."""
-    deadline_s = time.monotonic() + IDLE_S
-    while True:
-        counters, _ = server_metrics.read(args.base_url, key)
-        running = server_metrics.busy(counters)
-        if not running:
-            return counters
-        if time.monotonic() > deadline_s:
-            message = f"other traffic: {running:.0f} requests running or waiting"
-            raise Inconclusive(f"{message}; measuring now would be inconclusive.", fix=IDLE)
-        time.sleep(0.1)
-
-
 def _measure(
     args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[Measured, Seen]:
-    before = _idle(args, key)
+    before = server_metrics.idle(lambda: server_metrics.read(args.base_url, key)[0], IDLE_S)
     with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         found = smoke.measure(
             args.base_url,
@@ -144,33 +131,22 @@ def _measure(
             decoding=sampler.forget,
         )
         state = sampler.state
-    return found, Seen(before, _settled(args, key, before, found), state, lag)
+    counters = settled(lambda: server_metrics.read(args.base_url, key)[0], lambda now: _mismatch(before, now, found))
+    return found, Seen(before, counters, state, lag)
 
 
-def _settled(args: SmokeTest.Args, key: str, before: dict[str, float], found: Measured) -> dict[str, float]:
-    """The counters afterwards: they may come a moment later than the last token."""
-    deadline_s = time.monotonic() + SETTLES_S
-    while True:
-        after, _ = server_metrics.read(args.base_url, key)
-        if not _mismatch(before, after, found) or time.monotonic() > deadline_s:
-            return after
-        time.sleep(0.1)
-
-
-def _mismatch(before: dict[str, float], after: dict[str, float], found: Measured) -> str:
+def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Measured) -> str:
     """How the server's own count differs from the client's; "" when it does not, or when nobody counts."""
-    name = endpoints.GENERATED_TOKENS
-    if name not in before or name not in after or found.approximate:
+    served = risen(before, after, endpoints.GENERATED_TOKENS)
+    if served is None or found.approximate or not miscounted(served, found.tokens, found.capped):
         return ""
-    served = after[name] - before[name]
-    differs = f"the server counted {served:.0f} tokens, the client {found.tokens}"
-    return differs if miscounted(served, found.tokens, found.capped) else ""
+    return f"the server counted {served:.0f} tokens, the client {found.tokens}"
 
 
 def _doubt(found: Measured, seen: Seen, baseline: Baseline | None) -> tuple[str, str, str] | None:
     """Why it proves nothing: verdict, sentence, what to do. None when it does."""
     if differs := _mismatch(seen.before, seen.after, found):
-        return "inconclusive", f"other traffic: {differs}", IDLE
+        return "inconclusive", f"other traffic: {differs}", server_metrics.IDLE
     if seen.lag.spoils_rates(found.decoding_s):
         lagging = f"this client is too slow: it wakes up {seen.lag.p99_s * 1000:.0f} ms late (p99)"
         return "inconclusive", lagging, "Check what else uses the host's CPUs (`top`)."
@@ -239,7 +215,7 @@ def _itl_p99_ms(found: Measured) -> float | None:
 
 
 def _delta(seen: Seen, name: str) -> float | None:
-    return seen.after[name] - seen.before[name] if name in seen.before and name in seen.after else None
+    return risen(seen.before, seen.after, name)
 
 
 def _sentence(found: Measured) -> str:

@@ -8,7 +8,7 @@ from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.inventory.models import Shared
-from sparkwright.trust.secret_names import PROXIES, holds_a_password, plain_secrets
+from sparkwright.trust.secret_names import PROXIES, password_of, plain_secrets
 
 OUT_OF_URL = "Remove user and password from the URL."
 
@@ -38,4 +38,4 @@ def refusal(place: Place, source: Document, at: Place = (), *, fix: str = "") ->
 def _is_url(value: Any, place: Place) -> bool:
     for one in place:
         value = value[one]
-    return isinstance(value, str) and holds_a_password(value)
+    return isinstance(value, str) and bool(password_of(value))

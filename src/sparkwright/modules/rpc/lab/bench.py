@@ -8,7 +8,6 @@ from sparkwright.host import evidence, measuring, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import cells
 from sparkwright.measure import lab, server_metrics
-from sparkwright.measure.cell import described, sentence
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
 from sparkwright.protocol.result import Result, arg
@@ -47,7 +46,7 @@ class Bench(Module["Bench.Args"]):
             return Result(msg=f"would measure {wanted.kind}")
         kept = cells.read(context.state, args.series, args.key)
         if kept is not None:
-            return Result(msg=f"measured before: {sentence(kept)}", data={"cell": kept, "kept": True})
+            return Result(msg=f"measured before: {lab.sentence(kept)}", data={"cell": kept, "kept": True})
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
         target = Target(
             args.base_url,
@@ -64,13 +63,13 @@ class Bench(Module["Bench.Args"]):
                 idle_s=args.idle_s,
                 progress=lambda done, total: context.progress(done, total, text="requests done"),
             )
-        about = {"key": args.key, "arm": args.arm, "repetition": args.repetition, "load": described(wanted)}
+        about = {"key": args.key, "arm": args.arm, "repetition": args.repetition, "load": wanted.described}
         cell = {**about, **measured}
         if cell["verdict"] == "measured":
             cells.write(context.state, args.series, args.key, cell)
         for doubt in (*cell["doubts"], *cell["notes"]):
             context.note(doubt)
-        return Result(msg=sentence(cell), data={"cell": cell, "kept": False})
+        return Result(msg=lab.sentence(cell), data={"cell": cell, "kept": False})
 
 
 def _load(data: dict[str, Any]) -> Load:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sparkwright.measure.background import Background
+from sparkwright.measure.beside.background import Background
 from sparkwright.trust.bounds import number_of
 
 FIELDS = ("clocks.sm", "power.draw", "temperature.gpu", "utilization.gpu")
 QUERY = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
 EVERY_S = 0.5
+WORDS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
 
 #: no GPU has so many MHz, W or degrees
 MOST = 1e6
@@ -29,54 +30,38 @@ OF_BASELINE = 0.8
 class Sample:
     """MHz, W, degrees C, percent. None: not told."""
 
-    clock_mhz: float | None
-    power_w: float | None
-    temperature_c: float | None
-    utilization: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Medians of some samples."""
-
     clock_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
-    utilization: float | None = None
+    utilization_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State(Sample):
+    """Medians of some samples."""
+
     samples: int = 0
 
     @property
     def known(self) -> bool:
         """Whether clock and utilization were told."""
-        return self.clock_mhz is not None and self.utilization is not None
+        return self.clock_mhz is not None and self.utilization_percent is not None
 
     def degraded(self, baseline_mhz: float | None) -> bool:
         """Busy, and far below its clock. baseline_mhz: its clock when the baseline was taken."""
-        if self.clock_mhz is None or self.utilization is None or self.utilization <= BUSY:
+        if self.clock_mhz is None or self.utilization_percent is None or self.utilization_percent <= BUSY:
             return False
         return self.clock_mhz < SLOW_MHZ or (baseline_mhz is not None and self.clock_mhz < OF_BASELINE * baseline_mhz)
 
     @property
     def sentence(self) -> str:
-        """All of it in words."""
-        parts = [
-            f"SM clock {self.clock_mhz:.0f} MHz" if self.clock_mhz is not None else "",
-            f"{self.power_w:.0f} W" if self.power_w is not None else "",
-            f"{self.temperature_c:.0f} °C" if self.temperature_c is not None else "",
-            f"{self.utilization:.0f} % busy" if self.utilization is not None else "",
-        ]
-        message = ", ".join(part for part in parts if part)
+        parts = zip(WORDS, (self.clock_mhz, self.power_w, self.temperature_c, self.utilization_percent), strict=True)
+        message = ", ".join(words.format(value) for words, value in parts if value is not None)
         return f"{message} (median of {self.samples} while decoding)" if message else "nvidia-smi returned no data"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, units in the names."""
-        return {
-            "clock_mhz": self.clock_mhz,
-            "power_w": self.power_w,
-            "temperature_c": self.temperature_c,
-            "utilization_percent": self.utilization,
-            "samples": self.samples,
-        }
+        return asdict(self)
 
 
 class Sampler(Background):
@@ -93,7 +78,6 @@ class Sampler(Background):
 
     @property
     def state(self) -> State:
-        """Medians over the samples."""
         return summed(list(self.samples))
 
     def sample(self) -> None:
@@ -107,20 +91,13 @@ class Sampler(Background):
 def parse(printed: str) -> Sample | None:
     """The first GPU's row; None when there is none. What is "[N/A]" is not known."""
     rows = [line for line in printed.splitlines() if line.count(",") == len(FIELDS) - 1]
-    return Sample(*(_number(cell) for cell in rows[0].split(","))) if rows else None
+    return Sample(*(number_of(cell.strip(), most=MOST) for cell in rows[0].split(","))) if rows else None
 
 
 def summed(samples: Sequence[Sample]) -> State:
-    """Medians of each field."""
 
     def middle(name: str) -> float | None:
         values = [getattr(one, name) for one in samples if getattr(one, name) is not None]
         return statistics.median(values) if values else None
 
-    return State(
-        middle("clock_mhz"), middle("power_w"), middle("temperature_c"), middle("utilization"), samples=len(samples)
-    )
-
-
-def _number(cell: str) -> float | None:
-    return number_of(cell.strip(), most=MOST)
+    return State(samples=len(samples), **{one.name: middle(one.name) for one in fields(Sample)})

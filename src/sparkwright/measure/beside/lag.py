@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from sparkwright.measure.background import Background
+from sparkwright.measure.beside.background import Background
 from sparkwright.measure.figures import percentile
 
 SLEEP_S = 0.005
@@ -29,7 +29,6 @@ class Lag(Background):
 
     @property
     def max_s(self) -> float:
-        """The worst."""
         return max(self.samples_s, default=0.0)
 
     def spoils_percentiles(self, gap_s: float | None) -> bool:
@@ -41,7 +40,6 @@ class Lag(Background):
         return decoding_s is not None and self.p99_s > OF_DECODING * decoding_s
 
     def sample(self) -> None:
-        """One short sleep."""
         before_s = time.perf_counter()
         time.sleep(SLEEP_S)
         self.samples_s.append(time.perf_counter() - before_s - SLEEP_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Self
 
 
@@ -13,17 +12,15 @@ class Background(ABC):
 
     def __init__(self) -> None:
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     @abstractmethod
     def sample(self) -> None:

@@ -1,0 +1,70 @@
+"""How one server is asked: with prompts of so many of its tokens, as vLLM, or more plainly where it refuses that.
+
+Lengths are in the server's own tokens: a Ruler learns from two prompts, which the server counted itself, how many words make a
+token. They are the warm-up at the same time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.engines.vllm import endpoints
+from sparkwright.measure import prefix, stream
+from sparkwright.measure.load import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Ruler:
+    """How many tokens the server makes of a prompt: fixed (template, random text) and for each word."""
+
+    per_word: float = 1.0
+    fixed: float = 24.0
+
+    @classmethod
+    def of(cls, few: tuple[int, int], many: tuple[int, int]) -> Ruler:
+        """From two prompts, each (words, tokens). A server that does not count tokens leaves the usual guess."""
+        (words, tokens), (more_words, more_tokens) = few, many
+        if tokens <= 0 or more_tokens <= tokens or more_words <= words:
+            return cls()
+        per_word = (more_tokens - tokens) / (more_words - words)
+        return cls(per_word, max(0.0, tokens - per_word * words))
+
+    def text(self, tokens: int) -> str:
+        """A prompt of about so many tokens that nobody has sent before."""
+        return prefix.text(max(0, round((tokens - self.fixed) / self.per_word)))
+
+
+@dataclass
+class Asker:
+    """Makes the requests of one server. left_out: what it has refused, learned by `run`."""
+
+    model: str
+    base_url: str = ""
+    api_key: str = field(default="", repr=False)
+    ruler: Ruler = field(default_factory=Ruler)
+    left_out: tuple[str, ...] = ()
+
+    def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
+        """One request, without what this server refuses."""
+        full = endpoints.measured_stream(self.model, text, tokens)
+        return Request({key: value for key, value in full.items() if key not in self.left_out}, at_s, group)
+
+    def sized(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
+        """One request with a prompt of about so many tokens."""
+        return self.request(self.ruler.text(prompt_tokens), tokens, at_s=at_s, group=group)
+
+    def run(self, request: Request, **how: Any) -> stream.Stream:
+        """Send one request now, and learn what this server refuses. how: as `stream.record`'s. Raises stream.StreamError."""
+        body = request.body
+        while True:
+            try:
+                found = stream.run(self.base_url, body, api_key=self.api_key, **how)
+            except stream.StreamError as error:
+                plainer = endpoints.plainer(body) if error.status in endpoints.REFUSALS else None
+                if plainer is None:
+                    raise
+                body = plainer
+                continue
+            self.left_out += tuple(key for key in request.body if key not in body)
+            return found
