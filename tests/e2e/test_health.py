@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.judge import Limits
+from sparkwright.health.judging.judge import Limits
 from sparkwright.health.record import Record, history, latest
 from sparkwright.health.remembered import Remembered
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.containers.containers import started_at
 from sparkwright.host.machine import Machine
 from sparkwright.host.records.history import read as acts

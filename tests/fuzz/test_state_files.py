@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from sparkwright import host_side
-from sparkwright.health import heal, probe, record, settings
+from sparkwright.health import heal, probe, record
 from sparkwright.health.record import Evidence, Record
 from sparkwright.health.remembered import Remembered
+from sparkwright.health.schedule import settings
 from sparkwright.host.containers import crash_loop
 from sparkwright.host.memory import footprint
 from sparkwright.host.models.manifest import Manifest
@@ -25,7 +26,8 @@ from sparkwright.modules.server import drain
 from sparkwright.modules.server.last_good import LastGood
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.runner import main, status
+from sparkwright.runner import main
+from sparkwright.runner.verbs import status
 from tests.fuzz.harness import feed, texts, values
 from tests.modules.context import RecordingContext
 
@@ -159,7 +161,7 @@ def of_run(context: RecordingContext) -> None:
 
 
 def of_history(context: RecordingContext) -> None:
-    from sparkwright.runner import records
+    from sparkwright.runner.verbs import records
 
     for row in records.read_history({}, context.machine, context.state):
         assert row["event"] == "history"

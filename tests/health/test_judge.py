@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.health.judge import EXITS, QUESTIONS, Limits, Observation, judge
+from sparkwright.health.judging.judge import EXITS, QUESTIONS, Limits, Observation, judge
 from sparkwright.health.record import STATES, Container, Gpu, Machine, Server, Speed
 from sparkwright.units import GIB
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.judge import Limits, Observation, judge
+from sparkwright.health.judging.judge import Limits, Observation, judge
 from sparkwright.health.probe import Prober
 from sparkwright.health.remembered import Remembered
 from sparkwright.secret import Secret

@@ -13,7 +13,7 @@ import pytest
 
 from sparkwright.engines.vllm import roofline
 from sparkwright.errors import Exit
-from sparkwright.host import measuring
+from sparkwright.host.runs import measuring
 from sparkwright.measure import smoke
 from sparkwright.modules.proof.smoke_test import SmokeTest
 from sparkwright.protocol.result import Result

@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from sparkwright.host.images import loads
-from sparkwright.host.images.image_names import inspect
 from sparkwright.project.lock import lockfile
 from sparkwright.trust.image_name import Name
 from tests import commands

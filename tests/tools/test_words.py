@@ -72,9 +72,7 @@ def test_a_retired_word_is_refused_where_it_stands(tree: Path, name: str, text: 
 
 def test_the_word_to_use_is_named(tree: Path) -> None:
     (tree / "docs/a.md").write_text("a neighbour\n")
-    assert lint(tree).stdout == (
-        "docs/a.md:1: 'neighbour' is retired; write: peer\n1 retired word (docs/words.md)\n"
-    )
+    assert lint(tree).stdout == ("docs/a.md:1: 'neighbour' is retired; write: peer\n1 retired word (docs/words.md)\n")
 
 
 def test_this_tree_uses_no_retired_word() -> None:

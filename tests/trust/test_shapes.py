@@ -14,6 +14,7 @@ from sparkwright.trust.shapes import (
     Usual,
     checked,
     fitted,
+    integer,
     line,
     listed,
     moment,
@@ -21,7 +22,6 @@ from sparkwright.trust.shapes import (
     optional,
     row,
     text,
-    integer,
     within,
     writable,
 )

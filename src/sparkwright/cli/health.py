@@ -6,7 +6,7 @@ from invoke.collection import Collection
 
 from sparkwright.app.outcome import worst
 from sparkwright.cli.framework.command import command
-from sparkwright.health import intervals
+from sparkwright.health.schedule import intervals
 
 
 @command(

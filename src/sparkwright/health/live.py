@@ -11,8 +11,8 @@ from typing import Any
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import judge
-from sparkwright.health.judge import Limits, Observation
+from sparkwright.health.judging import judge
+from sparkwright.health.judging.judge import Limits, Observation
 from sparkwright.health.record import Container, Record, Server, Serves, speaks_s
 from sparkwright.host.containers import containers, engine_socket
 from sparkwright.host.machine import Machine

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from sparkwright.health.damping import is_news
+from sparkwright.health.judging.damping import is_news
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.trust import bounds
 
 TRIES = 3

@@ -7,9 +7,9 @@ from typing import Any
 
 from sparkwright.errors import Inconclusive
 from sparkwright.health.check import Check
-from sparkwright.health.judge import Observation
+from sparkwright.health.judging.judge import Observation
 from sparkwright.health.record import Speed
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.protocol.events import Event

@@ -37,13 +37,13 @@ def _usable(runtime: Path) -> bool:
 def _check() -> int:
     from sparkwright.errors import SparkwrightError
     from sparkwright.health.check import DOCKER_S
-    from sparkwright.health.settings import Settings
+    from sparkwright.health.schedule.settings import Settings
     from sparkwright.host.machine import Machine
     from sparkwright.host.runs.context import Engine, RunContext
     from sparkwright.host.state import StateFolder
     from sparkwright.protocol.plan import new_run_id
     from sparkwright.runner.health_check import composed
-    from sparkwright.runner.health_on_demand import sentence
+    from sparkwright.runner.verbs.health_on_demand import sentence
 
     machine = Machine.here()
     state = StateFolder.of(machine.home)

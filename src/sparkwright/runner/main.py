@@ -33,8 +33,9 @@ from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event, lines
 from sparkwright.protocol.plan import Plan
-from sparkwright.runner import records, run
 from sparkwright.runner import request as requests
+from sparkwright.runner import run
+from sparkwright.runner.verbs import records
 from sparkwright.secret import Secret
 from sparkwright.trust import private
 from sparkwright.trust.redact import Redactor
@@ -174,31 +175,31 @@ def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 
 
 def _health(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.runner import health_on_demand
+    from sparkwright.runner.verbs import health_on_demand
 
     return health_on_demand.check(request, machine, state)
 
 
 def _diagnose(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.runner import diagnose
+    from sparkwright.runner.verbs import diagnose
 
     return diagnose.read_diagnosis(request, machine, state)
 
 
 def _status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.runner import status
+    from sparkwright.runner.verbs import status
 
     return status.read_status(request, machine, state)
 
 
 def _checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.runner import status
+    from sparkwright.runner.verbs import status
 
     return status.read_checks(request, machine, state)
 
 
 def _clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.runner import clean
+    from sparkwright.runner.verbs import clean
 
     return clean.clean(request, machine, state)
 

@@ -18,7 +18,7 @@ from sparkwright.protocol import arguments, expressions, recap
 from sparkwright.protocol.events import KNOWN_AFTER, Event, event
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.protocol.result import Result, sound
-from sparkwright.runner.become import Become
+from sparkwright.runner.root.become import Become
 from sparkwright.secret import Secret
 
 DEFAULT_RETRIES = 3

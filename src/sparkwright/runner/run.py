@@ -88,7 +88,7 @@ def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -
     if not plan.measures:
         yield
         return
-    from sparkwright.host import measuring
+    from sparkwright.host.runs import measuring
 
     lock.wait_free(state, host=plan.host, wait_s=plan.wait_s, note=note)
     with measuring.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):

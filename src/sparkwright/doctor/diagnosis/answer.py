@@ -17,13 +17,13 @@ from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.failures import causes as slow_causes
 from sparkwright.engines.vllm.failures.cause import Cause
 from sparkwright.errors import SparkwrightError
-from sparkwright.health.judge import Limits
+from sparkwright.health.judging.judge import Limits
 from sparkwright.health.probe import start_of
 from sparkwright.health.record import Gpu
 from sparkwright.health.remembered import Remembered
-from sparkwright.health.settings import Settings
-from sparkwright.host import evidence, server_key
-from sparkwright.host.containers import containers
+from sparkwright.health.schedule.settings import Settings
+from sparkwright.host import evidence
+from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.measure import gpu

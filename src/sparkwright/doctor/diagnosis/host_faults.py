@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.engines.vllm.failures.cause import Cause
-from sparkwright.health.judge import QUESTIONS, Limits, Observation
+from sparkwright.health.judging.judge import QUESTIONS, Limits, Observation
 from sparkwright.health.record import Gpu, Machine
 from sparkwright.host import evidence
 from sparkwright.host.module import Context
 
-#: of health/judge.py: the question, and the cause that a bad answer is
+#: of health/judging/judge.py: the question, and the cause that a bad answer is
 ASKED = {
     "temperature": "the GPU is too hot",
     "memory": "the host is low on memory",

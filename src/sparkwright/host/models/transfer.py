@@ -29,8 +29,8 @@ from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.host.models.staging import Staging
+from sparkwright.host.models.throughput import Throughput, left
 from sparkwright.host.module import Context
-from sparkwright.host.throughput import Throughput, left
 from sparkwright.visible import first
 
 POLL_S = 0.25

@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sparkwright.host.records.state_shapes import GOOD
 from sparkwright.host.state import StateFolder
-from sparkwright.host.state_shapes import GOOD
 from sparkwright.trust.shapes import listed
 
 KEPT = 5

@@ -1,7 +1,7 @@
 """The folder of a shipped runtime, seen from the process that runs from it. Standard library only.
 
 manifest.json    every file's size and SHA-256           tag       for which Python and processor it was made
-lock             flocked by whoever runs from it         in-use    a timer starts it: see health/places.py
+lock             flocked by whoever runs from it         in-use    a timer starts it: see health/schedule/places.py
 """
 
 from __future__ import annotations

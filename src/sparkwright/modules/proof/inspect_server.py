@@ -9,8 +9,7 @@ from typing import Any
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.logs import logs
-from sparkwright.host import server_key
-from sparkwright.host.containers import container_options, containers, log_reading
+from sparkwright.host.containers import container_options, containers, log_reading, server_key
 from sparkwright.host.containers.running import Running, ended_ago, start_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states

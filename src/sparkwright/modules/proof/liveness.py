@@ -78,8 +78,9 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
 
 def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
     """How far the start is, in words; empty when it is over, or takes longer than it may."""
-    from sparkwright.health import live, restarts
-    from sparkwright.health.settings import Settings
+    from sparkwright.health import live
+    from sparkwright.health.judging import restarts
+    from sparkwright.health.schedule.settings import Settings
 
     good = good_states.last(context.state)
     good = good if good.get("container_id") == found["Id"] else {}
@@ -94,7 +95,7 @@ def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> s
 
 def _generates(args: Liveness.Args, context: Context) -> bool:
     """Whether tokens are generated, for whomever, while we got none."""
-    from sparkwright.host import server_key
+    from sparkwright.host.containers import server_key
 
     key = server_key.for_probe(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
     before = server_metrics.read(args.base_url, key)[0].get(endpoints.GENERATED_TOKENS)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from sparkwright.engines.vllm import endpoints, key_file
-from sparkwright.host import server_key
+from sparkwright.host.containers import server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg

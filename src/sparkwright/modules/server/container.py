@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host import server_key
-from sparkwright.host.containers import container_options, containers
+from sparkwright.host.containers import container_options, containers, server_key
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, StateModule

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.health import intervals, places, record, textfile, units
-from sparkwright.health.places import Place
-from sparkwright.health.settings import Settings
+from sparkwright.health import record, textfile
+from sparkwright.health.schedule import intervals, places, units
+from sparkwright.health.schedule.places import Place
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.state import write_atomically
 from sparkwright.protocol.result import Change, arg

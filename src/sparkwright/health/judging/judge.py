@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from sparkwright.errors import Exit
-from sparkwright.health import restarts
+from sparkwright.health.judging import restarts
 from sparkwright.health.record import (
     Container,
     Cure,

@@ -21,7 +21,7 @@ from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.result import Change, Result
-from sparkwright.runner.sudo import PASSWORD, Root, Sudo
+from sparkwright.runner.root.sudo import PASSWORD, Root, Sudo
 from sparkwright.secret import Secret
 
 READY = "sparkwright-root-ready"
@@ -31,9 +31,7 @@ PASSED_ON = (
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
 #: it imports what stands beside this very package, and what that Python finds by itself: never a folder of the user's choice
-SERVE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner import become_server; become_server.serve()"
-)
+SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner.root import become_server; become_server.serve()"
 
 
 class Become:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.host import own_folders
 from sparkwright.host.machine import Machine
+from sparkwright.host.records import own_folders
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
