@@ -14,7 +14,7 @@ import pytest
 from sparkwright.app import session
 from sparkwright.app.connect import choose
 from sparkwright.app.plans import restart_plan
-from sparkwright.health.judging.judge import Limits
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Record
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.machine import Machine

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.health.judging.judge import Limits
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Record
 from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.machine import Machine

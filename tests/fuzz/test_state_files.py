@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -198,7 +199,7 @@ FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
     "settings": ("health-settings.json", settings.Settings().to_json(), of_settings),
     "latest check": ("health.json", CHECK, of_checks),
     "checks": ("health.jsonl", CHECK, of_checks),
-    "lock": ("lock", lock.Owner("deploy", "ann@desk", "run-1", 7, 1_795_000_000.0).to_json(), of_lock),
+    "lock": ("lock", dataclasses.asdict(lock.Owner("deploy", "ann@desk", "run-1", 7, 1_795_000_000.0)), of_lock),
     "plan": ("runs/run-1/plan.json", {"host": "spark1", "play": "Deploy", "who": "ann@desk", "check": False}, of_run),
     "events": ("runs/run-1/events.jsonl", EVENTS, of_run),
     "history": ("history.jsonl", {"time": 1.0, "run": "run-1", "who": "ann", "what": "verified"}, of_history),

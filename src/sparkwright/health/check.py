@@ -12,7 +12,8 @@ from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import heal, notify, store, textfile
 from sparkwright.health.judging.damping import damp
-from sparkwright.health.judging.judge import Judgement, Observation, judge
+from sparkwright.health.judging.judge import Judgement, judge
+from sparkwright.health.judging.observation import Observation
 from sparkwright.health.probe import Prober, start_of
 from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.remembered import Remembered

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from sparkwright import host_side
 from sparkwright.errors import Refused
 from sparkwright.health.judging.damping import WELL
-from sparkwright.health.judging.judge import POWER
+from sparkwright.health.judging.questions import POWER
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings

@@ -11,8 +11,8 @@ from typing import Any
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import SparkwrightError
-from sparkwright.health.judging import judge
-from sparkwright.health.judging.judge import Limits, Observation
+from sparkwright.health.judging import judge, questions
+from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Container, Record, Server, Serves, speaks_s
 from sparkwright.host.containers import containers, engine_socket
 from sparkwright.host.machine import Machine
@@ -86,7 +86,7 @@ def ready_s(good: Mapping[str, Any]) -> float | None:
 
 def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
     """How long a start may take, seconds."""
-    return judge.allowed_s(ready_s(good), limits)
+    return questions.allowed_s(ready_s(good), limits)
 
 
 def outdated(record: Record, now: Now, good: Mapping[str, Any]) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from sparkwright.engines.vllm import endpoints, key_file
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import drift
-from sparkwright.health.judging.judge import Limits, Observation, starved
+from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.judging.questions import starved
 from sparkwright.health.live import container_of, ready_s, ready_since, serves_of
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered

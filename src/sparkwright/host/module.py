@@ -57,13 +57,7 @@ class Context(Protocol):
         """The Docker Engine of this host, opened once a run. Raises Failed with what to do when it refuses."""
 
     def progress(
-        self,
-        done: float,
-        total: float = 0,
-        *,
-        unit: str = "",
-        text: str = "",
-        parts: Sequence[Mapping[str, Any]] = (),
+        self, done: float, total: float = 0, *, unit: str = "", text: str = "", parts: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. The runner throttles.
 

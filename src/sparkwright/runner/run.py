@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
-from sparkwright.host.runs import cut_off, lock
+from sparkwright.host.runs import cut_off, lock, measuring
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol import recap as recaps
@@ -88,8 +88,6 @@ def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -
     if not plan.measures:
         yield
         return
-    from sparkwright.host.runs import measuring
-
     lock.wait_free(state, host=plan.host, wait_s=plan.wait_s, note=note)
     with measuring.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
         yield

@@ -17,7 +17,7 @@ from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.failures import causes as slow_causes
 from sparkwright.engines.vllm.failures.cause import Cause
 from sparkwright.errors import SparkwrightError
-from sparkwright.health.judging.judge import Limits
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import start_of
 from sparkwright.health.record import Gpu
 from sparkwright.health.remembered import Remembered

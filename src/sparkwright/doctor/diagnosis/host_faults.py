@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.engines.vllm.failures.cause import Cause
-from sparkwright.health.judging.judge import QUESTIONS, Limits, Observation
+from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.judging.questions import QUESTIONS
 from sparkwright.health.record import Gpu, Machine
 from sparkwright.host import evidence
 from sparkwright.host.module import Context

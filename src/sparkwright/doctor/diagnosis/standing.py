@@ -10,7 +10,7 @@ from sparkwright import units
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Exit
-from sparkwright.health.judging.judge import Limits
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.judging.restarts import LOOP, SETTLED_S
 
 State = Literal[

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparkwright.health.judging.judge import Limits
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.schedule import intervals
 from sparkwright.host.state import StateFolder
 from sparkwright.units import seconds

@@ -77,14 +77,9 @@ def identity(container: dict[str, Any]) -> dict[str, Any]:
     return {"id": container["Id"], "name": name, "policy": policy, "running": container["State"]["Running"]}
 
 
-def started_at(container: dict[str, Any]) -> datetime:
-    """When the container's last start began; the beginning of time for one that never started."""
-    text = str(container["State"].get("StartedAt") or "0001-01-01T00:00:00Z")
-    try:
-        found = datetime.fromisoformat(text[:19])
-    except ValueError:
-        return datetime(1970, 1, 2)
-    return found if found.year > 1970 else datetime(1970, 1, 2)
+def started_s(container: dict[str, Any]) -> float:
+    """When the container's last start began, seconds since the epoch; a day after it for one that never started."""
+    return moment(str(container["State"].get("StartedAt") or "")) or 86400.0
 
 
 def moment(text: str) -> float | None:
@@ -167,8 +162,5 @@ def refused_start(error: Exception, machine: Machine, client: docker.DockerClien
     if "port is already allocated" in message or "address already in use" in message:
         port = int(ports[0].split(":")[-2]) if ports else 0
         holder = who_listens(machine, client, port)
-        return Failed(
-            f"port {port} is in use{f' by {holder}' if holder else ''}.",
-            fix=to_free_a_port(holder),
-        )
+        return Failed(f"port {port} is in use{f' by {holder}' if holder else ''}.", fix=to_free_a_port(holder))
     return Failed(f"Docker could not start the container: {message}")

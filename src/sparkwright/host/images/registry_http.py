@@ -24,8 +24,7 @@ from sparkwright.visible import one_line
 if TYPE_CHECKING:
     import requests
 
-ANSWER_S = 20  # for the next bytes
-ANSWER_S = 60
+SILENCE_S, ANSWER_S = 20, 60  # for the next bytes, and for all of them
 HELPER_S = 30.0  # a program of the user's, which may ask for a PIN that nobody gives
 REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
@@ -102,7 +101,7 @@ class Http:
     def _one(self, url: str, headers: dict[str, str], **given: Any) -> requests.Response:
         secure = not (self.insecure and urlsplit(url).netloc == self.name.registry)
         return self._opened().get(
-            url, headers=headers, timeout=ANSWER_S, stream=True, allow_redirects=False, verify=secure, **given
+            url, headers=headers, timeout=SILENCE_S, stream=True, allow_redirects=False, verify=secure, **given
         )
 
     def _refuse_plain(self, url: str, what: str) -> None:

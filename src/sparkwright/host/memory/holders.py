@@ -7,6 +7,7 @@ own counts leave over is memory of the driver that no process owns.
 
 from __future__ import annotations
 
+import getpass
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -160,8 +161,6 @@ def _others(processes: list[Process]) -> list[dict[str, Any]]:
 
 
 def _kill(one: Process) -> str:
-    import getpass
-
     return f"`kill {one.pid}`" if one.user == getpass.getuser() else f"`sudo kill {one.pid}`"
 
 

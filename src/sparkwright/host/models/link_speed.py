@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import requests
+
 from sparkwright import units
+from sparkwright.host.models import bounded_http
 from sparkwright.host.models.hub import Source
 
 Measure = Callable[[int], float]
@@ -95,10 +98,6 @@ def _place(files: Sequence[Sample], n: int, connections: int) -> tuple[str, int]
 
 
 def _read(source: Source, path: str, offset: int, window: _Window) -> int:
-    import requests
-
-    from sparkwright.host.models import bounded_http
-
     got = 0
     headers = {**source.headers(), "Range": f"bytes={offset}-"}
     try:

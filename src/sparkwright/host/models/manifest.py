@@ -146,12 +146,7 @@ def _own(rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
 def _entry(path: str, row: list[Any]) -> dict[str, Any]:
     found = str(row[3])
     large = len(found) == SHA256_DIGITS
-    return {
-        "path": path,
-        "size_bytes": row[0],
-        "sha256": found if large else None,
-        "blob_id": None if large else found,
-    }
+    return {"path": path, "size_bytes": row[0], "sha256": found if large else None, "blob_id": None if large else found}
 
 
 def wanted(file: Mapping[str, Any]) -> str:

@@ -60,13 +60,7 @@ def hand_out(
 ) -> int:
     """Start a process that hands files out, and outlives this one. model: id, commit. Returns its port."""
     rows = {file["path"]: [wanted(file), file["size_bytes"], os.path.realpath(folder / file["path"])] for file in files}
-    request = {
-        "id": model[0],
-        "commit": model[1],
-        "files": rows,
-        "readers": readers,
-        "bind": bind,
-    }
+    request = {"id": model[0], "commit": model[1], "files": rows, "readers": readers, "bind": bind}
     top = str(Path(sparkwright.__file__).parents[1])
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "sparkwright.host.models.peer"],

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkwright.errors import SparkwrightError
+from sparkwright.host.containers import cgroups
 from sparkwright.host.ollama.ollama_url import PORT, url_of
 from sparkwright.trust.image_name import tagged
 
@@ -108,6 +109,4 @@ def _processes(machine: Machine) -> list[Place]:
 
 def in_container(pid: int) -> bool:
     """Whether a process runs in a container of an engine on this host, by its cgroup."""
-    from sparkwright.host.containers import cgroups
-
     return bool(cgroups.container_of(pid))

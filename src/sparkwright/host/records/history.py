@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from sparkwright.host.module import Context
+from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
@@ -53,8 +54,4 @@ def read(state: StateFolder) -> list[dict[str, Any]]:
 
 def who(context: Context) -> str:
     """user@laptop of this run, as its plan says."""
-    try:
-        plan = parsed((context.state.path / "runs" / context.run_id / "plan.json").read_bytes())
-    except (OSError, ValueError):
-        return ""
-    return str(plan.get("who", "")) if isinstance(plan, dict) else ""
+    return str(journal.plan_of(context.state.path / "runs" / context.run_id).get("who", ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,13 +83,7 @@ class RunContext:
         return self.engine.client()
 
     def progress(
-        self,
-        done: float,
-        total: float = 0,
-        *,
-        unit: str = "",
-        text: str = "",
-        parts: Sequence[Mapping[str, Any]] = (),
+        self, done: float, total: float = 0, *, unit: str = "", text: str = "", parts: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         """See `host.module.Context.progress`. The last step (done == total) is never dropped."""
         now = time.monotonic()
@@ -111,8 +106,6 @@ def engine_went_away(error: Exception) -> bool:
 
 def _refusal(url: str, error: Exception) -> Failed:
     """Docker's refusal in one sentence, with its fix."""
-    import getpass
-
     answer = str(error)
     if "Permission denied" in answer or "PermissionError" in answer:
         return Failed(

@@ -22,8 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from sparkwright.errors import Failed
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, write_atomically
+from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event, decode, encode, event
 from sparkwright.trust import names, private
 from sparkwright.trust.bounds import parsed
@@ -162,6 +164,11 @@ def lives(folder: Path) -> bool:
     return private.held(folder / "alive")
 
 
+def living(state: StateFolder) -> list[Path]:
+    """The folders of runs that are under way, newest first."""
+    return [folder for folder in state.runs() if lives(folder)]
+
+
 def plan_of(folder: Path) -> dict[str, Any]:
     """The plan of a run; empty when its folder holds none (yet)."""
     try:
@@ -209,17 +216,5 @@ def _complete_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _obituary(folder: Path) -> Event:
-    plan = plan_of(folder)
     msg = f"the run {folder.name} was interrupted: its process exited without a result (see {folder}/runner.log)"
-    return event(
-        "recap",
-        host=plan.get("host", ""),
-        ok=0,
-        changed=0,
-        failed=1,
-        skipped=0,
-        unreachable=0,
-        exit=1,
-        seconds=0,
-        msg=msg,
-    )
+    return recap.of_error(plan_of(folder).get("host", ""), Failed(msg))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from sparkwright.engines.vllm import endpoints
@@ -93,4 +92,4 @@ class WaitReady(Module["WaitReady.Args"]):
 
 def _age_s(container: dict[str, Any]) -> float:
     """Seconds since the container started."""
-    return max(0.0, (datetime.now(UTC).replace(tzinfo=None) - containers.started_at(container)).total_seconds())
+    return max(0.0, time.time() - containers.started_s(container))

@@ -1,0 +1,226 @@
+"""What a check asks of an observation: a table of questions, each a pure function with its evidence.
+
+A question that can't be answered says so; it never counts as a good one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparkwright.health.judging import restarts
+from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.record import Cure, Gpu, Level, State, differs
+from sparkwright.units import gib
+
+POWER = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
+
+Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
+
+
+def _somebody_works(observed: Observation, limits: Limits) -> Answer:
+    if observed.busy:
+        return "unknown", f"in progress: {observed.busy}", "unknown"
+    if not observed.known:
+        return "unknown", "no server has been verified here", "unknown", "deploy"
+    return None
+
+
+def _container(observed: Observation, limits: Limits) -> Answer:
+    box = observed.container
+    if observed.busy or not observed.known:
+        return None
+    if observed.engine_error:
+        return "unknown", observed.engine_error, "unknown", "person"
+    if observed.loop:
+        return "bad", f"{box.name}: {observed.loop}", "crash-looping", "person"
+    if observed.broken and box.status != "running":
+        return "bad", f"{box.name} was stopped for a crash loop: {observed.broken}", "crash-looping", "person"
+    if box.status == "absent":
+        return "bad", f"there is no container {box.name}", "down", "deploy"
+    if box.status == "paused":
+        return "bad", f"{box.name} is paused", "down", "person"
+    if box.status == "restarting" and not box.exit_code and not box.restarts:
+        return "warn", f"{box.name} is being restarted", "starting"
+    if box.status == "restarting":
+        message = f"{restarts.exited(box, observed.time_s)}; restart {box.restarts} in progress"
+        return "bad", message, restarts.state(box, observed.time_s)
+    if box.status != "running":
+        how = "finished or stopped by hand" if box.exit_code == 0 else "not restarted"
+        return "bad", f"{box.name} is {box.status} (exit code {box.exit_code}), {how}", "down", "person"
+    age = f" for {(observed.time_s - box.started_s) / 3600:.1f} h" if box.started_s is not None else ""
+    return "ok", f"{box.name} runs{age}, {box.restarts} restarts"
+
+
+def _policy(observed: Observation, limits: Limits) -> Answer:
+    box = observed.container
+    if observed.busy or not observed.policy or not box.policy or box.policy == observed.policy:
+        return None
+    message = f"its restart policy is {box.policy!r}, not {observed.policy!r}: it will not start after a reboot"
+    return "warn", message, "degraded", "deploy"
+
+
+def _health(observed: Observation, limits: Limits) -> Answer:
+    """/health: nobody answers while it starts; later that is the end of it."""
+    status, box = observed.server.health_status, observed.container
+    if status is None:
+        return None
+    if status == 200:
+        return "ok", "/health answers 200"
+    if status:
+        return "bad", f"/health answers {status}: the engine is dead", "down", "restart"
+    message = f"nothing answers at {observed.server.url}{f' ({observed.error})' if observed.error else ''}"
+    if box.status not in ("running", "restarting"):
+        return ("bad" if box.status else "unknown"), message, "down"
+    if box.started_s is None:
+        return "unknown", f"{message}, and its start time is unknown", "unknown"
+    age_s = max(0.0, observed.time_s - box.started_s)
+    most_s = allowed_s(observed.ready_s, limits)
+    measured = f", the last start took {observed.ready_s:.0f} s" if observed.ready_s else ""
+    if observed.answered:
+        return "bad", f"{message} any more, but its process is running", "down", "restart"
+    start = f"starting for {age_s:.0f} s (up to {most_s:.0f} s{measured})"
+    if age_s <= most_s and box.restarts:
+        return "bad", f"{restarts.again(box, observed.time_s)}; {start}", restarts.state(box, observed.time_s)
+    if age_s <= most_s:
+        return "warn", start, "starting"
+    return "bad", f"{message} after {age_s:.0f} s; a start may take {most_s:.0f} s{measured}", "down", "restart"
+
+
+def allowed_s(ready_s: float | None, limits: Limits) -> float:
+    """How long a start may take, seconds. ready_s: how long the last one took."""
+    return max(limits.ready_floor_s, limits.ready_factor * ready_s) if ready_s else limits.ready_s
+
+
+def _token(observed: Observation, limits: Limits) -> Answer:
+    server = observed.server
+    reported: dict[str, Answer] = {
+        "": None,
+        "made": ("ok", f"generated a token in {server.token_s or 0:.2f} s"),
+        "skipped": ("ok", f"generating for {server.running or 0:.0f} requests: no test request sent"),
+        "refused": ("unknown", "it requires an API key that is not known here", "unknown", "person"),
+        "error": ("bad", f"the test request failed: {observed.error}", "down", "restart"),
+    }
+    if server.token != "none":
+        return reported[server.token]
+    if server.running is None:
+        return "bad", f"/health answers 200, but no token within {limits.token_s:g} s", "wedged", "restart"
+    if server.running:
+        message = f"no token within {limits.token_s:g} s with {server.running:.0f} requests running"
+        return "warn", f"{message}: this may be a long prefill; not confirmed by one check", "unknown"
+    message = f"/health answers 200 and the server is idle, but no token within {limits.token_s:g} s"
+    return "bad", message, "wedged", "restart"
+
+
+def _frozen(observed: Observation, limits: Limits) -> Answer:
+    running = observed.server.running
+    if running is None:
+        return None if observed.server.health_status != 200 else ("unknown", "cannot read its metrics")
+    if observed.frozen_s is None:
+        return "ok", f"{running:.0f} requests running, no sign of a stall"
+    message = f"no token for {observed.frozen_s:.0f} s while {running:.0f} requests are running"
+    if observed.frozen_s < limits.frozen_s:
+        return "warn", message
+    return "bad", message, "stalled", "restart"
+
+
+def _power(observed: Observation, limits: Limits) -> Answer:
+    """Busy, few watts, low clock, in every sample: the power supply negotiated too little."""
+    if not observed.gpus:
+        return None if observed.busy else ("unknown", "nvidia-smi returned no data")
+    if all(starved(one, limits) for one in observed.gpus):
+        one = observed.gpus[-1]
+        message = f"the GPU is {one.utilization_percent:.0f} % busy at {one.clock_mhz:.0f} MHz and {one.power_w:.0f} W"
+        return "bad", f"{message}: {POWER}", "degraded", "power"
+    return "ok", _gpu_words(observed.gpus[-1])
+
+
+def _temperature(observed: Observation, limits: Limits) -> Answer:
+    found = observed.gpus[-1].temperature_c if observed.gpus else None
+    if found is None:
+        return None
+    if found >= limits.temperature_c:
+        return "bad", f"GPU temperature {found:.0f} °C (limit {limits.temperature_c:.0f})", "degraded", "person"
+    return "ok", f"GPU temperature {found:.0f} °C"
+
+
+def _speed(observed: Observation, limits: Limits) -> Answer:
+    speed = observed.speed
+    if speed.tok_per_s is None:
+        return None if not speed.verdict else ("unknown", f"throughput unknown: {speed.verdict}")
+    base = f", baseline {speed.baseline_tok_per_s:.1f}" if speed.baseline_tok_per_s else ""
+    message = f"{speed.tok_per_s:.1f} tok/s{base}"
+    if speed.verdict in SLOW:
+        return "bad", f"{speed.verdict}: {message}; run `sparkwright diagnose`", "degraded", SLOW[speed.verdict]
+    return "ok", message
+
+
+#: verdicts of `smoke_test` that mean too slow, and what helps
+SLOW: dict[str, Cure] = {"regression": "person", "misconfigured": "deploy", "host degraded": "power"}
+
+
+def _memory(observed: Observation, limits: Limits) -> Answer:
+    left, total = observed.machine.mem_available_bytes, observed.machine.mem_total_bytes
+    if left is None or total is None:
+        return None if observed.busy else ("unknown", "cannot read /proc/meminfo")
+    message = f"{gib(left)} of {gib(total)} GiB available"
+    if left < limits.available_bytes:
+        message = f"{message}: below {gib(limits.available_bytes)} GiB the host may run out of memory"
+        return "bad", message, "degraded", "person"
+    return "ok", message
+
+
+def _swap(observed: Observation, limits: Limits) -> Answer:
+    used, total = observed.machine.swap_used_bytes, observed.machine.swap_total_bytes
+    if used is None or not total:
+        return None
+    message = f"{gib(used)} of {gib(total)} GiB of swap used"
+    return ("bad", message, "degraded", "person") if used > limits.swap_used * total else ("ok", message)
+
+
+def _disk(observed: Observation, limits: Limits) -> Answer:
+    free = observed.machine.disk_free_bytes
+    if free is None:
+        return None
+    message = f"{gib(free)} GiB free on the disk"
+    return ("bad", message, "degraded", "person") if free < limits.disk_free_bytes else ("ok", message)
+
+
+def _drift(observed: Observation, limits: Limits) -> Answer:
+    if observed.drift_error:
+        return "unknown", observed.drift_error
+    if observed.container.status in ("", "absent"):
+        return None
+    if observed.drift:
+        return "bad", f"differs from the last good state: {differs(observed.drift)}", "degraded", "deploy"
+    return "ok", "container, image and model match the verified state"
+
+
+def starved(one: Gpu, limits: Limits) -> bool:
+    """Whether a GPU is busy at few watts and a low clock."""
+    busy, power, clock = one.utilization_percent, one.power_w, one.clock_mhz
+    if busy is None or power is None or clock is None:
+        return False
+    return busy > limits.busy_percent and power < limits.low_w and clock < limits.low_mhz
+
+
+def _gpu_words(one: Gpu) -> str:
+    reported = ((one.utilization_percent, "{:.0f} % busy"), (one.clock_mhz, "{:.0f} MHz"), (one.power_w, "{:.0f} W"))
+    return "the GPU is " + (", ".join(form.format(value) for value, form in reported if value is not None) or "there")
+
+
+#: every question by the name of its evidence, in the order a person asks them
+QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
+    "deploy": _somebody_works,
+    "container": _container,
+    "restart policy": _policy,
+    "/health": _health,
+    "token": _token,
+    "stall": _frozen,
+    "power": _power,
+    "temperature": _temperature,
+    "speed": _speed,
+    "memory": _memory,
+    "swap": _swap,
+    "disk": _disk,
+    "drift": _drift,
+}
