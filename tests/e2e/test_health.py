@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 from sparkwright.health.judging.observation import Limits
-from sparkwright.health.record import Record, history, latest
+from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.store import history, latest
 from sparkwright.host.containers.containers import started_s
 from sparkwright.host.machine import Machine
 from sparkwright.host.records.history import read as acts

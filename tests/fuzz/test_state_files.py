@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright import host_side
-from sparkwright.health import heal, probe, record
+from sparkwright.health import heal, probe
 from sparkwright.health.record import Evidence, Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule import settings
@@ -136,7 +136,7 @@ def of_remembered(context: RecordingContext) -> None:
 
 
 def of_checks(context: RecordingContext) -> None:
-    latest = record.latest(context.state.path)
+    latest = store.latest(context.state.path)
     if latest is not None:
         assert latest.late(2e9) in (True, False)
         json.dumps(latest.to_json(), allow_nan=False).encode()

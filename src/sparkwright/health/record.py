@@ -6,12 +6,10 @@ Standard library only, so that both sides read it with the same code. What is no
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from sparkwright.trust import bounds
 from sparkwright.trust.shapes import Shape, Usual, fitted, integer, line, moment, number, text
 from sparkwright.visible import first
 
@@ -272,35 +270,3 @@ def _shape(words: Shape) -> dict[str, Shape]:
 
 
 _OWN, _OF_ANOTHER = _shape(text), _shape(line)
-
-
-def latest(folder: Path) -> Record | None:
-    """The last check of the host whose state folder this is; None when there was none, or it can't be read."""
-    try:
-        return Record.from_json(bounds.parsed((folder / LATEST).read_bytes()))
-    except (OSError, ValueError):
-        return None
-
-
-def history(folder: Path, since_s: float = 0.0) -> list[Record]:
-    """The checks that are kept, oldest first. since_s: only from then on, seconds since the epoch."""
-    files = [folder / f"{HISTORY}.{n}" for n in range(ROTATED, 0, -1)] + [folder / HISTORY]
-    return [one for path in files for one in parsed(_lines(path)) if one.time_s >= since_s]
-
-
-def parsed(lines: Iterable[str]) -> list[Record]:
-    """The records of JSON lines. A line that was cut off is left out."""
-    found = []
-    for row in lines:
-        try:
-            found.append(Record.from_json(bounds.parsed(row)))
-        except ValueError:
-            continue
-    return found
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []

@@ -16,22 +16,16 @@ def main(words: list[str]) -> int:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ["LC_ALL"] = "C"
     try:
-        if words and not _usable(Path(words[0]).parent):
+        from sparkwright.host.runs import runtime_folder
+
+        runtime = str(Path(words[0]).parent) if words else ""
+        if runtime and (reason := runtime_folder.unusable(runtime)):
+            print(f"cannot use the runtime {runtime}: {reason}: run `sparkwright health.install` again", flush=True)
             return 75
         return _check()
     except (ImportError, SyntaxError) as error:
         print(f"the runtime is damaged: {error}: run `sparkwright health.install` again", flush=True)
         return 75
-
-
-def _usable(runtime: Path) -> bool:
-    """Whether it may be used, and as long as this process lives it is kept."""
-    from sparkwright.host.runs import runtime_folder
-
-    reason = "" if runtime_folder.hold(str(runtime)) else "it was removed in the meantime"
-    if reason := reason or runtime_folder.why_not(str(runtime)):
-        print(f"cannot use the runtime {runtime}: {reason}: run `sparkwright health.install` again", flush=True)
-    return not reason
 
 
 def _check() -> int:

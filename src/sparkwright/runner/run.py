@@ -40,19 +40,8 @@ def play(
         book.write(event("note", task="", text=text))
 
     book.open()
-    book.write(
-        event(
-            "run_started",
-            run=plan.run_id,
-            host=plan.host,
-            play=plan.play,
-            playbook=plan.playbook,
-            check=plan.check,
-            who=plan.who,
-            schema=SCHEMA,
-            sandbox=machine.sandbox,
-        )
-    )
+    about = {name: getattr(plan, name) for name in ("host", "play", "playbook", "check", "who")}
+    book.write(event("run_started", run=plan.run_id, **about, schema=SCHEMA, sandbox=machine.sandbox))
     started_s = time.monotonic()
     try:
         run = PlayRun(plan, machine, state, secrets, book.write, book.stop_requested)

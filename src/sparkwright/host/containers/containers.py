@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sparkwright.errors import Failed
 from sparkwright.host.containers import inspected
 from sparkwright.host.machine import Machine
+from sparkwright.host.module import Context
 from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
@@ -55,6 +56,15 @@ def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:
             return
         time.sleep(0.1)
     raise Failed(f"container {name} did not stop.", fix=f"On the host: `docker kill {name}`.")
+
+
+def running_rows(context: Context) -> list[dict[str, Any]]:
+    """A row for each running container; none when the engine does not answer: it is being restarted, say, or broken."""
+    try:
+        rows: list[dict[str, Any]] = context.docker().api.containers()
+    except Exception:
+        return []
+    return rows
 
 
 def running(client: docker.DockerClient, name: str) -> bool:

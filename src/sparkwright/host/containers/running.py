@@ -58,8 +58,7 @@ class Running:
     @property
     def words(self) -> list[str]:
         """All that it runs: entrypoint and command."""
-        config = self.container["Config"]
-        return [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
+        return container_options.words_of(self.container)
 
     @property
     def flags(self) -> dict[str, Any]:

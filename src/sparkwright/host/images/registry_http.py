@@ -88,7 +88,7 @@ class Http:
     def _send(self, url: str, accept: str) -> requests.Response:
         """GET, following redirects: a store for blobs is often another host. The login stays with the registry."""
         for _ in range(REDIRECTS + 1):
-            own = _origin(url) == _origin(self._base)
+            own = urlsplit(url)[:2] == urlsplit(self._base)[:2]  # scheme and host
             headers = {"Accept": accept, **({"Authorization": self._token} if own and self._token else {})}
             answer = self._one(url, headers)
             if answer.status_code not in (301, 302, 303, 307, 308):
@@ -227,11 +227,6 @@ def _configured(registry: str) -> dict[str, Any]:
     from docker import auth
 
     return auth.load_config().resolve_authconfig(registry) or {}
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
 
 
 def _nobody(request: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkwright import shell
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import cgroups
+from sparkwright.host.containers import cgroups, containers
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context
 from sparkwright.host.ollama import ollama_models
@@ -110,14 +110,12 @@ def _gpu_bytes(context: Context) -> dict[int, int]:
 
 
 def _ollama(context: Context) -> list[dict[str, Any]]:
-    return [
-        _row("ollama", _called(one), one.model.size_bytes or 0, _stop(one))
-        for one in ollama_models.inspect(context, timeout_s=2).held
-    ]
-
-
-def _called(one: ollama_models.Held) -> str:
-    return f"Ollama model {one.model.name}{'' if one.model.size_bytes else ', size unknown'}"
+    rows = []
+    for one in ollama_models.inspect(context, timeout_s=2).held:
+        size = one.model.size_bytes
+        name = f"Ollama model {one.model.name}{'' if size else ', size unknown'}"
+        rows.append(_row("ollama", name, size or 0, _stop(one)))
+    return rows
 
 
 def _stop(one: ollama_models.Held) -> str:
@@ -136,19 +134,11 @@ def _containers(context: Context, processes: list[Process]) -> list[dict[str, An
         if one.container and not _is_ollama(one):
             held[one.container] += one.bytes
     rows = []
-    for container_id, name in _running(context).items():
+    for row in containers.running_rows(context):
+        container_id, name = row["Id"], row["Names"][0].lstrip("/")
         size = held.get(container_id) or footprint.recorded(context, container_id) or 0
         rows.append(_row("container", f"container {name}", size, f"`docker stop {name}`"))
     return rows
-
-
-def _running(context: Context) -> dict[str, str]:
-    """Ids and names of running containers; none when the engine does not answer."""
-    try:
-        rows: list[dict[str, Any]] = context.docker().api.containers()
-    except Exception:  # the table is drawn when things are broken: an engine that does not answer is no reason not to
-        return {}
-    return {row["Id"]: row["Names"][0].lstrip("/") for row in rows}
 
 
 def _others(processes: list[Process]) -> list[dict[str, Any]]:

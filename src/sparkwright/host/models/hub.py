@@ -8,11 +8,13 @@ each connection is throttled. A newer hub would change this file, as_locked.py a
 from __future__ import annotations
 
 import errno
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sparkwright.errors import Failed
 from sparkwright.secret import Secret
@@ -48,8 +50,6 @@ class Source:
 
     def address(self, path: str) -> str:
         """Where a file of it is."""
-        from urllib.parse import quote
-
         return f"{self.url}/{self.id}/resolve/{self.commit}/{quote(path)}"
 
     def headers(self) -> dict[str, str]:
@@ -74,8 +74,6 @@ def use(mode: str, *, retries: int) -> None:
 
     retries: of one request, by the client itself. Its own five take 23 s in silence, for a hub that refuses at once too.
     """
-    from functools import partial as bound
-
     from huggingface_hub import configure_http_backend, constants, file_download
     from huggingface_hub.utils._http import http_backoff
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -87,7 +85,7 @@ def use(mode: str, *, retries: int) -> None:
     as_locked.hold()
     constants.HF_HUB_ENABLE_HF_TRANSFER = mode == "hf_transfer"
     constants.HF_HUB_DISABLE_XET = mode != "xet"
-    vars(file_download)["http_backoff"] = bound(http_backoff, max_retries=retries)
+    vars(file_download)["http_backoff"] = functools.partial(http_backoff, max_retries=retries)
     constants.HF_TRANSFER_CONCURRENCY = RANGES
     constants.DOWNLOAD_CHUNK_SIZE = RANGE_BYTES if mode == "hf_transfer" else CHUNK_BYTES
 
@@ -109,7 +107,7 @@ def fetch(source: Source, file: Mapping[str, Any], folder: Path, *, again: bool 
             revision=source.commit,
             local_dir=folder,
             endpoint=source.url,
-            token=_bare(source.token),
+            token=source.token.reveal() if source.token else False,
             force_download=again,
         )
 
@@ -142,10 +140,6 @@ def remove_leftovers(folder: Path) -> None:
         return
     for path in (folder / PARTIAL).rglob("*.incomplete"):
         path.unlink(missing_ok=True)
-
-
-def _bare(token: Secret | None) -> str | bool:
-    return token.reveal() if token else False
 
 
 @contextmanager

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sparkwright.host.models import staging
 from sparkwright.host.models.manifest import Manifest
@@ -28,9 +27,6 @@ class ModelFolder:
     size_bytes: int
     changed: list[str]
     used_by: list[str]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def found(context: Context) -> list[ModelFolder]:

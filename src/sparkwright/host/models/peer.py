@@ -138,12 +138,6 @@ class _Reader(BaseHTTPRequestHandler):
     timeout = 60
     disable_nagle_algorithm = True
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         given = self.headers.get("Authorization", "")
@@ -171,6 +165,8 @@ class _Reader(BaseHTTPRequestHandler):
             with self.server.guard:
                 self.server.busy -= 1
             self.server.asked_s = time.monotonic()
+
+    do_HEAD = do_GET = _answer
 
     def _file(self, etag: str, size: int, path: str) -> None:
         first, last = _range(self.headers.get("Range", ""), size)

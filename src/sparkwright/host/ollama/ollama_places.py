@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import cgroups
+from sparkwright.host.containers import cgroups, containers
 from sparkwright.host.ollama.ollama_url import PORT, url_of
 from sparkwright.trust.image_name import tagged
 
@@ -64,14 +64,8 @@ def _service(machine: Machine) -> list[Place]:
 
 
 def _containers(context: Context) -> list[Place]:
-    try:
-        rows: list[dict[str, Any]] = context.docker().api.containers()
-    except SparkwrightError:
-        return []
-    except Exception:  # the engine is being restarted: what it runs is not known now
-        return []
     found = []
-    for row in rows:
+    for row in containers.running_rows(context):
         image = tagged(str(row.get("Image", "")))
         if image.rpartition("/")[2].partition(":")[0] != "ollama" and IMAGE not in image:
             continue

@@ -6,6 +6,7 @@ changed (field, before, after), measured (figures with their units in their name
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -42,14 +43,10 @@ def read(state: StateFolder) -> list[dict[str, Any]]:
     except OSError:
         return []
     rows = []
-    for line in lines[-KEPT:]:
-        try:
-            row = parsed(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows[::-1]
+    for line in reversed(lines[-KEPT:]):
+        with contextlib.suppress(ValueError):
+            rows.append(parsed(line))
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def who(context: Context) -> str:

@@ -1,4 +1,4 @@
-"""What a module may use while it runs: the runner's side of `host.module.Context`."""
+"""What a module may use while it runs; modules call it `host.module.Context`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,11 @@ class Engine:
 
 @dataclass
 class RunContext:
-    """emit: where events go. task: the id of the task that runs."""
+    """machine: where this host's files, engine, Ollama and hub are. state: sparkwright's own folder on the host.
+
+    emit: where events go. check: look, never change. facts: what the `facts` module found. secrets: by name. task: the id of
+    the task that runs.
+    """
 
     machine: Machine
     state: StateFolder
@@ -77,7 +81,7 @@ class RunContext:
     _last_progress_s: float = 0.0
 
     def docker(self) -> docker.DockerClient:
-        """See `host.module.Context.docker`."""
+        """The Docker Engine of this host, opened once a run. Raises Failed with what to do when it refuses."""
         if self.engine is None:
             self.engine = Engine(self.machine)
         return self.engine.client()
@@ -85,7 +89,10 @@ class RunContext:
     def progress(
         self, done: float, total: float = 0, *, unit: str = "", text: str = "", parts: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        """See `host.module.Context.progress`. The last step (done == total) is never dropped."""
+        """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. The last step always is an event.
+
+        parts: the files under way, each with path, done, total, rate (bytes per second) and left_s.
+        """
         now = time.monotonic()
         if now - self._last_progress_s < PROGRESS_EVERY_S and not (total and done >= total):
             return
@@ -94,7 +101,7 @@ class RunContext:
         self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **more))
 
     def note(self, text: str) -> None:
-        """See `host.module.Context.note`."""
+        """A sentence worth a line of its own while the task goes on."""
         self.emit(event("note", task=self.task, text=text))
 
 

@@ -30,6 +30,11 @@ def why_not(folder: str) -> str:
     return ""
 
 
+def unusable(folder: str) -> str:
+    """Hold a runtime; why it can't be used, empty when it can."""
+    return why_not(folder) if hold(folder) else "it was removed in the meantime"
+
+
 def hold(folder: str) -> bool:
     """Keep the runtime from being removed as long as this process lives, or a fork of it. False: it is gone already."""
     try:

@@ -14,9 +14,9 @@ from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub, kept_files
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.models.manifest import Manifest, sizes
 from sparkwright.host.models.retry_policy import RetryPolicy
-from sparkwright.host.models.transfer import Transfer, sizes
+from sparkwright.host.models.transfer import Transfer
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change, arg

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.health import record, textfile
+from sparkwright.health import store, textfile
 from sparkwright.health.schedule import intervals, places, units
 from sparkwright.health.schedule.places import Place
 from sparkwright.health.schedule.settings import Settings
@@ -183,7 +183,7 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
     confined = _once(context) if place.scope == "cron" else _start(found, context)
     if runtime is not None:
         places.unmark(runtime, but=runtime.name)
-    latest = record.latest(context.state.path)
+    latest = store.latest(context.state.path)
     message = f", first check: {latest.state}" if latest else ""
     aside = (
         ""
