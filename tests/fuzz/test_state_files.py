@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkwright import host_side
-from sparkwright.health import heal, probe
+from sparkwright.health import heal, probe, store
 from sparkwright.health.record import Evidence, Record
 from sparkwright.health.remembered import Remembered
 from sparkwright.health.schedule import settings

@@ -203,14 +203,11 @@ class Record:
         return _of(fitted(data, _OWN, "the record of a check"))
 
 
-_PARTS: dict[str, type[Any]] = {
-    "container": Container,
-    "server": Server,
-    "speed": Speed,
-    "machine": Machine,
-    "gpu": Gpu,
-    "serves": Serves,
-    "cost": Cost,
+#: the fields of a record that are records themselves
+_PARTS: dict[str, Any] = {
+    one.name: one.default_factory
+    for one in dataclasses.fields(Record)
+    if one.default_factory is not dataclasses.MISSING
 }
 
 

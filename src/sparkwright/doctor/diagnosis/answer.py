@@ -136,7 +136,7 @@ def _with_listener(seen: Sight, context: Context, url: str) -> Sight:
 
     port = urlsplit(url).port
     try:
-        listener = containers.who_listens(context.machine, context.docker(), port) if port else ""
+        listener = containers.who_listens(context.docker(), port) if port else ""
     except (SparkwrightError, OSError):
         listener = ""
     return replace(seen, port=port, listener=listener)

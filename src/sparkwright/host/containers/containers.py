@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import inspected
-from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
 from sparkwright.visible import one_line
 
@@ -110,15 +110,15 @@ def url_of(container: dict[str, Any]) -> str:
     return ""
 
 
-def who_listens(machine: Machine, client: docker.DockerClient, port: int) -> str:
+def who_listens(client: docker.DockerClient, port: int) -> str:
     """Who holds a TCP port of the host, in words; empty when nobody is seen to."""
     for container in client.api.containers():
         if any(binding.get("PublicPort") == port for binding in container.get("Ports") or ()):
             return f"container {container['Names'][0].lstrip('/')}"
-    return _listening_process(machine, port)
+    return _listening_process(port)
 
 
-def _listening_process(machine: Machine, port: int) -> str:
+def _listening_process(port: int) -> str:
     import psutil
 
     try:
@@ -152,8 +152,6 @@ def to_free_a_port(holder: str) -> str:
 
 
 def _accepts(port: int) -> bool:
-    import socket
-
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True
@@ -161,7 +159,7 @@ def _accepts(port: int) -> bool:
         return False
 
 
-def refused_start(error: Exception, machine: Machine, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
+def refused_start(error: Exception, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
     """The engine's refusal to start a container, with what to do about it."""
     message = str(getattr(error, "explanation", "") or error).strip()
     if "could not select device driver" in message or "nvidia" in message.lower():
@@ -171,6 +169,6 @@ def refused_start(error: Exception, machine: Machine, client: docker.DockerClien
         )
     if "port is already allocated" in message or "address already in use" in message:
         port = int(ports[0].split(":")[-2]) if ports else 0
-        holder = who_listens(machine, client, port)
+        holder = who_listens(client, port)
         return Failed(f"port {port} is in use{f' by {holder}' if holder else ''}.", fix=to_free_a_port(holder))
     return Failed(f"Docker could not start the container: {message}")

@@ -6,6 +6,7 @@ are docker's own: config.json with its credential helpers, of the user who runs 
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from dataclasses import dataclass, field
@@ -41,7 +42,6 @@ class Http:
 
     name: Name
     insecure: bool = False
-    _session: requests.Session | None = None
     _token: str = ""
     _base: str = ""
     _given: list[str] = field(default_factory=list)
@@ -64,11 +64,11 @@ class Http:
         except ValueError as error:  # an address that urllib can't take apart
             raise Failed(f"the registry {self.name.registry} returned an invalid URL: {error}.") from None
 
-    def _opened(self) -> requests.Session:
+    @functools.cached_property
+    def _session(self) -> requests.Session:
         import requests
 
-        self._session = self._session or requests.Session()
-        return self._session
+        return requests.Session()
 
     def _reached(self) -> str:
         """https; for a registry that the engine may reach without TLS, http where https does not answer."""
@@ -100,7 +100,7 @@ class Http:
 
     def _one(self, url: str, headers: dict[str, str], **given: Any) -> requests.Response:
         secure = not (self.insecure and urlsplit(url).netloc == self.name.registry)
-        return self._opened().get(
+        return self._session.get(
             url, headers=headers, timeout=SILENCE_S, stream=True, allow_redirects=False, verify=secure, **given
         )
 

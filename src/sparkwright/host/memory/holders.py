@@ -52,12 +52,7 @@ def inspect(context: Context) -> list[dict[str, Any]]:
     """
     memory = context.machine.meminfo()
     processes = processes_of(context)
-    rows = [
-        *_ollama(context),
-        *_containers(context, processes),
-        *_others(processes),
-        *_kernel(memory, processes, context),
-    ]
+    rows = [*_ollama(context), *_containers(context, processes), *_others(processes), *_kernel(memory, processes)]
     return sorted((row for row in rows if row["bytes"] > SMALLEST_BYTES), key=lambda row: -int(row["bytes"]))
 
 
@@ -158,7 +153,7 @@ def _is_ollama(one: Process) -> bool:
     return one.name.startswith("ollama")
 
 
-def _kernel(memory: Mapping[str, int], processes: list[Process], context: Context) -> list[dict[str, Any]]:
+def _kernel(memory: Mapping[str, int], processes: list[Process]) -> list[dict[str, Any]]:
     """Page cache, /dev/shm, and what nobody owns. A pretend host counts nothing of the kernel's."""
     shared = memory.get("Shmem", 0)
     cache = memory.get("Cached", 0) + memory.get("Buffers", 0) - shared

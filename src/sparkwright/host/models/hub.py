@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sparkwright.errors import Failed
+from sparkwright.host.models import as_locked
 from sparkwright.secret import Secret
 from sparkwright.trust.names import leads_out
 from sparkwright.visible import one_line
@@ -78,7 +79,7 @@ def use(mode: str, *, retries: int) -> None:
     from huggingface_hub.utils._http import http_backoff
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    from sparkwright.host.models import as_locked, bounded_http
+    from sparkwright.host.models import bounded_http
 
     disable_progress_bars()
     configure_http_backend(bounded_http.session)
@@ -97,8 +98,6 @@ def fetch(source: Source, file: Mapping[str, Any], folder: Path, *, again: bool 
     again: what a cache of this machine holds of it is not to be trusted. Raises HubDown when another try may help.
     """
     from huggingface_hub import hf_hub_download
-
-    from sparkwright.host.models import as_locked
 
     with _explained(source.url, source.id, source.commit), as_locked.wanted(file, source.url):
         hf_hub_download(
@@ -168,7 +167,7 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
     except (RepositoryNotFoundError, HFValidationError):
         fix = "Check `model.id` in the recipe; a private model needs a token in `secrets`."
         raise Failed(f"the hub {url} has no model {model_id}.", fix=fix) from None
-    except LocalEntryNotFoundError as error:
+    except (LocalEntryNotFoundError, requests.ConnectionError, requests.Timeout) as error:
         raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from error
     except EntryNotFoundError as error:
         raise Failed(
@@ -177,8 +176,6 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
         ) from None
     except HfHubHTTPError as error:
         raise HubDown(f"the hub {url} returned {_short(error)}.") from None
-    except (requests.ConnectionError, requests.Timeout):
-        raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from None
     except (
         requests.TooManyRedirects,
         requests.exceptions.InvalidSchema,

@@ -45,7 +45,7 @@ def find(context: Context) -> list[Place]:
     if machine.sandbox:
         return [named]
     seen: dict[str, Place] = {}
-    for place in (*_service(machine), *_containers(context), *_processes(machine), named):
+    for place in (*_service(machine), *_containers(context), *_processes(), named):
         seen.setdefault(place.url, place)
     return list(seen.values())
 
@@ -83,7 +83,7 @@ def url_of_container(row: dict[str, Any]) -> str:
     return url_of(next((one["IPAddress"] for one in networks if one.get("IPAddress")), ""))
 
 
-def _processes(machine: Machine) -> list[Place]:
+def _processes() -> list[Place]:
     """`ollama serve` of any user; its OLLAMA_HOST can be read for one's own processes only, else the default is meant."""
     import psutil
 

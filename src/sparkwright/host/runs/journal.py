@@ -105,9 +105,6 @@ class Journal:
                 os.fdatasync(self._file.fileno())
         if one["event"] == "recap":
             (self.folder / "ballast").unlink(missing_ok=True)
-        self._ring()
-
-    def _ring(self) -> None:
         if self.bell is not None:
             with contextlib.suppress(OSError):  # it is full of rings already, or the follower has gone with the laptop
                 os.write(self.bell, b".")

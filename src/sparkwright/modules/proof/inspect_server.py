@@ -177,7 +177,7 @@ def _absent(args: InspectServer.Args, context: Context) -> Result:
         one for rows in container_options.port_bindings(tuple(args.spec.get("ports") or ())).values() for one in rows
     ]
     port = int(rows[0]["HostPort"]) if rows else 0
-    holder = containers.who_listens(context.machine, context.docker(), port) if port else ""
+    holder = containers.who_listens(context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""
     fix = f"`invoke deploy --host {args.host or 'HOST'}` starts it."
     return Result(failed=True, msg=f"no server: there is no container {args.spec['name']}.{other}", fix=fix)

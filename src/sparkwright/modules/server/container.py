@@ -112,7 +112,7 @@ class Container(StateModule["Container.Args", Found]):
         except APIError as error:
             if created:
                 client.api.remove_container(created, force=True)
-            raise containers.refused_start(error, context.machine, client, spec.ports) from None
+            raise containers.refused_start(error, client, spec.ports) from None
         now = containers.inspect(client, spec.name) or {}
         return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
 
