@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from sparkwright.protocol.result import Change, Result
 
+#: what a module may use, given by the runner. A name only: the laptop, which imports modules, never imports docker
 if TYPE_CHECKING:
     from sparkwright.host.runs.context import RunContext
 
-#: what a module may use, given by the runner. A name only: the laptop, which imports modules, never imports docker
-Context: TypeAlias = "RunContext"
+    Context: TypeAlias = RunContext
+else:
+    Context = Any
 
 A = TypeVar("A")
 F = TypeVar("F")
