@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import inspected
-from sparkwright.host.module import Context
 from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
     import docker
+
+    from sparkwright.host.module import Context
 
 PREVIOUS = "-previous"
 #: what `who_listens` calls another pretend Spark of this machine: SANDBOX, and its folder
