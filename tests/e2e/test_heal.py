@@ -14,9 +14,9 @@ import pytest
 from sparkwright.app import session
 from sparkwright.app.connect import choose
 from sparkwright.app.plans import restart_plan
-from sparkwright.health.judge import Limits
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Record
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs import journal
 from sparkwright.host.runs.context import RunContext

@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from sparkwright.health.judge import Limits
-from sparkwright.health.record import Record, history, latest
+from sparkwright.health.judging.observation import Limits
+from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
-from sparkwright.health.settings import Settings
-from sparkwright.host.containers.containers import started_at
+from sparkwright.health.schedule.settings import Settings
+from sparkwright.health.store import history, latest
+from sparkwright.host.containers.containers import started_s
 from sparkwright.host.machine import Machine
 from sparkwright.host.records.history import read as acts
 from sparkwright.host.runs import lock
@@ -131,7 +131,7 @@ def _read(connection: http.client.HTTPConnection) -> None:
 
 def _stays(box: dict[str, Any]) -> bool:
     """Whether this start has come beyond what one without memory does: that one ends at once."""
-    age_s = (datetime.now(UTC).replace(tzinfo=None) - started_at(box)).total_seconds()
+    age_s = time.time() - started_s(box)
     return box["State"]["Status"] == "running" and age_s > 1.5
 
 

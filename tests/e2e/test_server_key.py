@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.health.judge import Limits
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Record
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.vllm import endpoints
-from sparkwright.host import measuring
-from sparkwright.host.runs import lock
+from sparkwright.host.runs import lock, measuring
 from sparkwright.host.state import StateFolder
 from tests.e2e.conftest import Desk, Said
 from tests.faults.bench import until

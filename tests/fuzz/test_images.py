@@ -138,7 +138,7 @@ def test_an_inspected_container_and_image_through_the_comparing_code() -> None:
             assert change.field
         containers.identity(container)
         containers.url_of(container)
-        containers.started_at(container)
+        containers.started_s(container)
         image_names.proves(image, ZERO)
         image_names.platform_of(image)
         engine_image.version_of(image.get("Config") or {})

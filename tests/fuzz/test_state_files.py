@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from sparkwright import host_side
-from sparkwright.health import heal, probe, record, settings
+from sparkwright.health import heal, probe, store
 from sparkwright.health.record import Evidence, Record
 from sparkwright.health.remembered import Remembered
+from sparkwright.health.schedule import settings
 from sparkwright.host.containers import crash_loop
 from sparkwright.host.memory import footprint
 from sparkwright.host.models.manifest import Manifest
@@ -25,7 +27,8 @@ from sparkwright.modules.server import drain
 from sparkwright.modules.server.last_good import LastGood
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.runner import main, status
+from sparkwright.runner import main
+from sparkwright.runner.verbs import status
 from tests.fuzz.harness import feed, texts, values
 from tests.modules.context import RecordingContext
 
@@ -133,7 +136,7 @@ def of_remembered(context: RecordingContext) -> None:
 
 
 def of_checks(context: RecordingContext) -> None:
-    latest = record.latest(context.state.path)
+    latest = store.latest(context.state.path)
     if latest is not None:
         assert latest.late(2e9) in (True, False)
         json.dumps(latest.to_json(), allow_nan=False).encode()
@@ -159,7 +162,7 @@ def of_run(context: RecordingContext) -> None:
 
 
 def of_history(context: RecordingContext) -> None:
-    from sparkwright.runner import records
+    from sparkwright.runner.verbs import records
 
     for row in records.read_history({}, context.machine, context.state):
         assert row["event"] == "history"
@@ -196,7 +199,7 @@ FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
     "settings": ("health-settings.json", settings.Settings().to_json(), of_settings),
     "latest check": ("health.json", CHECK, of_checks),
     "checks": ("health.jsonl", CHECK, of_checks),
-    "lock": ("lock", lock.Owner("deploy", "ann@desk", "run-1", 7, 1_795_000_000.0).to_json(), of_lock),
+    "lock": ("lock", dataclasses.asdict(lock.Owner("deploy", "ann@desk", "run-1", 7, 1_795_000_000.0)), of_lock),
     "plan": ("runs/run-1/plan.json", {"host": "spark1", "play": "Deploy", "who": "ann@desk", "check": False}, of_run),
     "events": ("runs/run-1/events.jsonl", EVENTS, of_run),
     "history": ("history.jsonl", {"time": 1.0, "run": "run-1", "who": "ann", "what": "verified"}, of_history),

@@ -12,7 +12,7 @@ from sparkwright import host_side
 from sparkwright.health import heal
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.records import good_states, restart_plans, server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.plan import Plan, Task

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from sparkwright.errors import Exit
-from sparkwright.health.judge import EXITS, QUESTIONS, Limits, Observation, judge
+from sparkwright.health.judging.judge import EXITS, judge
+from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.judging.questions import QUESTIONS
 from sparkwright.health.record import STATES, Container, Gpu, Machine, Server, Speed
 from sparkwright.units import GIB
 

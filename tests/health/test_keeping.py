@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.health import record, store
-from sparkwright.health.record import Evidence, Record, history, latest
+from sparkwright.health.record import Evidence, Record
+from sparkwright.health.store import history, latest
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.redact import Redactor
 

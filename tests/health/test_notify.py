@@ -18,7 +18,7 @@ import pytest
 from sparkwright.health import notify
 from sparkwright.health.record import Evidence, Record
 from sparkwright.health.remembered import Remembered
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 
 
 @dataclass

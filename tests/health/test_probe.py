@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.health.judge import Limits, Observation, judge
+from sparkwright.health.judging.judge import judge
+from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.probe import Prober
 from sparkwright.health.remembered import Remembered
 from sparkwright.secret import Secret

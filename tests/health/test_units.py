@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.errors import Refused
-from sparkwright.health import units
-from sparkwright.health.units import Clock
+from sparkwright.health.schedule import units
+from sparkwright.health.schedule.units import Clock
 
 HOME = Path("/home/o p%s")
 PROGRAM = ("/usr/bin/python3", "-I", f"{HOME}/x $HOME.py", "tag")

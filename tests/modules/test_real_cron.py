@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.health.record import latest
+from sparkwright.health.store import latest
 from sparkwright.modules.system.health_timer import HealthTimer
 from tests.modules.context import RecordingContext
 

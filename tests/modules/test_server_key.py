@@ -17,7 +17,7 @@ import pytest
 
 from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Failed, Refused
-from sparkwright.host import server_key
+from sparkwright.host.containers import server_key
 from sparkwright.host.records import server_keys
 from sparkwright.modules.server.container import Container
 from sparkwright.protocol.result import Result

@@ -14,7 +14,7 @@ import pytest
 from sparkwright import defaults
 from sparkwright.engines.vllm import roofline
 from sparkwright.errors import Exit
-from sparkwright.host import measuring
+from sparkwright.host.runs import measuring
 from sparkwright.modules.proof.smoke_test import SmokeTest
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret

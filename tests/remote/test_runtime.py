@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.health import places
+from sparkwright.health.schedule import places
 from sparkwright.modules import registry
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import bootstrap, runtime
@@ -270,7 +270,7 @@ def test_a_disk_that_fills_up_midway_leaves_nothing(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["lib/sparkwright/health/judge.py", "lib/sparkwright/errors.py", "manifest.json", "lock"]
+    "damage", ["lib/sparkwright/health/judging/judge.py", "lib/sparkwright/errors.py", "manifest.json", "lock"]
 )
 def test_a_scheduled_check_whose_runtime_is_damaged_says_what_mends_it(home: Path, damage: str) -> None:
     ship(home)

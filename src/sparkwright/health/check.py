@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import heal, notify, store, textfile
-from sparkwright.health.damping import damp
-from sparkwright.health.judge import Judgement, Observation, judge
+from sparkwright.health.judging.damping import damp
+from sparkwright.health.judging.judge import Judgement, judge
+from sparkwright.health.judging.observation import Observation
 from sparkwright.health.probe import Prober, start_of
 from sparkwright.health.record import Cost, Gpu, Record, Speed
 from sparkwright.health.remembered import Remembered
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.containers import crash_loop
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, history

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from sparkwright import host_side
 from sparkwright.errors import Refused
-from sparkwright.health.damping import WELL
-from sparkwright.health.judge import POWER
+from sparkwright.health.judging.damping import WELL
+from sparkwright.health.judging.questions import POWER
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
-from sparkwright.health.settings import Settings
-from sparkwright.host import server_key
+from sparkwright.health.schedule.settings import Settings
+from sparkwright.host.containers import server_key
 from sparkwright.host.module import Context
 from sparkwright.host.records import restart_plans
 from sparkwright.host.state import StateFolder

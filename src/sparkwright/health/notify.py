@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from sparkwright.health.damping import is_news
+from sparkwright.health.judging.damping import is_news
 from sparkwright.health.record import Record
 from sparkwright.health.remembered import Remembered
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.trust import bounds
 
 TRIES = 3
@@ -64,14 +64,8 @@ def tell(
 def to_tell(record: Record, host: str, before: str) -> dict[str, Any]:
     """The message: short enough for a chat, whole enough for a program."""
     text = f"{host}: {before} -> {record.state}: {record.sentence}"
-    about = {
-        "text": text,
-        "host": host,
-        "state": record.state,
-        "before": before,
-        "why": record.sentence,
-        "cure": record.cure,
-    }
+    about = {"text": text, "host": host, "state": record.state, "before": before}
+    about |= {"why": record.sentence, "cure": record.cure}
     bad = [f"{one.check}: {one.message}" for one in record.evidence if one.level in ("bad", "warn")]
     return {**about, "time_s": record.time_s, "evidence": bad, "healed": record.healed, "sandbox": record.sandbox}
 
@@ -156,11 +150,8 @@ def _connection(at: SplitResult) -> http.client.HTTPConnection:
 
 def _kind(error: BaseException | None) -> str:
     """What went wrong, without what the library says: that may hold the URL."""
-    return (
-        str(error)
-        if isinstance(error, ConnectionError) and str(error).startswith("it returned")
-        else type(error).__name__
-    )
+    own = isinstance(error, ConnectionError) and str(error).startswith("it returned")
+    return str(error) if own else type(error).__name__
 
 
 def _from_file(path: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.health import judge, live
-from sparkwright.health.judge import Limits, Observation
+from sparkwright.health import live
+from sparkwright.health.judging import judge, questions
+from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.live import Now
 from sparkwright.health.record import Record, Server
 
@@ -33,7 +34,7 @@ def judged(now: Now, good: Mapping[str, Any]) -> tuple[str, str]:
 
 def allowed_s(good: Mapping[str, Any], limits: Limits) -> float:
     """How long a start may take, seconds."""
-    return judge.allowed_s(live.ready_s(good), limits)
+    return questions.allowed_s(live.ready_s(good), limits)
 
 
 def record_of(now: Now, good: Mapping[str, Any], *, busy: str, sandbox: bool) -> dict[str, Any]:

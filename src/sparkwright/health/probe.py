@@ -10,12 +10,13 @@ from typing import Any
 from sparkwright.engines.vllm import endpoints, key_file
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import drift
-from sparkwright.health.judge import Limits, Observation, starved
+from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.judging.questions import starved
 from sparkwright.health.live import container_of, ready_s, ready_since, serves_of
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
-from sparkwright.host import evidence, server_key
-from sparkwright.host.containers import containers, crash_loop, engine_socket
+from sparkwright.host import evidence
+from sparkwright.host.containers import containers, crash_loop, engine_socket, server_key
 from sparkwright.host.containers.container_options import port_bindings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states

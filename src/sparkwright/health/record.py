@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from sparkwright.trust import bounds
 from sparkwright.trust.shapes import Shape, Usual, fitted, integer, line, moment, number, text
 from sparkwright.visible import first
 
@@ -206,14 +204,11 @@ class Record:
         return _of(fitted(data, _OWN, "the record of a check"))
 
 
-_PARTS: dict[str, type[Any]] = {
-    "container": Container,
-    "server": Server,
-    "speed": Speed,
-    "machine": Machine,
-    "gpu": Gpu,
-    "serves": Serves,
-    "cost": Cost,
+#: the fields of a record that are records themselves
+_PARTS: dict[str, Any] = {
+    one.name: one.default_factory
+    for one in dataclasses.fields(Record)
+    if one.default_factory is not dataclasses.MISSING
 }
 
 
@@ -278,35 +273,3 @@ _OWN = _shape(text)
 @functools.cache
 def _of_another() -> dict[str, Shape]:
     return _shape(line)
-
-
-def latest(folder: Path) -> Record | None:
-    """The last check of the host whose state folder this is; None when there was none, or it can't be read."""
-    try:
-        return Record.from_json(bounds.parsed((folder / LATEST).read_bytes()))
-    except (OSError, ValueError):
-        return None
-
-
-def history(folder: Path, since_s: float = 0.0) -> list[Record]:
-    """The checks that are kept, oldest first. since_s: only from then on, seconds since the epoch."""
-    files = [folder / f"{HISTORY}.{n}" for n in range(ROTATED, 0, -1)] + [folder / HISTORY]
-    return [one for path in files for one in parsed(_lines(path)) if one.time_s >= since_s]
-
-
-def parsed(lines: Iterable[str]) -> list[Record]:
-    """The records of JSON lines. A line that was cut off is left out."""
-    found = []
-    for row in lines:
-        try:
-            found.append(Record.from_json(bounds.parsed(row)))
-        except ValueError:
-            continue
-    return found
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []

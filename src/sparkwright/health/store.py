@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from sparkwright.health.record import HISTORY, LATEST, ROTATE_BYTES, ROTATED, Record
 from sparkwright.host.state import StateFolder, write_atomically
-from sparkwright.trust import private
+from sparkwright.trust import bounds, private
 from sparkwright.trust.redact import Redactor
 
 LOCK = "health.lock"
@@ -32,25 +34,38 @@ def write(state: StateFolder, record: Record, hidden: Redactor | None = None) ->
     row = {key: value if key in STATES else hidden.value(value) for key, value in record.to_json().items()}
     line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
     path = state.path / HISTORY
-    if _size(path) + len(line) > ROTATE_BYTES:
+    if path.exists() and path.stat().st_size + len(line) > ROTATE_BYTES:
         _rotate(path)
     with open(path, "ab", opener=private.opener) as file:
         file.write(line)
     write_atomically(state.path / LATEST, json.dumps(row, indent=1).encode() + b"\n")
 
 
+def latest(folder: Path) -> Record | None:
+    """The last check of the host whose state folder this is; None when there was none, or it can't be read."""
+    try:
+        return Record.from_json(bounds.parsed((folder / LATEST).read_bytes()))
+    except (OSError, ValueError):
+        return None
+
+
+def history(folder: Path, since_s: float = 0.0) -> list[Record]:
+    """The checks that are kept, oldest first. since_s: only from then on, seconds since the epoch."""
+    files = [folder / f"{HISTORY}.{n}" for n in range(ROTATED, 0, -1)] + [folder / HISTORY]
+    return [one for path in files for one in _parsed(path) if one.time_s >= since_s]
+
+
+def _parsed(path: Path) -> Iterator[Record]:
+    """The records of JSON lines. A line that was cut off is left out."""
+    with contextlib.suppress(OSError):
+        for row in path.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                yield Record.from_json(bounds.parsed(row))
+
+
 def _rotate(path: Path) -> None:
     """HISTORY becomes HISTORY.1 and so on; the oldest goes."""
-    for n in range(ROTATED - 1, 0, -1):
-        older = path.with_name(f"{path.name}.{n}")
-        if older.exists():
-            older.replace(path.with_name(f"{path.name}.{n + 1}"))
-    if path.exists():
-        path.replace(path.with_name(f"{path.name}.1"))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    kept = [path, *(path.with_name(f"{path.name}.{n}") for n in range(1, ROTATED + 1))]
+    for newer, older in reversed(list(itertools.pairwise(kept))):
+        if newer.exists():
+            newer.replace(older)

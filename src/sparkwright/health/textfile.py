@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sparkwright.health.record import STATES, Record
 from sparkwright.health.remembered import Remembered
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.module import Context
 from sparkwright.host.state import write_atomically
 from sparkwright.trust import private

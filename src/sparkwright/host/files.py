@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
@@ -39,7 +40,7 @@ class Standing:
             path.read_bytes().decode(errors="surrogateescape") if kind == "file" and os.access(path, os.R_OK) else None
         )
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        return cls(path, kind, mode, _user(found.st_uid), _group(found.st_gid), content)
+        return cls(path, kind, mode, *_names(found), content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +135,11 @@ def _remove(found: Standing, *, deep: bool) -> None:
         found.path.unlink()
 
 
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def _group(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+def _names(found: os.stat_result) -> tuple[str, str]:
+    """User and group; the number of one that has no name."""
+    user, group = str(found.st_uid), str(found.st_gid)
+    with contextlib.suppress(KeyError):
+        user = pwd.getpwuid(found.st_uid).pw_name
+    with contextlib.suppress(KeyError):
+        group = grp.getgrgid(found.st_gid).gr_name
+    return user, group

@@ -22,9 +22,8 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # an ordinary user's login does
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A finished command: its argv, exit code and what it wrote (decoded, bad bytes replaced)."""
+    """A finished command: its exit code and what it wrote (decoded, bad bytes replaced)."""
 
-    argv: tuple[str, ...]
     code: int
     out: str
     err: str
@@ -95,16 +94,16 @@ class Machine:
 
         Raises Failed when it takes longer than timeout_s, or prints too much.
         """
-        from sparkwright.host import output  # with subprocess, 8 ms: an answer to `status` runs nothing
+        from sparkwright.host import output
 
         try:
             code, out, err = output.run(argv, stdin=stdin.encode(), timeout_s=timeout_s, env=self._environment(argv[0]))
         except FileNotFoundError:
-            return Completed(tuple(argv), 127, "", f"{argv[0]}: not found")
+            return Completed(127, "", f"{argv[0]}: not found")
         except PermissionError:
-            return Completed(tuple(argv), 126, "", f"{argv[0]}: permission denied")
+            return Completed(126, "", f"{argv[0]}: permission denied")
         except output.TookTooLong:
             raise Failed(f"{argv[0]} timed out after {timeout_s:g} s") from None
         except output.TooMuchOutput:
             raise Failed(f"{argv[0]} printed more than {output.MOST_BYTES >> 20} MiB") from None
-        return Completed(tuple(argv), code, out.decode(errors="replace"), err.decode(errors="replace"))
+        return Completed(code, out.decode(errors="replace"), err.decode(errors="replace"))

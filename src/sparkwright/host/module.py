@@ -20,59 +20,17 @@ Heavy libraries (docker, huggingface_hub) are imported inside functions: the lap
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from sparkwright.protocol.result import Change, Result
-from sparkwright.secret import Secret
 
+#: what a module may use, given by the runner. A name only: the laptop, which imports modules, never imports docker
 if TYPE_CHECKING:
-    import docker
+    from sparkwright.host.runs.context import RunContext
 
-    from sparkwright.host.machine import Machine
-    from sparkwright.host.state import StateFolder
-
-
-class Context(Protocol):
-    """What a module may use, given by the runner.
-
-    check: look, never change. machine: where this host's files, engine, Ollama and hub are. facts: what the `facts`
-    module found. secrets: by name. state: sparkwright's own folder on the host.
-    """
-
-    @property
-    def check(self) -> bool: ...
-    @property
-    def machine(self) -> Machine: ...
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
-    @property
-    def secrets(self) -> Mapping[str, Secret]: ...
-    @property
-    def state(self) -> StateFolder: ...
-    @property
-    def run_id(self) -> str: ...
-
-    def docker(self) -> docker.DockerClient:
-        """The Docker Engine of this host, opened once a run. Raises Failed with what to do when it refuses."""
-
-    def progress(
-        self,
-        done: float,
-        total: float = 0,
-        *,
-        unit: str = "",
-        text: str = "",
-        parts: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. The runner throttles.
-
-        parts: the files under way, each with path, done, total, rate (bytes per second) and left_s.
-        """
-
-    def note(self, text: str) -> None:
-        """A sentence worth a line of its own while the task goes on."""
-
+    Context: TypeAlias = RunContext
+else:
+    Context = Any
 
 A = TypeVar("A")
 F = TypeVar("F")

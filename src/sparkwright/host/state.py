@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from sparkwright.host.state_shapes import shape_of
+from sparkwright.host.records.state_shapes import shape_of
 from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
 

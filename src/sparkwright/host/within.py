@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -11,20 +12,16 @@ T = TypeVar("T")
 
 def within(seconds: float, work: Callable[[], T]) -> T:
     """What a piece of work returns or raises. Raises TimeoutError when it takes longer; it is left to itself then."""
-    done: list[T] = []
-    failed: list[BaseException] = []
+    outcome: Future[T] = Future()
 
     def run() -> None:
         try:
-            done.append(work())
+            outcome.set_result(work())
         except BaseException as error:
-            failed.append(error)
+            outcome.set_exception(error)
 
-    worker = threading.Thread(target=run, daemon=True)
-    worker.start()
-    worker.join(seconds)
-    if failed:
-        raise failed[0]
-    if not done:
+    threading.Thread(target=run, daemon=True).start()
+    wait([outcome], seconds)
+    if not outcome.done():
         raise TimeoutError(f"no answer within {seconds:g} s")
-    return done[0]
+    return outcome.result()

@@ -97,7 +97,7 @@ class Host:
 
 
 def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> Host:
-    """From a host's `checks` event (runner/status.py). Fields that a newer host adds are left out. Raises ValueError."""
+    """From a host's `checks` event (runner/verbs/status.py). Fields that a newer host adds are left out. Raises ValueError."""
     known = set(Check.__dataclass_fields__)
     rows = [
         {key: value for key, value in zip(event["fields"], row, strict=False) if key in known} for row in event["rows"]

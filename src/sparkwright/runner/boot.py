@@ -31,8 +31,7 @@ folder = str(Path(sys.argv[1]).resolve().parent)
 sys.path.insert(0, f"{folder}/lib")
 from sparkwright.host.runs import runtime_folder
 
-reason = "" if runtime_folder.hold(folder) else "it was removed in the meantime"
-if reason := reason or runtime_folder.why_not(folder):
+if reason := runtime_folder.unusable(folder):
     sys.exit(f"cannot use the runtime {folder}: {reason}")
 
 if sys.argv[2] == "light":

@@ -7,13 +7,15 @@ from typing import Any
 
 from sparkwright.errors import Inconclusive
 from sparkwright.health.check import Check
-from sparkwright.health.judge import Observation
+from sparkwright.health.judging.observation import Observation
 from sparkwright.health.record import Speed
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
+from sparkwright.host.runs import journal
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan
+from sparkwright.runner.run import play
 from sparkwright.secret import Secret
 
 
@@ -24,9 +26,6 @@ def composed(context: Context, settings: Settings, **given: Any) -> Check:
 
 def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Event:
     """Run a plan in this process, as a run that is kept. Returns its recap."""
-    from sparkwright.host.runs import journal
-    from sparkwright.runner.run import play
-
     hidden = tuple(one.reveal() for one in secrets.values())
     book = journal.Journal.begin(context.state, plan.run_id, plan.to_json(), hidden)
     play(plan, context.machine, context.state, secrets, book)

@@ -16,7 +16,11 @@ def main(words: list[str]) -> int:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.environ["LC_ALL"] = "C"
     try:
-        if words and not _usable(Path(words[0]).parent):
+        from sparkwright.host.runs import runtime_folder
+
+        runtime = str(Path(words[0]).parent) if words else ""
+        if runtime and (reason := runtime_folder.unusable(runtime)):
+            print(f"cannot use the runtime {runtime}: {reason}: run `sparkwright health.install` again", flush=True)
             return 75
         return _check()
     except (ImportError, SyntaxError) as error:
@@ -24,26 +28,16 @@ def main(words: list[str]) -> int:
         return 75
 
 
-def _usable(runtime: Path) -> bool:
-    """Whether it may be used, and as long as this process lives it is kept."""
-    from sparkwright.host.runs import runtime_folder
-
-    reason = "" if runtime_folder.hold(str(runtime)) else "it was removed in the meantime"
-    if reason := reason or runtime_folder.why_not(str(runtime)):
-        print(f"cannot use the runtime {runtime}: {reason}: run `sparkwright health.install` again", flush=True)
-    return not reason
-
-
 def _check() -> int:
     from sparkwright.errors import SparkwrightError
     from sparkwright.health.check import DOCKER_S
-    from sparkwright.health.settings import Settings
+    from sparkwright.health.schedule.settings import Settings
     from sparkwright.host.machine import Machine
     from sparkwright.host.runs.context import Engine, RunContext
     from sparkwright.host.state import StateFolder
     from sparkwright.protocol.plan import new_run_id
     from sparkwright.runner.health_check import composed
-    from sparkwright.runner.health_on_demand import sentence
+    from sparkwright.runner.verbs.health_on_demand import sentence
 
     machine = Machine.here()
     state = StateFolder.of(machine.home)

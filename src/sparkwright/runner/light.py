@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 from sparkwright.errors import Refused
@@ -15,7 +16,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, lines
 from sparkwright.runner import request as requests
-from sparkwright.runner import status
+from sparkwright.runner.verbs import status
 from sparkwright.trust.redact import Redactor
 
 _VERBS: dict[str, Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]] = {
@@ -29,7 +30,7 @@ def main() -> int:
     try:
         request = requests.read(sys.stdin.buffer)
     except Refused as refusal:
-        return _refused(refusal)
+        return int(_every().refuse(refusal))
     try:
         verb = _VERBS[request["verb"]]
         os.environ.update(request.get("env", {}))
@@ -37,11 +38,9 @@ def main() -> int:
         machine = Machine.here()
         events = list(verb(request, machine, StateFolder.of(machine.home)))
     except Refused as refusal:
-        return _refused(refusal)
+        return int(_every().refuse(refusal))
     except Exception:  # another verb, or what `main` has a sentence for
-        from sparkwright.runner import main as every
-
-        return every.answer(request)
+        return int(_every().answer(request))
     hidden = Redactor(request.get("secrets", {}).values())
     for one in events:
         sys.stdout.buffer.writelines(lines(one, hidden))
@@ -49,7 +48,7 @@ def main() -> int:
     return 0
 
 
-def _refused(refusal: Refused) -> int:
+def _every() -> ModuleType:
     from sparkwright.runner import main as every
 
-    return every.refuse(refusal)
+    return every

@@ -18,11 +18,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,15 @@ from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event, lines
 from sparkwright.protocol.plan import Plan
-from sparkwright.runner import records, run
 from sparkwright.runner import request as requests
+from sparkwright.runner import run
 from sparkwright.secret import Secret
 from sparkwright.trust import private
 from sparkwright.trust.redact import Redactor
 from sparkwright.trust.secret_names import PROXIES
 from sparkwright.visible import one_line
+
+Verb = Callable[[dict[str, Any], Machine, StateFolder], Iterator[Event]]
 
 
 def main() -> int:
@@ -69,9 +72,7 @@ def answer(request: dict[str, Any]) -> int:
     try:
         state.tighten()
         private.close(machine.home / ".local/share/sparkwright")  # the runtime, which this very process runs
-        if request["verb"] not in _VERBS:
-            raise requests.unknown(request["verb"])
-        _say(_VERBS[request["verb"]](request, machine, state), hidden)
+        _say(_verb(request["verb"])(request, machine, state), hidden)
     except SparkwrightError as error:
         _say([_refusal(request, error)], hidden)
     except OSError as error:
@@ -82,6 +83,17 @@ def answer(request: dict[str, Any]) -> int:
         message = f"internal error on the host: {type(error).__name__}: {error}."
         _say([_refusal(request, SparkwrightError(message, fix="Please report it."))], hidden)
     return 0
+
+
+def _verb(name: str) -> Verb:
+    """What answers a verb. Raises Refused for one that is none."""
+    if name in _VERBS:
+        return _VERBS[name]
+    if name not in _SHORT:
+        raise requests.unknown(name)
+    module, function = _SHORT[name].split(".")
+    found: Verb = getattr(importlib.import_module(f"sparkwright.runner.verbs.{module}"), function)
+    return found
 
 
 def _say(events: Iterable[Event], hidden: Redactor) -> None:
@@ -154,7 +166,7 @@ def _stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 def _at_work(state: StateFolder) -> Path:
     """The run that "stop" means when none is named: the one that holds the lock, or the only one there is."""
     owner, alive = lock.inspect(state)
-    living = [folder for folder in state.runs() if journal.lives(folder)]
+    living = journal.living(state)
     holding = [folder for folder in living if owner is not None and alive and folder.name == owner.run]
     if holding or len(living) == 1:
         return (holding or living)[0]
@@ -173,36 +185,6 @@ def _runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
         )
 
 
-def _health(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.runner import health_on_demand
-
-    return health_on_demand.check(request, machine, state)
-
-
-def _diagnose(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.runner import diagnose
-
-    return diagnose.read_diagnosis(request, machine, state)
-
-
-def _status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.runner import status
-
-    return status.read_status(request, machine, state)
-
-
-def _checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.runner import status
-
-    return status.read_checks(request, machine, state)
-
-
-def _clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    from sparkwright.runner import clean
-
-    return clean.clean(request, machine, state)
-
-
 def _find(state: StateFolder, run_id: str) -> Path:
     for folder in sorted(state.runs(), key=journal.lives, reverse=True):
         if run_id in ("", folder.name):
@@ -215,21 +197,19 @@ def _refusal(request: dict[str, Any], error: SparkwrightError) -> Event:
     return run.recap_of(str(request.get("plan", {}).get("host", "")), error)
 
 
-_VERBS = {
-    "run": _run,
-    "attach": _attach,
-    "stop": _stop,
-    "runs": _runs,
-    "health": _health,
-    "diagnose": _diagnose,
-    "status": _status,
-    "checks": _checks,
-    "history": records.read_history,
-    "incident": records.read_incident,
-    "lock": records.read_lock,
-    "serving": records.read_serving,
-    "unlock": records.unlock,
-    "clean": _clean,
+_VERBS: dict[str, Verb] = {"run": _run, "attach": _attach, "stop": _stop, "runs": _runs}
+#: what answers the other verbs, in verbs/: imported when it is asked
+_SHORT = {
+    "checks": "status.read_checks",
+    "clean": "clean.clean",
+    "diagnose": "diagnose.read_diagnosis",
+    "health": "health_on_demand.check",
+    "history": "records.read_history",
+    "incident": "records.read_incident",
+    "lock": "records.read_lock",
+    "serving": "records.read_serving",
+    "status": "status.read_status",
+    "unlock": "records.unlock",
 }
 
 

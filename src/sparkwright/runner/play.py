@@ -6,6 +6,7 @@ import dataclasses
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Exit, SparkwrightError
@@ -18,40 +19,36 @@ from sparkwright.protocol import arguments, expressions, recap
 from sparkwright.protocol.events import KNOWN_AFTER, Event, event
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.protocol.result import Result, sound
-from sparkwright.runner.become import Become
+from sparkwright.runner.root.become import Become
 from sparkwright.secret import Secret
 
 DEFAULT_RETRIES = 3
 
 
+@dataclass
 class PlayRun:
     """Runs a Plan. `run()` returns the recap event; everything else is said through `emit`.
 
     stop_requested: asked between tasks; a stop counts as a failure there, so that rescue and always still act.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        machine: Machine,
-        state: StateFolder,
-        secrets: Mapping[str, Secret],
-        emit: Callable[[Event], None],
-        stop_requested: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.plan = plan
-        self.emit = emit
-        self.stop_requested = stop_requested
+    plan: Plan
+    machine: Machine
+    state: StateFolder
+    secrets: Mapping[str, Secret]
+    emit: Callable[[Event], None]
+    stop_requested: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        plan, emit = self.plan, self.emit
         self.registered: dict[str, Any] = {"failed_result": Result().registered(), **plan.registered}
         self.notified: set[str] = set()
         self.counts = dict.fromkeys((*recap.COUNTS, *recap.RARE), 0)
         self.touched_by = ""
         self.stopped: Result | None = None
         self.unproved: Result | None = None
-        self.context = RunContext(
-            machine=machine, state=state, run_id=plan.run_id, emit=emit, secrets=secrets, facts=self.facts
-        )
-        self.root = Become(machine, state, plan.run_id, secrets, emit, plan.host)
+        self.context = RunContext(self.machine, self.state, plan.run_id, emit, facts=self.facts, secrets=self.secrets)
+        self.root = Become(self.machine, self.state, plan.run_id, self.secrets, emit, plan.host)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -132,22 +129,18 @@ class PlayRun:
 
     def _reported(self, task: Task, result: Result) -> Result | None:
         """Finish what never began: as a task that starts and ends at once."""
-        self.emit(event("task_started", task=task.id, name=task.name, module=task.module, where=task.where))
+        self.emit(event("task_started", **_about(task)))
         return self._finish(task, result, 0.0)
 
     def _handlers(self) -> Result | None:
-        for handler in self.plan.handlers:
-            if handler.name in self.notified:
-                failure = self._task(handler)
-                if failure is not None:
-                    return failure
-        return None
+        asked = (self._task(handler) for handler in self.plan.handlers if handler.name in self.notified)
+        return next((failure for failure in asked if failure is not None), None)
 
     # -- one task ------------------------------------------------------------------------------------------------
 
     def _task(self, task: Task) -> Result | None:
         started_s = time.monotonic()
-        self.emit(event("task_started", task=task.id, name=task.name, module=task.module, where=task.where))
+        self.emit(event("task_started", **_about(task)))
         self.context.task = task.id
         self.context.check = self.plan.check if task.check_mode is None else task.check_mode
         try:
@@ -241,24 +234,17 @@ class PlayRun:
             self.counts["changed"] += 1
             self.notified.update(task.notify)
         shown = Result(msg="hidden by no_log") if task.no_log else result
-        self.emit(
-            event(
-                "task_finished",
-                task=task.id,
-                name=task.name,
-                module=task.module,
-                where=task.where,
-                register=task.register,
-                status="ignored" if ignored else result.status,
-                msg=shown.msg,
-                fix=shown.fix,
-                diff=[dataclasses.asdict(change) for change in shown.diff],
-                data=shown.data,
-                registered=shown.registered() if task.register else {},
-                exit=int(result.exit or Exit.FAILED) if result.failed else 0,
-                seconds=round(seconds, 3),
-            )
-        )
+        message = {
+            "status": "ignored" if ignored else result.status,
+            "msg": shown.msg,
+            "fix": shown.fix,
+            "data": shown.data,
+            "diff": [dataclasses.asdict(change) for change in shown.diff],
+            "register": task.register,
+            "registered": shown.registered() if task.register else {},
+            "exit": int(result.exit or Exit.FAILED) if result.failed else 0,
+        }
+        self.emit(event("task_finished", **_about(task), **message, seconds=round(seconds, 3)))
         return result if result.failed and not ignored else None
 
     # -- names ---------------------------------------------------------------------------------------------------
@@ -289,3 +275,8 @@ class PlayRun:
         """In check mode a result that an earlier change would produce is not an error, it is known after it."""
         expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.touched_by
         return KNOWN_AFTER + self.touched_by if expected else ""
+
+
+def _about(task: Task) -> dict[str, str]:
+    """What every event of a task says of it."""
+    return {"task": task.id, "name": task.name, "module": task.module, "where": task.where}

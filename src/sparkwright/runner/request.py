@@ -47,13 +47,7 @@ def _refused(why: str) -> Refused:
 
 
 def _is_text(value: Any) -> bool:
-    if not isinstance(value, str) or "\0" in value:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(value, str) and "\0" not in value and value.encode(errors="replace").decode() == value
 
 
 def _are_texts(value: Any) -> bool:

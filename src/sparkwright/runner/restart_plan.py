@@ -27,13 +27,13 @@ def keep(given: dict[str, Any], state: StateFolder, hidden: Redactor, note: Call
 def _runtime_of_checks() -> str:
     """The host's side that the installed checks run, where that is this one; else empty."""
     from sparkwright import host_side
-    from sparkwright.health import places
+    from sparkwright.health.schedule import places
 
     here = places.runtime()
     return host_side.content_hash() if here is None or (here / places.MARK).exists() else ""
 
 
 def _heals(state: StateFolder) -> bool:
-    from sparkwright.health.settings import Settings
+    from sparkwright.health.schedule.settings import Settings
 
     return Settings.of(state).heal == "restart"

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.host.machine import Machine
-from sparkwright.host.runs import cut_off, lock
+from sparkwright.host.runs import cut_off, lock, measuring
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol import recap as recaps
@@ -40,19 +40,8 @@ def play(
         book.write(event("note", task="", text=text))
 
     book.open()
-    book.write(
-        event(
-            "run_started",
-            run=plan.run_id,
-            host=plan.host,
-            play=plan.play,
-            playbook=plan.playbook,
-            check=plan.check,
-            who=plan.who,
-            schema=SCHEMA,
-            sandbox=machine.sandbox,
-        )
-    )
+    about = {name: getattr(plan, name) for name in ("host", "play", "playbook", "check", "who")}
+    book.write(event("run_started", run=plan.run_id, **about, schema=SCHEMA, sandbox=machine.sandbox))
     started_s = time.monotonic()
     try:
         run = PlayRun(plan, machine, state, secrets, book.write, book.stop_requested)
@@ -88,8 +77,6 @@ def _undisturbing(plan: Plan, state: StateFolder, note: Callable[[str], None]) -
     if not plan.measures:
         yield
         return
-    from sparkwright.host import measuring
-
     lock.wait_free(state, host=plan.host, wait_s=plan.wait_s, note=note)
     with measuring.alone(state, plan.run_id, plan.play, wait_s=plan.wait_s, note=note):
         yield

@@ -19,7 +19,7 @@ def check(host: Host) -> Iterator[Finding]:
         return
     try:
         client = host.context.docker()
-        holder = containers.who_listens(host.context.machine, client, wanted.port)
+        holder = containers.who_listens(client, wanted.port)
     except SparkwrightError:
         yield Finding(NAME, "unknown", f"unknown what uses port {wanted.port}: no answer from Docker")
         return

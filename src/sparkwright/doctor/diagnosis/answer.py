@@ -18,13 +18,13 @@ from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.failures import causes as slow_causes
 from sparkwright.engines.vllm.failures.cause import Cause
 from sparkwright.errors import SparkwrightError
-from sparkwright.health.judge import Limits
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import start_of
 from sparkwright.health.record import Gpu
 from sparkwright.health.remembered import Remembered
-from sparkwright.health.settings import Settings
-from sparkwright.host import evidence, server_key
-from sparkwright.host.containers import containers
+from sparkwright.health.schedule.settings import Settings
+from sparkwright.host import evidence
+from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
 from sparkwright.measure.beside import gpu
@@ -161,7 +161,7 @@ class _Diagnosis:
 def _with_listener(seen: Sight, context: Context, url: str) -> Sight:
     port = urlsplit(url).port
     try:
-        listener = containers.who_listens(context.machine, context.docker(), port) if port else ""
+        listener = containers.who_listens(context.docker(), port) if port else ""
     except (SparkwrightError, OSError):
         listener = ""
     return replace(seen, port=port, listener=listener)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.doctor.diagnosis.sight import Probe, Sight
 from sparkwright.engines.vllm import endpoints
-from sparkwright.health.judge import Limits
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import start_of
 from sparkwright.measure import http_probe, server_metrics, token_check
 

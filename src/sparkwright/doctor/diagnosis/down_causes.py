@@ -11,7 +11,7 @@ from sparkwright.doctor.diagnosis.standing import is_slow
 from sparkwright.engines.vllm.failures.cause import Cause, Verdict
 from sparkwright.engines.vllm.logs.engine_state import UNKNOWN, Reading
 from sparkwright.engines.vllm.logs.logs import message
-from sparkwright.health.judge import Limits
+from sparkwright.health.judging.observation import Limits
 
 #: the exit code of a process that was killed (128 + SIGKILL), and of one that was asked to end (128 + SIGTERM)
 KILLED, TERMINATED = 137, 143

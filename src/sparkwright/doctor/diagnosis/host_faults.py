@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.engines.vllm.failures.cause import Cause
-from sparkwright.health.judge import QUESTIONS, Limits, Observation
+from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.judging.questions import QUESTIONS
 from sparkwright.health.probe import machine_of
 from sparkwright.health.record import Gpu
 from sparkwright.host.module import Context
 
-#: of health/judge.py: the question, the cause that a bad answer is, and what helps
+#: of health/judging/questions.py: the question, the cause that a bad answer is, and what helps
 MEMORY = "stop other processes (`invoke plan` lists what holds memory)"
 ASKED = {
     "temperature": ("the GPU is too hot", "check fans and airflow; the GPU throttles when it gets hotter"),

@@ -12,7 +12,7 @@ from sparkwright.doctor.diagnosis.standing import LINE_CHARS
 from sparkwright.engines.vllm.logs import log_text, logs
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import drift, live, present
-from sparkwright.health.judge import Limits
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import url_of_spec
 from sparkwright.health.record import Container
 from sparkwright.health.remembered import Remembered

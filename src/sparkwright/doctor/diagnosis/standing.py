@@ -10,8 +10,8 @@ from sparkwright import units
 from sparkwright.doctor.diagnosis.sight import Sight
 from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Exit
-from sparkwright.health.judge import Limits
-from sparkwright.health.restarts import LOOP, SETTLED_S
+from sparkwright.health.judging.observation import Limits
+from sparkwright.health.judging.restarts import LOOP, SETTLED_S
 
 Bad = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
 State = Literal["ok", "busy", "in progress", "starting", "unknown", Bad]

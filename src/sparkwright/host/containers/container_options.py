@@ -78,11 +78,8 @@ def gpu_request(gpus: str) -> list[dict[str, Any]]:
 
 def ulimits(limits: Mapping[str, str]) -> list[dict[str, Any]]:
     """ "memlock": "-1" or "soft:hard" as the engine keeps it."""
-    rows = []
-    for name, text in sorted(limits.items()):
-        soft, _, hard = text.partition(":")
-        rows.append({"Name": name, "Soft": int(soft), "Hard": int(hard or soft)})
-    return rows
+    bounds = ((name, *text.partition(":")) for name, text in sorted(limits.items()))
+    return [{"Name": name, "Soft": int(soft), "Hard": int(hard or soft)} for name, soft, _, hard in bounds]
 
 
 def _env(pairs: list[str] | None) -> dict[str, str]:
@@ -167,10 +164,7 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
         if wanted is not None and wanted != found:
             changes.append(Change(option.field, found, wanted, option.why))
     changes += _command(spec, container, image) + _server_key(spec, container)
-    return [
-        replace(one, before=hidden.value(one.field, one.before), after=hidden.value(one.field, one.after))
-        for one in changes
-    ]
+    return [replace(c, before=hidden.value(c.field, c.before), after=hidden.value(c.field, c.after)) for c in changes]
 
 
 def key_fingerprint(container: Inspect) -> str:
@@ -206,7 +200,7 @@ def _image(spec: ContainerSpec, image: Inspect) -> list[Change]:
     return [Change("image", before, wanted, "the lock pins another digest")]
 
 
-def _words(container: Inspect) -> list[str]:
+def words_of(container: Inspect) -> list[str]:
     """All that the container runs: its entrypoint and its command are one list of words to the kernel."""
     config = container["Config"]
     return [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
@@ -225,13 +219,13 @@ def _first_words(spec: ContainerSpec, container: Inspect, image: Inspect) -> lis
 
 def _entrypoint(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
     first = _first_words(spec, container, image)
-    if _words(container)[: len(first)] == first:
+    if words_of(container)[: len(first)] == first:
         return []
     return [Change("entrypoint", container["Config"].get("Entrypoint"), list(spec.entrypoint or ()) or None)]
 
 
 def _command(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
-    first, words = _first_words(spec, container, image), _words(container)
+    first, words = _first_words(spec, container, image), words_of(container)
     as_wanted = words[: len(first)] == first
     found = words[len(first) :] if as_wanted else list(container["Config"].get("Cmd") or ())
     wanted = list(spec.command)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.containers import inspected
-from sparkwright.host.machine import Machine
 from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
     import docker
+
+    from sparkwright.host.module import Context
 
 PREVIOUS = "-previous"
 #: what `who_listens` calls another pretend Spark of this machine: SANDBOX, and its folder
@@ -57,6 +59,15 @@ def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:
     raise Failed(f"container {name} did not stop.", fix=f"On the host: `docker kill {name}`.")
 
 
+def running_rows(context: Context) -> list[dict[str, Any]]:
+    """A row for each running container; none when the engine does not answer: it is being restarted, say, or broken."""
+    try:
+        rows: list[dict[str, Any]] = context.docker().api.containers()
+    except Exception:
+        return []
+    return rows
+
+
 def running(client: docker.DockerClient, name: str) -> bool:
     """Whether there is a container of this name and the engine keeps it up, between two starts of a loop too."""
     found = inspect(client, name)
@@ -77,14 +88,9 @@ def identity(container: dict[str, Any]) -> dict[str, Any]:
     return {"id": container["Id"], "name": name, "policy": policy, "running": container["State"]["Running"]}
 
 
-def started_at(container: dict[str, Any]) -> datetime:
-    """When the container's last start began; the beginning of time for one that never started."""
-    text = str(container["State"].get("StartedAt") or "0001-01-01T00:00:00Z")
-    try:
-        found = datetime.fromisoformat(text[:19])
-    except ValueError:
-        return datetime(1970, 1, 2)
-    return found if found.year > 1970 else datetime(1970, 1, 2)
+def started_s(container: dict[str, Any]) -> float:
+    """When the container's last start began, seconds since the epoch; a day after it for one that never started."""
+    return moment(str(container["State"].get("StartedAt") or "")) or 86400.0
 
 
 def moment(text: str) -> float | None:
@@ -106,15 +112,15 @@ def url_of(container: dict[str, Any]) -> str:
     return ""
 
 
-def who_listens(machine: Machine, client: docker.DockerClient, port: int) -> str:
+def who_listens(client: docker.DockerClient, port: int) -> str:
     """Who holds a TCP port of the host, in words; empty when nobody is seen to."""
     for container in client.api.containers():
         if any(binding.get("PublicPort") == port for binding in container.get("Ports") or ()):
             return f"container {container['Names'][0].lstrip('/')}"
-    return _listening_process(machine, port)
+    return _listening_process(port)
 
 
-def _listening_process(machine: Machine, port: int) -> str:
+def _listening_process(port: int) -> str:
     import psutil
 
     try:
@@ -148,8 +154,6 @@ def to_free_a_port(holder: str) -> str:
 
 
 def _accepts(port: int) -> bool:
-    import socket
-
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True
@@ -157,7 +161,7 @@ def _accepts(port: int) -> bool:
         return False
 
 
-def refused_start(error: Exception, machine: Machine, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
+def refused_start(error: Exception, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
     """The engine's refusal to start a container, with what to do about it."""
     message = str(getattr(error, "explanation", "") or error).strip()
     if "could not select device driver" in message or "nvidia" in message.lower():
@@ -167,9 +171,6 @@ def refused_start(error: Exception, machine: Machine, client: docker.DockerClien
         )
     if "port is already allocated" in message or "address already in use" in message:
         port = int(ports[0].split(":")[-2]) if ports else 0
-        holder = who_listens(machine, client, port)
-        return Failed(
-            f"port {port} is in use{f' by {holder}' if holder else ''}.",
-            fix=to_free_a_port(holder),
-        )
+        holder = who_listens(client, port)
+        return Failed(f"port {port} is in use{f' by {holder}' if holder else ''}.", fix=to_free_a_port(holder))
     return Failed(f"Docker could not start the container: {message}")

@@ -51,7 +51,9 @@ class StartLog:
 
     def _beginning(self, container: dict[str, Any]) -> Iterator[bytes]:
         began_s, size = time.monotonic(), 0
-        for piece in self.client.api.logs(self.name, since=containers.started_at(container), stream=True, follow=False):
+        for piece in self.client.api.logs(
+            self.name, since=int(containers.started_s(container)), stream=True, follow=False
+        ):
             size += len(piece)
             if size > self.most_bytes:
                 self.cut = f"log read up to {self.most_bytes / MIB:.1f} MiB, and its last {END_LINES} lines"

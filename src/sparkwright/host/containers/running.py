@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from sparkwright import units
@@ -12,6 +12,9 @@ from sparkwright.host.containers import container_options, containers
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.trust import hidden
 from sparkwright.trust.image_name import pinned, tagged
+
+#: how Docker writes a time that never was
+NEVER = "0001-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,7 @@ class Running:
     @property
     def words(self) -> list[str]:
         """All that it runs: entrypoint and command."""
-        config = self.container["Config"]
-        return [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
+        return container_options.words_of(self.container)
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -69,7 +71,7 @@ class Running:
     @property
     def age_s(self) -> float:
         """Seconds since its last start."""
-        return max(0.0, (_now() - containers.started_at(self.container)).total_seconds())
+        return max(0.0, time.time() - containers.started_s(self.container))
 
     @property
     def model_dir(self) -> str:
@@ -92,14 +94,7 @@ def start_of(container: Mapping[str, Any]) -> dict[str, Any]:
 def ended_ago(container: Mapping[str, Any]) -> str:
     """How long ago a container ended, in words; "never started" for one that did not."""
     text = str(container["State"].get("FinishedAt") or "")
-    try:
-        ended = datetime.fromisoformat(text[:19])
-    except ValueError:
-        return "time unknown"
-    if ended.year <= 1970:
+    if text.startswith(NEVER):
         return "never started"
-    return f"{units.about((_now() - ended).total_seconds())} ago"
-
-
-def _now() -> datetime:
-    return datetime.now(UTC).replace(tzinfo=None)
+    ended_s = containers.moment(text)
+    return "time unknown" if ended_s is None else f"{units.about(time.time() - ended_s)} ago"

@@ -20,8 +20,7 @@ MEMORY = "4g"
 
 @dataclass(frozen=True, slots=True)
 class EngineImage:
-    """version: None when nothing says it. options: of `vllm serve`, as `flag_shapes.difference` keeps them; None when it could
-    not print them."""
+    """version: None when nothing says it. options: of `vllm serve`, as `flag_shapes.difference` keeps them; None: not printed."""
 
     version: str | None
     options: Mapping[str, Any] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,16 +24,8 @@ class Names:
     """
 
     tags: Mapping[str, str] = field(default_factory=dict)
-    nameless: tuple[str, ...] = ()
+    nameless: Sequence[str] = ()
     at: str = "0"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `from_json` is its inverse."""
-        return {"tags": dict(self.tags), "nameless": list(self.nameless), "at": self.at}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Names:
-        return cls(data["tags"], tuple(data["nameless"]), data["at"])
 
 
 def names(api: Any) -> Names:

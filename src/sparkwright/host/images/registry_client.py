@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +85,6 @@ def open_registry(api: Any, name: Name) -> Registry:
 
 
 def _insecure(config: dict[str, Any], registry: str) -> bool:
-    import ipaddress
-
     reported = (config.get("IndexConfigs") or {}).get(registry)
     if reported is not None:
         return not reported.get("Secure", True)

@@ -6,6 +6,7 @@ are docker's own: config.json with its credential helpers, of the user who runs 
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from dataclasses import dataclass, field
@@ -24,8 +25,7 @@ from sparkwright.visible import one_line
 if TYPE_CHECKING:
     import requests
 
-ANSWER_S = 20  # for the next bytes
-ANSWER_S = 60
+SILENCE_S, ANSWER_S = 20, 60  # for the next bytes, and for all of them
 HELPER_S = 30.0  # a program of the user's, which may ask for a PIN that nobody gives
 REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
@@ -42,7 +42,6 @@ class Http:
 
     name: Name
     insecure: bool = False
-    _session: requests.Session | None = None
     _token: str = ""
     _base: str = ""
     _given: list[str] = field(default_factory=list)
@@ -65,11 +64,11 @@ class Http:
         except ValueError as error:  # an address that urllib can't take apart
             raise Failed(f"the registry {self.name.registry} returned an invalid URL: {error}.") from None
 
-    def _opened(self) -> requests.Session:
+    @functools.cached_property
+    def _session(self) -> requests.Session:
         import requests
 
-        self._session = self._session or requests.Session()
-        return self._session
+        return requests.Session()
 
     def _reached(self) -> str:
         """https; for a registry that the engine may reach without TLS, http where https does not answer."""
@@ -89,7 +88,7 @@ class Http:
     def _send(self, url: str, accept: str) -> requests.Response:
         """GET, following redirects: a store for blobs is often another host. The login stays with the registry."""
         for _ in range(REDIRECTS + 1):
-            own = _origin(url) == _origin(self._base)
+            own = urlsplit(url)[:2] == urlsplit(self._base)[:2]  # scheme and host
             headers = {"Accept": accept, **({"Authorization": self._token} if own and self._token else {})}
             answer = self._one(url, headers)
             if answer.status_code not in (301, 302, 303, 307, 308):
@@ -101,8 +100,8 @@ class Http:
 
     def _one(self, url: str, headers: dict[str, str], **given: Any) -> requests.Response:
         secure = not (self.insecure and urlsplit(url).netloc == self.name.registry)
-        return self._opened().get(
-            url, headers=headers, timeout=ANSWER_S, stream=True, allow_redirects=False, verify=secure, **given
+        return self._session.get(
+            url, headers=headers, timeout=SILENCE_S, stream=True, allow_redirects=False, verify=secure, **given
         )
 
     def _refuse_plain(self, url: str, what: str) -> None:
@@ -228,11 +227,6 @@ def _configured(registry: str) -> dict[str, Any]:
     from docker import auth
 
     return auth.load_config().resolve_authconfig(registry) or {}
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
 
 
 def _nobody(request: Any) -> Any:

@@ -7,6 +7,7 @@ own counts leave over is memory of the driver that no process owns.
 
 from __future__ import annotations
 
+import getpass
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from sparkwright import shell
 from sparkwright.errors import SparkwrightError
-from sparkwright.host.containers import cgroups
+from sparkwright.host.containers import cgroups, containers
 from sparkwright.host.memory import footprint
 from sparkwright.host.module import Context
 from sparkwright.host.ollama import ollama_models
@@ -51,12 +52,7 @@ def inspect(context: Context) -> list[dict[str, Any]]:
     """
     memory = context.machine.meminfo()
     processes = processes_of(context)
-    rows = [
-        *_ollama(context),
-        *_containers(context, processes),
-        *_others(processes),
-        *_kernel(memory, processes, context),
-    ]
+    rows = [*_ollama(context), *_containers(context, processes), *_others(processes), *_kernel(memory, processes)]
     return sorted((row for row in rows if row["bytes"] > SMALLEST_BYTES), key=lambda row: -int(row["bytes"]))
 
 
@@ -109,14 +105,12 @@ def _gpu_bytes(context: Context) -> dict[int, int]:
 
 
 def _ollama(context: Context) -> list[dict[str, Any]]:
-    return [
-        _row("ollama", _called(one), one.model.size_bytes or 0, _stop(one))
-        for one in ollama_models.inspect(context, timeout_s=2).held
-    ]
-
-
-def _called(one: ollama_models.Held) -> str:
-    return f"Ollama model {one.model.name}{'' if one.model.size_bytes else ', size unknown'}"
+    rows = []
+    for one in ollama_models.inspect(context, timeout_s=2).held:
+        size = one.model.size_bytes
+        name = f"Ollama model {one.model.name}{'' if size else ', size unknown'}"
+        rows.append(_row("ollama", name, size or 0, _stop(one)))
+    return rows
 
 
 def _stop(one: ollama_models.Held) -> str:
@@ -135,19 +129,11 @@ def _containers(context: Context, processes: list[Process]) -> list[dict[str, An
         if one.container and not _is_ollama(one):
             held[one.container] += one.bytes
     rows = []
-    for container_id, name in _running(context).items():
+    for row in containers.running_rows(context):
+        container_id, name = row["Id"], row["Names"][0].lstrip("/")
         size = held.get(container_id) or footprint.recorded(context, container_id) or 0
         rows.append(_row("container", f"container {name}", size, f"`docker stop {name}`"))
     return rows
-
-
-def _running(context: Context) -> dict[str, str]:
-    """Ids and names of running containers; none when the engine does not answer."""
-    try:
-        rows: list[dict[str, Any]] = context.docker().api.containers()
-    except Exception:  # the table is drawn when things are broken: an engine that does not answer is no reason not to
-        return {}
-    return {row["Id"]: row["Names"][0].lstrip("/") for row in rows}
 
 
 def _others(processes: list[Process]) -> list[dict[str, Any]]:
@@ -160,8 +146,6 @@ def _others(processes: list[Process]) -> list[dict[str, Any]]:
 
 
 def _kill(one: Process) -> str:
-    import getpass
-
     return f"`kill {one.pid}`" if one.user == getpass.getuser() else f"`sudo kill {one.pid}`"
 
 
@@ -169,7 +153,7 @@ def _is_ollama(one: Process) -> bool:
     return one.name.startswith("ollama")
 
 
-def _kernel(memory: Mapping[str, int], processes: list[Process], context: Context) -> list[dict[str, Any]]:
+def _kernel(memory: Mapping[str, int], processes: list[Process]) -> list[dict[str, Any]]:
     """Page cache, /dev/shm, and what nobody owns. A pretend host counts nothing of the kernel's."""
     shared = memory.get("Shmem", 0)
     cache = memory.get("Cached", 0) + memory.get("Buffers", 0) - shared

@@ -23,8 +23,8 @@ MEMORY_BYTES = {"plain": 2 * 2**30, "hf_transfer": 2 * 2**30, "xet": 16 * 2**30}
 OWN_FILES_BYTES = 64 * 2**20  # the client's own: logs, notes
 
 _fix = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
-_file: ContextVar[Mapping[str, Any]] = ContextVar("file")
-_url: ContextVar[str] = ContextVar("url")
+#: the file, and the URL of the hub that the token is for
+_wanted: ContextVar[tuple[Mapping[str, Any], str]] = ContextVar("wanted")
 
 
 def bound_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
@@ -41,12 +41,11 @@ def bound_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
 @contextmanager
 def wanted(file: Mapping[str, Any], url: str) -> Iterator[None]:
     """What is fetched meanwhile, by this thread, is this file of spark.lock. url: of the hub that the token is for."""
-    tokens = (_file.set(file), _url.set(url))
+    token = _wanted.set((file, url))
     try:
         yield
     finally:
-        _file.reset(tokens[0])
-        _url.reset(tokens[1])
+        _wanted.reset(token)
 
 
 def hold() -> None:
@@ -67,7 +66,7 @@ def _metadata(*args: Any, **kwargs: Any) -> Any:
     """What the server says of a file, when it may be the one that is wanted."""
     from huggingface_hub import constants
 
-    file, found = _file.get(), _originals["metadata"](*args, **kwargs)
+    (file, _), found = _wanted.get(), _originals["metadata"](*args, **kwargs)
     if found.etag is not None and not ETAG.fullmatch(found.etag):
         raise Failed(f"the hub's ETag of {file['path']} is not valid: '{one_line(found.etag, at_most=80)}'.", fix=_fix)
     if found.size is not None and found.size != file["size_bytes"]:
@@ -79,14 +78,10 @@ def _metadata(*args: Any, **kwargs: Any) -> Any:
 
 def _get(url: str, temp_file: BinaryIO, headers: Mapping[str, str] | None = None, **kwargs: Any) -> None:
     """huggingface_hub compares host and port only, and would send the token from https on to http."""
-    own = _origin(url) == _origin(_url.get())
+    file, hub = _wanted.get()
+    own = urlsplit(url)[:2] == urlsplit(hub)[:2]  # scheme and host
     sent = {name: text for name, text in (headers or {}).items() if own or name.lower() != "authorization"}
-    _originals["get"](url, _AtMost(temp_file, _file.get()), headers=sent, **kwargs)
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
+    _originals["get"](url, _AtMost(temp_file, file), headers=sent, **kwargs)
 
 
 class _AtMost:

@@ -8,13 +8,16 @@ each connection is throttled. A newer hub would change this file, as_locked.py a
 from __future__ import annotations
 
 import errno
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sparkwright.errors import Failed
+from sparkwright.host.models import as_locked
 from sparkwright.secret import Secret
 from sparkwright.trust.names import leads_out
 from sparkwright.visible import one_line
@@ -48,8 +51,6 @@ class Source:
 
     def address(self, path: str) -> str:
         """Where a file of it is."""
-        from urllib.parse import quote
-
         return f"{self.url}/{self.id}/resolve/{self.commit}/{quote(path)}"
 
     def headers(self) -> dict[str, str]:
@@ -74,20 +75,18 @@ def use(mode: str, *, retries: int) -> None:
 
     retries: of one request, by the client itself. Its own five take 23 s in silence, for a hub that refuses at once too.
     """
-    from functools import partial as bound
-
     from huggingface_hub import configure_http_backend, constants, file_download
     from huggingface_hub.utils._http import http_backoff
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    from sparkwright.host.models import as_locked, bounded_http
+    from sparkwright.host.models import bounded_http
 
     disable_progress_bars()
     configure_http_backend(bounded_http.session)
     as_locked.hold()
     constants.HF_HUB_ENABLE_HF_TRANSFER = mode == "hf_transfer"
     constants.HF_HUB_DISABLE_XET = mode != "xet"
-    vars(file_download)["http_backoff"] = bound(http_backoff, max_retries=retries)
+    vars(file_download)["http_backoff"] = functools.partial(http_backoff, max_retries=retries)
     constants.HF_TRANSFER_CONCURRENCY = RANGES
     constants.DOWNLOAD_CHUNK_SIZE = RANGE_BYTES if mode == "hf_transfer" else CHUNK_BYTES
 
@@ -100,8 +99,6 @@ def fetch(source: Source, file: Mapping[str, Any], folder: Path, *, again: bool 
     """
     from huggingface_hub import hf_hub_download
 
-    from sparkwright.host.models import as_locked
-
     with _explained(source.url, source.id, source.commit), as_locked.wanted(file, source.url):
         hf_hub_download(
             source.id,
@@ -109,7 +106,7 @@ def fetch(source: Source, file: Mapping[str, Any], folder: Path, *, again: bool 
             revision=source.commit,
             local_dir=folder,
             endpoint=source.url,
-            token=_bare(source.token),
+            token=source.token.reveal() if source.token else False,
             force_download=again,
         )
 
@@ -144,10 +141,6 @@ def remove_leftovers(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _bare(token: Secret | None) -> str | bool:
-    return token.reveal() if token else False
-
-
 @contextmanager
 def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
     """The hub's exceptions as sentences. A gated model's is a kind of the unknown model's, so it comes first."""
@@ -174,7 +167,7 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
     except (RepositoryNotFoundError, HFValidationError):
         fix = "Check `model.id` in the recipe; a private model needs a token in `secrets`."
         raise Failed(f"the hub {url} has no model {model_id}.", fix=fix) from None
-    except LocalEntryNotFoundError as error:
+    except (LocalEntryNotFoundError, requests.ConnectionError, requests.Timeout) as error:
         raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from error
     except EntryNotFoundError as error:
         raise Failed(
@@ -183,8 +176,6 @@ def _explained(url: str, model_id: str, revision: str) -> Iterator[None]:
         ) from None
     except HfHubHTTPError as error:
         raise HubDown(f"the hub {url} returned {_short(error)}.") from None
-    except (requests.ConnectionError, requests.Timeout):
-        raise HubDown(f"the hub {url} does not answer.", fix=_NETWORK) from None
     except (
         requests.TooManyRedirects,
         requests.exceptions.InvalidSchema,

@@ -6,6 +6,7 @@ the line, ranges are only work for the processor, and whole files side by side (
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sparkwright import units
+from sparkwright.host.models import bounded_http
 from sparkwright.host.models.hub import Source
 
 Measure = Callable[[int], float]
@@ -95,22 +97,14 @@ def _place(files: Sequence[Sample], n: int, connections: int) -> tuple[str, int]
 
 
 def _read(source: Source, path: str, offset: int, window: _Window) -> int:
-    import requests
-
-    from sparkwright.host.models import bounded_http
-
     got = 0
     headers = {**source.headers(), "Range": f"bytes={offset}-"}
-    try:
-        with (
-            bounded_http.session() as session,
-            session.get(source.address(path), headers=headers, stream=True, timeout=ANSWER_S) as answer,
-        ):
-            answer.raise_for_status()
-            while window.open() and (data := answer.raw.read(CHUNK_BYTES)):
-                got += len(data)
-    except (requests.RequestException, OSError):
-        return got
-    except Exception:  # urllib3's own, from raw; an answer without end
-        return got
+    with (
+        contextlib.suppress(Exception),  # requests' and urllib3's own, from raw; an answer without end
+        bounded_http.session() as session,
+        session.get(source.address(path), headers=headers, stream=True, timeout=ANSWER_S) as answer,
+    ):
+        answer.raise_for_status()
+        while window.open() and (data := answer.raw.read(CHUNK_BYTES)):
+            got += len(data)
     return got

@@ -107,7 +107,7 @@ class Manifest:
         deep: what is known is hashed again too, and its pages are given back. heard: told of bytes as they are read.
         """
         doubtful = [file for file in files if deep or not self.knows(file)]
-        right = [file for file in doubtful if _size(self.folder / file["path"]) == file["size_bytes"]]
+        right = [file for file in doubtful if size_of(self.folder / file["path"]) == file["size_bytes"]]
         right.sort(key=lambda file: -int(file["size_bytes"]))
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 2) as pool:
             hashes = list(pool.map(lambda file: digest(self.folder / file["path"], file, heard, drop=deep), right))
@@ -146,17 +146,17 @@ def _own(rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
 def _entry(path: str, row: list[Any]) -> dict[str, Any]:
     found = str(row[3])
     large = len(found) == SHA256_DIGITS
-    return {
-        "path": path,
-        "size_bytes": row[0],
-        "sha256": found if large else None,
-        "blob_id": None if large else found,
-    }
+    return {"path": path, "size_bytes": row[0], "sha256": found if large else None, "blob_id": None if large else found}
 
 
 def wanted(file: Mapping[str, Any]) -> str:
     """The hash a file must have: sha256 of a large one, git's blob id of a small one."""
     return str(file["sha256"] or file["blob_id"])
+
+
+def sizes(files: Files) -> int:
+    """The bytes of files together."""
+    return sum(int(file["size_bytes"]) for file in files)
 
 
 def digest(path: Path, file: Mapping[str, Any], heard: Heard = lambda count: None, *, drop: bool = False) -> str:
@@ -186,6 +186,11 @@ def stamp(path: Path) -> list[int] | None:
     return [found.st_size, found.st_mtime_ns, found.st_ino]
 
 
+def size_of(path: Path) -> int:
+    """Bytes of a file; -1 when there is none."""
+    return (stamp(path) or [-1])[0]
+
+
 def _shards(index: Path) -> list[str]:
     """The files that an index names, as far as they are text; one of another kind, or far too long, names none."""
     try:
@@ -194,11 +199,6 @@ def _shards(index: Path) -> list[str]:
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return []
     return sorted({one for one in named if isinstance(one, str)})
-
-
-def _size(path: Path) -> int:
-    found = stamp(path)
-    return found[0] if found else -1
 
 
 def _name(folder: Path) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sparkwright.host.models import staging
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context
+from sparkwright.host.records import own_folders
 from sparkwright.trust.names import leads_out
 
 KEPT_BY_TRANSFERS = (staging.NAME, ".cache/huggingface")
@@ -28,13 +28,10 @@ class ModelFolder:
     changed: list[str]
     used_by: list[str]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def found(context: Context) -> list[ModelFolder]:
     """Every folder that something was proved about and that is still there. Raises Failed when Docker can't be asked."""
-    mounts = list(_mounts(context))
+    mounts = list(own_folders.mounts(context))
     return [
         ModelFolder(
             dir=str(one.folder),
@@ -52,7 +49,7 @@ def found(context: Context) -> list[ModelFolder]:
 
 def on_disk(one: Manifest) -> int:
     """Bytes that removing it would free: its files and what transfers left."""
-    return sum(_blocks(path) for path in (*own_files(one), *leftovers(one.folder)))
+    return sum(own_folders.disk_bytes(path) for path in (*own_files(one), *leftovers(one.folder)))
 
 
 def leftovers(folder: Path) -> Iterator[Path]:
@@ -75,18 +72,3 @@ def overlaps(folder: Path, source: Path) -> bool:
     """Whether a mount shows a container any part of a folder."""
     real, mounted = Path(os.path.realpath(folder)), Path(os.path.realpath(source))
     return real == mounted or mounted in real.parents or real in mounted.parents
-
-
-def _mounts(context: Context) -> Iterator[tuple[str, Path]]:
-    client = context.docker()
-    for row in client.api.containers(all=True):
-        for mount in client.api.inspect_container(row["Id"]).get("Mounts") or ():
-            if mount.get("Source"):
-                yield row["Names"][0].lstrip("/"), Path(mount["Source"])
-
-
-def _blocks(path: Path) -> int:
-    try:
-        return path.lstat().st_blocks * 512
-    except OSError:
-        return 0

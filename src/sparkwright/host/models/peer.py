@@ -60,13 +60,7 @@ def hand_out(
 ) -> int:
     """Start a process that hands files out, and outlives this one. model: id, commit. Returns its port."""
     rows = {file["path"]: [wanted(file), file["size_bytes"], os.path.realpath(folder / file["path"])] for file in files}
-    request = {
-        "id": model[0],
-        "commit": model[1],
-        "files": rows,
-        "readers": readers,
-        "bind": bind,
-    }
+    request = {"id": model[0], "commit": model[1], "files": rows, "readers": readers, "bind": bind}
     top = str(Path(sparkwright.__file__).parents[1])
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "sparkwright.host.models.peer"],
@@ -144,12 +138,6 @@ class _Reader(BaseHTTPRequestHandler):
     timeout = 60
     disable_nagle_algorithm = True
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         given = self.headers.get("Authorization", "")
@@ -177,6 +165,8 @@ class _Reader(BaseHTTPRequestHandler):
             with self.server.guard:
                 self.server.busy -= 1
             self.server.asked_s = time.monotonic()
+
+    do_HEAD = do_GET = _answer
 
     def _file(self, etag: str, size: int, path: str) -> None:
         first, last = _range(self.headers.get("Range", ""), size)

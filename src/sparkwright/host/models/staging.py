@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.host.models import hub
-from sparkwright.host.models.manifest import Manifest, digest, stamp, wanted
+from sparkwright.host.models.manifest import Manifest, digest, size_of, stamp, wanted
 from sparkwright.trust.names import place
 
 NAME = ".cache/sparkwright"
@@ -29,8 +29,7 @@ class Staging:
 
     def holds(self, file: Mapping[str, Any]) -> bool:
         """Whether a file waits there in its full size."""
-        now = stamp(self.path / file["path"])
-        return now is not None and now[0] == file["size_bytes"]
+        return bool(size_of(self.path / file["path"]) == file["size_bytes"])
 
     def right(self, file: Mapping[str, Any]) -> bool:
         """Whether what waits there has the promised bytes; what has not is removed."""

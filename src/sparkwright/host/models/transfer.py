@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,11 +26,11 @@ from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.models.manifest import Manifest, sizes
 from sparkwright.host.models.retry_policy import RetryPolicy
 from sparkwright.host.models.staging import Staging
+from sparkwright.host.models.throughput import Throughput, left
 from sparkwright.host.module import Context
-from sparkwright.host.throughput import Throughput, left
 from sparkwright.visible import first
 
 POLL_S = 0.25
@@ -70,7 +70,7 @@ class Transfer:
     def __post_init__(self) -> None:
         self.staging = Staging(self.manifest)
         self.missing = {file["path"]: file for file in self.files}
-        self.total_bytes = sum(int(file["size_bytes"]) for file in self.files)
+        self.total_bytes = sizes(self.files)
         self._hashing: dict[str, Future[bool]] = {}
 
     def run(self, mode: str) -> str:
@@ -292,11 +292,6 @@ def _blocks(path: Path) -> int:
         return path.stat().st_blocks * 512
     except OSError:
         return 0
-
-
-def sizes(files: Iterable[Mapping[str, Any]]) -> int:
-    """The bytes of files together."""
-    return sum(int(file["size_bytes"]) for file in files)
 
 
 def _step_back() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkwright.errors import SparkwrightError
+from sparkwright.host.containers import cgroups, containers
 from sparkwright.host.ollama.ollama_url import PORT, url_of
 from sparkwright.trust.image_name import tagged
 
@@ -44,7 +45,7 @@ def find(context: Context) -> list[Place]:
     if machine.sandbox:
         return [named]
     seen: dict[str, Place] = {}
-    for place in (*_service(machine), *_containers(context), *_processes(machine), named):
+    for place in (*_service(machine), *_containers(context), *_processes(), named):
         seen.setdefault(place.url, place)
     return list(seen.values())
 
@@ -63,14 +64,8 @@ def _service(machine: Machine) -> list[Place]:
 
 
 def _containers(context: Context) -> list[Place]:
-    try:
-        rows: list[dict[str, Any]] = context.docker().api.containers()
-    except SparkwrightError:
-        return []
-    except Exception:  # the engine is being restarted: what it runs is not known now
-        return []
     found = []
-    for row in rows:
+    for row in containers.running_rows(context):
         image = tagged(str(row.get("Image", "")))
         if image.rpartition("/")[2].partition(":")[0] != "ollama" and IMAGE not in image:
             continue
@@ -88,7 +83,7 @@ def url_of_container(row: dict[str, Any]) -> str:
     return url_of(next((one["IPAddress"] for one in networks if one.get("IPAddress")), ""))
 
 
-def _processes(machine: Machine) -> list[Place]:
+def _processes() -> list[Place]:
     """`ollama serve` of any user; its OLLAMA_HOST can be read for one's own processes only, else the default is meant."""
     import psutil
 
@@ -108,6 +103,4 @@ def _processes(machine: Machine) -> list[Place]:
 
 def in_container(pid: int) -> bool:
     """Whether a process runs in a container of an engine on this host, by its cgroup."""
-    from sparkwright.host.containers import cgroups
-
     return bool(cgroups.container_of(pid))

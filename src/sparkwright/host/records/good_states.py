@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sparkwright.host.records.state_shapes import GOOD
 from sparkwright.host.state import StateFolder
-from sparkwright.host.state_shapes import GOOD
 from sparkwright.trust.shapes import listed
 
 KEPT = 5

@@ -6,12 +6,14 @@ changed (field, before, after), measured (figures with their units in their name
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from typing import Any
 
 from sparkwright.host.module import Context
+from sparkwright.host.runs import journal
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
 from sparkwright.trust.bounds import parsed
@@ -41,20 +43,12 @@ def read(state: StateFolder) -> list[dict[str, Any]]:
     except OSError:
         return []
     rows = []
-    for line in lines[-KEPT:]:
-        try:
-            row = parsed(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows[::-1]
+    for line in reversed(lines[-KEPT:]):
+        with contextlib.suppress(ValueError):
+            rows.append(parsed(line))
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def who(context: Context) -> str:
     """user@laptop of this run, as its plan says."""
-    try:
-        plan = parsed((context.state.path / "runs" / context.run_id / "plan.json").read_bytes())
-    except (OSError, ValueError):
-        return ""
-    return str(plan.get("who", "")) if isinstance(plan, dict) else ""
+    return str(journal.plan_of(context.state.path / "runs" / context.run_id).get("who", ""))

@@ -40,10 +40,9 @@ def save(context: Context, name: str, why: str) -> Path:
     for file, read in _parts(context, name, why):
         try:
             text = read()
-        except (SparkwrightError, OSError) as error:
-            text = f"not available:  {error}\n"
         except Exception as error:  # the engine may be what broke
-            text = f"not available:  {type(error).__name__}: {error}\n"
+            kind = "" if isinstance(error, SparkwrightError | OSError) else f"{type(error).__name__}: "
+            text = f"not available:  {kind}{error}\n"
         try:
             write_atomically(folder / file, redactor.text(text).encode(errors="backslashreplace"))
         except OSError as error:

@@ -24,16 +24,10 @@ def restarted(context: Context, container: dict[str, Any]) -> None:
 
 
 def _write(context: Context, container: dict[str, Any], more: dict[str, Any]) -> None:
-    known = context.state.read("previous") or {}
-    now = _earned(containers.identity(container), context)
+    known, good = context.state.read("previous") or {}, good_states.last(context.state)
+    now = containers.identity(container)
+    if now["policy"] == "no" and now["id"] == good.get("container_id"):  # taken since it was verified with one
+        now["policy"] = good["spec"]["restart"]
     if known.get("id") == container["Id"]:  # a run that was cut off had begun to take these away: what it wrote is true
         now = {key: known.get(key, value) for key, value in now.items()}
     context.state.write("previous", {**now, **more, "run": context.run_id})
-
-
-def _earned(now: dict[str, Any], context: Context) -> dict[str, Any]:
-    """With the policy that it was verified with, where it was taken since."""
-    good = good_states.last(context.state)
-    if now["policy"] == "no" and now["id"] == good.get("container_id"):
-        return {**now, "policy": good["spec"]["restart"]}
-    return now

@@ -8,6 +8,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -46,9 +49,6 @@ def read(path: Path) -> str:
 
 def fingerprint(state: StateFolder, key: str) -> str:
     """Names a key on this host and tells nothing of it; empty while there is no salt, so that no key is kept yet."""
-    import hashlib
-    import hmac
-
     try:
         salt = (state.path / FOLDER / SALT).read_bytes()
     except FileNotFoundError:
@@ -58,13 +58,11 @@ def fingerprint(state: StateFolder, key: str) -> str:
 
 def keep(state: StateFolder, name: str, key: str, *, everyone: bool) -> Path:
     """Write a key down. everyone: whatever user of the container reads it; others of the host are kept out by the folder."""
-    import secrets
-
     folder = state.path / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     if not (folder / SALT).exists():
-        write_atomically(folder / SALT, secrets.token_bytes(SALT_BYTES), mode=0o600)
+        write_atomically(folder / SALT, os.urandom(SALT_BYTES), mode=0o600)
     path = path_of(state, name, fingerprint(state, key))
     mode = 0o644 if everyone else 0o600
     if read(path) == key:  # a container may have it mounted: that one sees this very file

@@ -1,7 +1,8 @@
-"""What a module may use while it runs: the runner's side of `host.module.Context`."""
+"""What a module may use while it runs; modules call it `host.module.Context`."""
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +67,11 @@ class Engine:
 
 @dataclass
 class RunContext:
-    """emit: where events go. task: the id of the task that runs."""
+    """machine: where this host's files, engine, Ollama and hub are. state: sparkwright's own folder on the host.
+
+    emit: where events go. check: look, never change. facts: what the `facts` module found. secrets: by name. task: the id of
+    the task that runs.
+    """
 
     machine: Machine
     state: StateFolder
@@ -80,21 +85,18 @@ class RunContext:
     _last_progress_s: float = 0.0
 
     def docker(self) -> docker.DockerClient:
-        """See `host.module.Context.docker`."""
+        """The Docker Engine of this host, opened once a run. Raises Failed with what to do when it refuses."""
         if self.engine is None:
             self.engine = Engine(self.machine)
         return self.engine.client()
 
     def progress(
-        self,
-        done: float,
-        total: float = 0,
-        *,
-        unit: str = "",
-        text: str = "",
-        parts: Sequence[Mapping[str, Any]] = (),
+        self, done: float, total: float = 0, *, unit: str = "", text: str = "", parts: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        """See `host.module.Context.progress`. The last step (done == total) is never dropped."""
+        """How far a long task is. unit: "bytes", "tokens", "s" or "". total 0: not known. The last step always is an event.
+
+        parts: the files under way, each with path, done, total, rate (bytes per second) and left_s.
+        """
         now = time.monotonic()
         if now - self._last_progress_s < PROGRESS_EVERY_S and not (total and done >= total):
             return
@@ -103,7 +105,7 @@ class RunContext:
         self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **more))
 
     def note(self, text: str) -> None:
-        """See `host.module.Context.note`."""
+        """A sentence worth a line of its own while the task goes on."""
         self.emit(event("note", task=self.task, text=text))
 
 
@@ -115,8 +117,6 @@ def engine_went_away(error: Exception) -> bool:
 
 def _refusal(url: str, error: Exception) -> Failed:
     """Docker's refusal in one sentence, with its fix."""
-    import getpass
-
     answer = str(error)
     if "Permission denied" in answer or "PermissionError" in answer:
         return SocketDenied(

@@ -52,9 +52,5 @@ def last_task(state: StateFolder, run_id: str) -> str:
         lines = (state.path / "runs" / run_id / "events.jsonl").read_bytes().splitlines()
     except OSError:
         return ""
-    name = ""
-    for line in lines:
-        one = decode(line)
-        if one["event"] == "task_started":
-            name = str(one.get("name", ""))
-    return name
+    started = (one for one in map(decode, reversed(lines)) if one["event"] == "task_started")
+    return str(next(started, {}).get("name", ""))

@@ -105,9 +105,6 @@ class Journal:
                 os.fdatasync(self._file.fileno())
         if one["event"] == "recap":
             (self.folder / "ballast").unlink(missing_ok=True)
-        self._ring()
-
-    def _ring(self) -> None:
         if self.bell is not None:
             with contextlib.suppress(OSError):  # it is full of rings already, or the follower has gone with the laptop
                 os.write(self.bell, b".")
@@ -164,6 +161,11 @@ def lives(folder: Path) -> bool:
     return private.held(folder / "alive")
 
 
+def living(state: StateFolder) -> list[Path]:
+    """The folders of runs that are under way, newest first."""
+    return [folder for folder in state.runs() if lives(folder)]
+
+
 def plan_of(folder: Path) -> dict[str, Any]:
     """The plan of a run; empty when its folder holds none (yet)."""
     try:
@@ -211,6 +213,5 @@ def _complete_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _obituary(folder: Path) -> Event:
-    plan = plan_of(folder)
     msg = f"the run {folder.name} was interrupted: its process exited without a result (see {folder}/runner.log)"
-    return recap.of_error(str(plan.get("host", "")), Failed(msg))
+    return recap.of_error(plan_of(folder).get("host", ""), Failed(msg))

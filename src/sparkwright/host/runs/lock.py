@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import IO
 
 from sparkwright import units
 from sparkwright.errors import Inconclusive, Refused
@@ -25,8 +25,7 @@ from sparkwright.trust.shapes import LAST_MOMENT_S, Partial, integer, text, with
 
 POLL_S = 0.2
 #: who looks at the lock holds it for a moment too; that is nobody who works
-GRACE_S = 0.25
-POLL_S = 0.02
+GRACE_S, GRACE_POLL_S = 0.25, 0.02
 SAY_AGAIN_S = 60.0
 
 
@@ -42,10 +41,6 @@ class Owner:
 
     def __str__(self) -> str:
         return f"{self.what} by {self.who}, since {units.moment(self.since)} (run {self.run or 'unknown'})"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return asdict(self)
 
 
 #: its line, as it was written; a run is a folder's name
@@ -63,12 +58,7 @@ _OWNER = Partial(
 
 @contextmanager
 def held(
-    state: StateFolder,
-    owner: Owner,
-    *,
-    host: str,
-    wait_s: float = 0,
-    note: Callable[[str], None] = lambda text: None,
+    state: StateFolder, owner: Owner, *, host: str, wait_s: float = 0, note: Callable[[str], None] = lambda text: None
 ) -> Iterator[Owner | None]:
     """Hold the lock for the length of the block. Yields the owner that was cut off before, if there is one.
 
@@ -77,7 +67,7 @@ def held(
     with _opened(state) as file:
         _take(file, host, wait_s, note)
         cut_off = _read(file)
-        write_line(file, json.dumps(owner.to_json()))
+        write_line(file, json.dumps(asdict(owner)))
         try:
             yield cut_off
         finally:
@@ -143,7 +133,7 @@ def _take(file: IO[str], host: str, wait_s: float, note: Callable[[str], None]) 
                 fix = f"Follow it with `invoke attach --host {host}`, or wait for the lock with `--wait`."
                 raise Refused(f"{host} is locked: {owner}.", fix=fix) from None
         if time.monotonic() < begun_s + GRACE_S:
-            time.sleep(POLL_S)
+            time.sleep(GRACE_POLL_S)
             continue
         if time.monotonic() - reported_s >= SAY_AGAIN_S:
             reported_s = time.monotonic()

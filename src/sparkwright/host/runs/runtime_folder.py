@@ -1,7 +1,7 @@
 """The folder of a shipped runtime, seen from the process that runs from it. Standard library only.
 
 manifest.json    every file's size and SHA-256           tag       for which Python and processor it was made
-lock             flocked by whoever runs from it         in-use    a timer starts it: see health/places.py
+lock             flocked by whoever runs from it         in-use    a timer starts it: see health/schedule/places.py
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ def why_not(folder: str) -> str:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"manifest.json is damaged: {error}"
     return ""
+
+
+def unusable(folder: str) -> str:
+    """Hold a runtime; why it can't be used, empty when it can."""
+    return why_not(folder) if hold(folder) else "it was removed in the meantime"
 
 
 def hold(folder: str) -> bool:

@@ -33,7 +33,7 @@ class AdoptImage(Module["AdoptImage.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
         name = Name.given(args.ref)
-        undone = loads.undo(api, loads.Names.from_json(args.before), args.incoming) if args.before else []
+        undone = loads.undo(api, loads.Names(**args.before), args.incoming) if args.before else []
         for sentence in undone:
             context.note(sentence)
         image = image_names.inspect(api, args.incoming)

@@ -22,5 +22,5 @@ class UndoLoad(Module["UndoLoad.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
-        undone = loads.undo(api, loads.Names.from_json(args.before))
+        undone = loads.undo(api, loads.Names(**args.before))
         return Result(msg="; ".join(undone), changed=bool(undone), data={"undone": undone})

@@ -12,9 +12,9 @@ from sparkwright import units
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub, kept_files
 from sparkwright.host.models.hub import Source
-from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.models.manifest import Manifest, sizes
 from sparkwright.host.models.retry_policy import RetryPolicy
-from sparkwright.host.models.transfer import Transfer, sizes
+from sparkwright.host.models.transfer import Transfer
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Change, arg
@@ -169,7 +169,7 @@ def _source(args: HfModel.Args, context: Context) -> Iterator[Source]:
         return
     if not args.peer:
         raise Failed(f"{args.from_} does not serve {args.id} for copying.", fix="Use `invoke models.copy`.")
-    from sparkwright.host.models import peer  # its HTTP server: 8 ms of every deploy
+    from sparkwright.host.models import peer
 
     with peer.reached(args.peer, args.from_, context.secrets.get(peer.TOKEN)) as url:
         yield Source(url, args.id, args.commit, context.secrets.get(peer.TOKEN))

@@ -7,8 +7,7 @@ from typing import Any
 
 from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.logs import logs
-from sparkwright.host import server_key
-from sparkwright.host.containers import container_options, containers, log_reading
+from sparkwright.host.containers import container_options, containers, log_reading, server_key
 from sparkwright.host.containers.running import Running, ended_ago, start_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
@@ -155,7 +154,7 @@ def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) 
 def _absent(args: InspectServer.Args, context: Context) -> Result:
     bindings = container_options.port_bindings(tuple(args.spec.get("ports") or ()))
     port = next((int(one["HostPort"]) for rows in bindings.values() for one in rows), 0)
-    holder = containers.who_listens(context.machine, context.docker(), port) if port else ""
+    holder = containers.who_listens(context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""
     fix = f"`invoke deploy --host {args.host or 'HOST'}` starts it."
     return Result(failed=True, msg=f"no server: there is no container {args.spec['name']}.{other}", fix=fix)

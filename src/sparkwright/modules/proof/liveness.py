@@ -8,8 +8,7 @@ from typing import Any
 from sparkwright import defaults
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Exit
-from sparkwright.host import server_key
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.measure import server_metrics
@@ -79,7 +78,8 @@ def _not_running(name: str, found: dict[str, Any], start: str) -> str:
 
 def _looping(found: dict[str, Any]) -> str:
     """That Docker restarts it again and again, which says more than that nobody answers; empty when it does not."""
-    from sparkwright.health import live, restarts
+    from sparkwright.health import live
+    from sparkwright.health.judging import restarts
 
     box, now_s = live.container_of(found, ""), time.time()
     return f"{restarts.again(box, now_s)}." if restarts.loops(box, now_s) else ""
@@ -87,8 +87,9 @@ def _looping(found: dict[str, Any]) -> str:
 
 def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> str:
     """How far the start is, in words; empty when it is over, or takes longer than it may."""
-    from sparkwright.health import live, present, restarts
-    from sparkwright.health.settings import Settings
+    from sparkwright.health import live, present
+    from sparkwright.health.judging import restarts
+    from sparkwright.health.schedule.settings import Settings
 
     good = good_states.last(context.state)
     good = good if good.get("container_id") == found["Id"] else {}

@@ -6,8 +6,10 @@ from typing import Any
 from sparkwright.engines.vllm import endpoints, prefix_caching, versions
 from sparkwright.engines.vllm.architecture import architecture
 from sparkwright.errors import Exit, Inconclusive
-from sparkwright.host import evidence, measuring, server_key
+from sparkwright.host import evidence
+from sparkwright.host.containers import server_key
 from sparkwright.host.module import Context, Module
+from sparkwright.host.runs import measuring
 from sparkwright.measure import http_probe, prefix, server_metrics, stream
 from sparkwright.protocol.result import Result, arg
 

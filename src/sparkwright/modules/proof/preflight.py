@@ -135,7 +135,7 @@ def _port(args: Preflight.Args, context: Context) -> Iterator[Finding]:
     try:
         own = containers.inspect(context.docker(), spec["name"])
         ours = own is not None and own["State"]["Running"] and _publishes(own, port)
-        holder = "" if ours else containers.who_listens(context.machine, context.docker(), port)
+        holder = "" if ours else containers.who_listens(context.docker(), port)
     except SparkwrightError:
         return
     if holder:

@@ -9,9 +9,11 @@ from sparkwright import defaults
 from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.failures import causes
 from sparkwright.errors import Exit, Inconclusive
-from sparkwright.host import evidence, measuring, server_key
+from sparkwright.host import evidence
+from sparkwright.host.containers import server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
+from sparkwright.host.runs import measuring
 from sparkwright.measure import server_metrics, smoke, stream
 from sparkwright.measure.beside import gpu
 from sparkwright.measure.beside.lag import Lag

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sparkwright import defaults
 from sparkwright.engines.vllm import endpoints, key_file
-from sparkwright.host import server_key
+from sparkwright.host.containers import server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe, token_check
 from sparkwright.protocol.result import Result, arg

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.health import places, units
-from sparkwright.host import own_folders
+from sparkwright.health.schedule import places, units
 from sparkwright.host.containers import containers
 from sparkwright.host.models import kept_files, model_folders, staging
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.records import good_states
+from sparkwright.host.records import good_states, own_folders
 from sparkwright.host.runs import journal
 from sparkwright.modules.rpc import prune_images
 from sparkwright.modules.rpc.prune_images import PruneImages

@@ -6,7 +6,7 @@ from typing import Literal
 from sparkwright.doctor.diagnosis import answer
 from sparkwright.doctor.diagnosis.asked import Asked
 from sparkwright.errors import Exit
-from sparkwright.host import server_key
+from sparkwright.host.containers import server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sparkwright.host.models import model_folders
 from sparkwright.host.module import Context, Module
@@ -20,5 +20,5 @@ class Models(Module["Models.Args"]):
         pass
 
     def run(self, args: Args, context: Context) -> Result:
-        found = [one.to_json() for one in model_folders.found(context)]
+        found = [asdict(one) for one in model_folders.found(context)]
         return Result(msg=f"{count(len(found), 'model')}", data={"models": found})

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host import server_key
-from sparkwright.host.containers import container_options, containers
+from sparkwright.host.containers import container_options, containers, server_key
 from sparkwright.host.images import image_names
 from sparkwright.host.images.platform import platform_of
 from sparkwright.host.module import Context, StateModule
@@ -110,7 +109,7 @@ class Container(StateModule["Container.Args", Found]):
         except APIError as error:
             if created:
                 client.api.remove_container(created, force=True)
-            raise containers.refused_start(error, context.machine, client, spec.ports) from None
+            raise containers.refused_start(error, client, spec.ports) from None
         now = containers.inspect(client, spec.name) or {}
         return {"differs": False, "running": True, "exists": True, "id": now.get("Id", ""), "msg": ""}
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Failed
-from sparkwright.host import server_key
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, server_key
 from sparkwright.host.memory import footprint
 from sparkwright.host.models import kept_files
 from sparkwright.host.module import Context, StateModule

@@ -43,6 +43,6 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         try:
             client.api.start(args.name)
         except APIError as error:
-            raise containers.refused_start(error, context.machine, client, ports) from None
+            raise containers.refused_start(error, client, ports) from None
         containers.set_policy(client, args.name, args.restart)
         return {}

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.health import places, record, textfile, units
-from sparkwright.health.places import Place
-from sparkwright.health.settings import Settings
+from sparkwright.health import store, textfile
+from sparkwright.health.schedule import places, units
+from sparkwright.health.schedule.places import Place
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.state import write_atomically
 from sparkwright.modules import systemd
@@ -181,7 +182,7 @@ def _install(args: HealthTimer.Args, found: Found, context: Context) -> dict[str
     confined = _once(context) if place.scope == "cron" else _start(found, context)
     if runtime is not None:
         places.unmark(runtime, but=runtime.name)
-    latest = record.latest(context.state.path)
+    latest = store.latest(context.state.path)
     message = f", first check: {latest.state}" if latest else ""
     unconfined = " (without private namespaces: this kernel does not allow them to users)"
     aside = "" if confined or place.scope == "cron" else unconfined

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.host import evidence, measuring, server_key
+from sparkwright.host import evidence
+from sparkwright.host.containers import server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import cells
+from sparkwright.host.runs import measuring
 from sparkwright.measure import lab, server_metrics
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class InspectImage(Module["InspectImage.Args"]):
             "free_bytes": _free_bytes(str(api.info().get("DockerRootDir") or "")),
             "tools": image_stream.tools(),
             "addresses": _addresses(),
-            "names": loads.names(api).to_json(),
+            "names": asdict(loads.names(api)),
         }
         return Result(msg="present" if image else "not on the host", data=data)
 

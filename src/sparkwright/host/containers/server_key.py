@@ -10,6 +10,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from sparkwright.engines.vllm import endpoints, key_file
 from sparkwright.errors import Failed, Refused, SparkwrightError
@@ -72,8 +73,6 @@ def for_probe(context: Context, base_url: str, secret: str) -> str:
 
     Empty when none is known: the server will say whether it wants one.
     """
-    from urllib.parse import urlsplit
-
     given = context.secrets.get(secret)
     if given:
         return given.reveal()

@@ -9,9 +9,9 @@ from typing import Any
 
 from sparkwright.errors import Exit
 from sparkwright.health.check import DOCKER_S
-from sparkwright.health.judge import EXITS
+from sparkwright.health.judging.judge import EXITS
 from sparkwright.health.record import Record
-from sparkwright.health.settings import Settings
+from sparkwright.health.schedule.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.runs import cut_off
 from sparkwright.host.runs.context import Engine, RunContext

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparkwright import defaults
-from sparkwright.health.judge import Limits
+from sparkwright.health.judging.observation import Limits
 from sparkwright.host.state import StateFolder
 from sparkwright.units import seconds
 

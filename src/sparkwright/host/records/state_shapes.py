@@ -70,13 +70,7 @@ def _rates(value: Any) -> Any:
 
 
 _BASELINE = Partial(
-    {
-        "tok_per_s": _rates,
-        "deviation": number,
-        "runs": integer,
-        "clock_mhz": (None, number),
-        "key": {text: writable},
-    },
+    {"tok_per_s": _rates, "deviation": number, "runs": integer, "clock_mhz": (None, number), "key": {text: writable}},
     ("tok_per_s", "deviation", "runs"),
 )
 

@@ -16,7 +16,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.modules import registry
 from sparkwright.protocol import arguments
 from sparkwright.protocol.result import Result, sound
-from sparkwright.runner import become
+from sparkwright.runner.root import become
 from sparkwright.secret import Secret
 
 

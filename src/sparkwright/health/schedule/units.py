@@ -76,16 +76,15 @@ class Clock:
 
 def service(clock: Clock) -> str:
     """The service that checks once."""
-    who = [f"User={_shown(clock.user)}", "After=docker.service"] if clock.user else []
     rows = [
         "# written by sparkwright: `sparkwright health.install`",
         "[Unit]",
         "Description=sparkwright: health of the vLLM server",
-        *(one for one in who if one.startswith("After")),
+        *(("After=docker.service",) if clock.user else ()),
         "",
         "[Service]",
         "Type=oneshot",
-        *(one for one in who if one.startswith("User")),
+        *((f"User={_shown(clock.user)}",) if clock.user else ()),
         f"ExecStart={' '.join(_word(one) for one in clock.program)}",
         *(f"Environment={_quoted(f'{name}={value}')}" for name, value in sorted(clock.env.items())),
         f"TimeoutStartSec={HEAL_S if clock.heals else CHECK_S}",

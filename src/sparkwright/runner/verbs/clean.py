@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.host import own_folders
 from sparkwright.host.machine import Machine
+from sparkwright.host.records import own_folders
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
@@ -34,14 +33,9 @@ def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
     yield event("recap", host=host, **counts, exit=0, seconds=round(time.monotonic() - started_s, 3), msg="")
 
 
-def others(state: StateFolder, ours: str = "") -> list[Path]:
-    """The folders of runs that are under way, without the one of this id."""
-    return [folder for folder in state.runs() if folder.name != ours and journal.lives(folder)]
-
-
 def _wait_alone(state: StateFolder, host: str) -> None:
     deadline_s = time.monotonic() + END_S
-    while living := others(state):
+    while living := journal.living(state):
         if time.monotonic() > deadline_s:
             message = f"{host} is in use by run {living[0].name}."
             raise Refused(message, fix=f"Follow it with `invoke attach --host {host}`, then clean again.")

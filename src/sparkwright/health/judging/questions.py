@@ -1,147 +1,20 @@
-"""From what was observed to a state: a table of questions, each a pure function with its evidence. No I/O here.
+"""What a check asks of an observation: a table of questions, each a pure function with its evidence.
 
-The worst answer decides. A question that can't be answered says so; it never counts as a good one.
+A question that can't be answered says so; it never counts as a good one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-from sparkwright import defaults
-from sparkwright.errors import Exit
-from sparkwright.health import restarts
-from sparkwright.health.record import (
-    Container,
-    Cure,
-    Evidence,
-    Gpu,
-    Level,
-    Machine,
-    Server,
-    Speed,
-    State,
-    differs,
-    severity,
-)
-from sparkwright.units import GIB, gib
-
-#: what `sparkwright health` ends with. A slow start is no failure; what serves, but not as it should, is "changes or drift"
-EXITS: dict[State, Exit] = {
-    "ok": Exit.OK,
-    "starting": Exit.OK,
-    "degraded": Exit.CHANGES,
-    "unknown": Exit.INCONCLUSIVE,
-    "stalled": Exit.FAILED,
-    "wedged": Exit.FAILED,
-    "crash-looping": Exit.FAILED,
-    "down": Exit.FAILED,
-}
+from sparkwright.health.judging import restarts
+from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.record import Cure, Gpu, Level, State, differs
+from sparkwright.units import gib
 
 POWER = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Where good ends. frozen_s: longer than the longest prefill (128K tokens take about 52 s on a GB10).
-
-    ready_factor: a start may take this times the last measured one, never less than ready_floor_s. ready_s: how long when none
-    was measured.
-    busy_percent, low_w, low_mhz: together the sign of a power supply that negotiated too little.
-    """
-
-    token_s: float = defaults.TOKEN_S
-    frozen_s: float = 60.0
-    ready_factor: float = 2.0
-    ready_floor_s: float = 30.0
-    ready_s: float = defaults.READY_S
-    available_bytes: int = 2 * GIB
-    swap_used: float = 0.9
-    disk_free_bytes: int = 5 * GIB
-    temperature_c: float = 90.0
-    busy_percent: float = 90.0
-    low_w: float = 40.0
-    low_mhz: float = 1400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What one look found. Absence is said, never guessed: None, or a sentence in the field ending in `_error`.
-
-    known: a server was verified here once. loop: why its restarts are a loop. broken: why an earlier check took its policy.
-    answered: this very start has answered before. ready_s: the last measured start, None when there is none.
-    error: what was said instead of a token. frozen_s: how long no token was generated while requests ran, over two looks.
-    gpus: samples, a second apart when the first is suspicious. policy: what the last good state asks for.
-    """
-
-    time_s: float
-    busy: str = ""
-    known: bool = True
-    engine_error: str = ""
-    container: Container = field(default_factory=Container)
-    policy: str = ""
-    loop: str = ""
-    broken: str = ""
-    answered: bool = False
-    ready_s: float | None = None
-    server: Server = field(default_factory=Server)
-    engine_version: str = ""
-    error: str = ""
-    frozen_s: float | None = None
-    speed: Speed = field(default_factory=Speed)
-    machine: Machine = field(default_factory=Machine)
-    gpus: tuple[Gpu, ...] = ()
-    drift: tuple[str, ...] = ()
-    drift_error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """An answer: its evidence, the state it means by itself, and what helps."""
-
-    evidence: Evidence
-    state: State = "ok"
-    cure: Cure = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """state: the worst finding's. why: its sentence. cure: what helps; "power" when nothing else does."""
-
-    state: State
-    why: str
-    cure: Cure
-    evidence: tuple[Evidence, ...]
-
-
 Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
-
-
-def judge(observed: Observation, limits: Limits, asked: Collection[str] = ()) -> Judgement:
-    """The state that one observation means by itself. asked: only these questions; all if not given."""
-    answers = [(name, ask(observed, limits)) for name, ask in QUESTIONS.items() if not asked or name in asked]
-    findings = [found for name, answer in answers if (found := _finding(name, answer)) is not None]
-    worst = max(findings, key=lambda one: severity(one.state))
-    cure: Cure = "power" if any(one.cure == "power" for one in findings) else worst.cure
-    good = worst.state == "ok"
-    why = _fine(observed) if good else worst.evidence.message
-    return Judgement(worst.state, why, "" if good else cure, tuple(one.evidence for one in findings))
-
-
-def _finding(name: str, answer: Answer) -> Finding | None:
-    if answer is None:
-        return None
-    level, message, *rest = answer
-    return Finding(Evidence(name, level, message), *rest)
-
-
-def _fine(observed: Observation) -> str:
-    made = f"a token in {observed.server.token_s:.2f} s" if observed.server.token_s is not None else "it generates"
-    speed = f", {observed.speed.tok_per_s:.1f} tok/s" if observed.speed.tok_per_s is not None else ""
-    return f"{made}{speed}"
-
-
-# -- the questions -----------------------------------------------------------------------------------------------------
 
 
 def _somebody_works(observed: Observation, limits: Limits) -> Answer:
@@ -169,11 +42,8 @@ def _container(observed: Observation, limits: Limits) -> Answer:
     if box.status == "restarting" and not box.exit_code and not box.restarts:
         return "warn", f"{box.name} is being restarted", "starting"
     if box.status == "restarting":
-        return (
-            "bad",
-            f"{restarts.exited(box, observed.time_s)}; restart {box.restarts} in progress",
-            restarts.state(box, observed.time_s),
-        )
+        message = f"{restarts.exited(box, observed.time_s)}; restart {box.restarts} in progress"
+        return "bad", message, restarts.state(box, observed.time_s)
     if box.status != "running":
         how = "finished or stopped by hand" if box.exit_code == 0 else "not restarted"
         return "bad", f"{box.name} is {box.status} (exit code {box.exit_code}), {how}", "down", "person"
@@ -185,12 +55,8 @@ def _policy(observed: Observation, limits: Limits) -> Answer:
     box = observed.container
     if observed.busy or not observed.policy or not box.policy or box.policy == observed.policy:
         return None
-    return (
-        "warn",
-        f"its restart policy is {box.policy!r}, not {observed.policy!r}: it will not start after a reboot",
-        "degraded",
-        "deploy",
-    )
+    message = f"its restart policy is {box.policy!r}, not {observed.policy!r}: it will not start after a reboot"
+    return "warn", message, "degraded", "deploy"
 
 
 def _health(observed: Observation, limits: Limits) -> Answer:
@@ -241,12 +107,8 @@ def _token(observed: Observation, limits: Limits) -> Answer:
     if server.running:
         message = f"no token within {limits.token_s:g} s with {server.running:.0f} requests running"
         return "warn", f"{message}: this may be a long prefill; not confirmed by one check", "unknown"
-    return (
-        "bad",
-        f"/health answers 200 and the server is idle, but no token within {limits.token_s:g} s",
-        "wedged",
-        "restart",
-    )
+    message = f"/health answers 200 and the server is idle, but no token within {limits.token_s:g} s"
+    return "bad", message, "wedged", "restart"
 
 
 def _frozen(observed: Observation, limits: Limits) -> Answer:
@@ -302,12 +164,8 @@ def _memory(observed: Observation, limits: Limits) -> Answer:
         return None if observed.busy else ("unknown", "cannot read /proc/meminfo")
     message = f"{gib(left)} of {gib(total)} GiB available"
     if left < limits.available_bytes:
-        return (
-            "bad",
-            f"{message}: below {gib(limits.available_bytes)} GiB the host may run out of memory",
-            "degraded",
-            "person",
-        )
+        message = f"{message}: below {gib(limits.available_bytes)} GiB the host may run out of memory"
+        return "bad", message, "degraded", "person"
     return "ok", message
 
 
@@ -339,19 +197,14 @@ def _drift(observed: Observation, limits: Limits) -> Answer:
 
 def starved(one: Gpu, limits: Limits) -> bool:
     """Whether a GPU is busy at few watts and a low clock."""
-    reported = one.utilization_percent, one.power_w, one.clock_mhz
-    if any(value is None for value in reported):
+    busy, power, clock = one.utilization_percent, one.power_w, one.clock_mhz
+    if busy is None or power is None or clock is None:
         return False
-    busy, power, clock = reported
-    return bool(busy > limits.busy_percent and power < limits.low_w and clock < limits.low_mhz)  # type: ignore[operator]
+    return busy > limits.busy_percent and power < limits.low_w and clock < limits.low_mhz
 
 
 def _gpu_words(one: Gpu) -> str:
-    reported = (
-        (one.utilization_percent, "{:.0f} % busy"),
-        (one.clock_mhz, "{:.0f} MHz"),
-        (one.power_w, "{:.0f} W"),
-    )
+    reported = ((one.utilization_percent, "{:.0f} % busy"), (one.clock_mhz, "{:.0f} MHz"), (one.power_w, "{:.0f} W"))
     return "the GPU is " + (", ".join(form.format(value) for value, form in reported if value is not None) or "there")
 
 

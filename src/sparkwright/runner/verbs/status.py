@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sparkwright.health import live, record
+from sparkwright.health import live, store
 from sparkwright.health.record import Record
 from sparkwright.host.machine import Machine
 from sparkwright.host.records import good_states
@@ -27,7 +27,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     """
     now_s, good = time.time(), good_states.last(state)
     busy, interrupted = _runs(state)
-    found = record.latest(state.path)
+    found = store.latest(state.path)
     name = found.container.name if found is not None and found.container.name else str(request.get("container", ""))
     now = live.inspect(machine, good, name, now_s)
     outdated = "" if found is None else live.outdated(found, now, good)
@@ -36,7 +36,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     if found is not None and not outdated and not busy:
         yield event("status", record=found.to_json(), live=False, outdated="", **about)
         return
-    from sparkwright.health import present  # the rules of a check, 10 ms that a host with a fresh one saves
+    from sparkwright.health import present
 
     shown = present.record_of(now, good, busy=busy, sandbox=machine.sandbox)
     last = f"{outdated} (last state: {found.state})" if found is not None and outdated else ""
@@ -50,7 +50,7 @@ def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -
 
     What the report draws, and no more: a week of a check every five minutes is 2,016 rows.
     """
-    rows = [row_of(one) for one in record.history(state.path, float(request.get("since_s", 0)))]
+    rows = [row_of(one) for one in store.history(state.path, float(request.get("since_s", 0)))]
     yield event("checks", fields=list(FIELDS), rows=rows)
 
 

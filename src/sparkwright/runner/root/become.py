@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.result import Change, Result
-from sparkwright.runner.sudo import PASSWORD, Root, Sudo
+from sparkwright.runner.root.sudo import PASSWORD, Root, Sudo
 from sparkwright.secret import Secret
 
 READY = "sparkwright-root-ready"
@@ -31,29 +32,20 @@ PASSED_ON = (
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
 #: it imports what stands beside this very package, and what that Python finds by itself: never a folder of the user's choice
-SERVE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner import become_server; become_server.serve()"
-)
+SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner.root import become_server; become_server.serve()"
 
 
+@dataclass
 class Become:
     """Started when the first task asks for it; ends with the play. host: its name, for messages."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        state: StateFolder,
-        run_id: str,
-        secrets: Mapping[str, Secret],
-        emit: Callable[[Event], None],
-        host: str = "the host",
-    ) -> None:
-        self._machine = machine
-        self._start = {"state": str(state.path), "run_id": run_id}
-        self._secrets = secrets
-        self._emit = emit
-        self._host = host
-        self._process: Root | None = None
+    machine: Machine
+    state: StateFolder
+    run_id: str
+    secrets: Mapping[str, Secret]
+    emit: Callable[[Event], None]
+    host: str = "the host"
+    _process: Root | None = None
 
     def __enter__(self) -> Become:
         return self
@@ -69,18 +61,12 @@ class Become:
         """Run one module as root. Its progress and notes are events of this run."""
         process = self._process = self._process or self._launch()
         assert process.stdout is not None
-        request = {
-            "module": module,
-            "args": values,
-            "check": context.check,
-            "facts": context.facts,
-            "task": context.task,
-        }
-        _send(process, request)
+        about = {"check": context.check, "facts": context.facts, "task": context.task}
+        _send(process, {"module": module, "args": values, **about})
         while line := process.stdout.readline():
             answer = json.loads(line)
             if "event" in answer:
-                self._emit(answer)
+                self.emit(answer)
                 continue
             answer["diff"] = [Change(**change) for change in answer["diff"]]
             answer["exit"] = Exit(answer["exit"]) if answer["exit"] is not None else None
@@ -88,14 +74,17 @@ class Become:
         raise Failed("the root process exited without a response.")
 
     def _launch(self) -> Root:
-        machine = self._machine
+        machine = self.machine
         path = machine.env.get("PATH", ROOT_PATH) if machine.sandbox else ROOT_PATH
-        sudo = Sudo(self._host, self._secrets.get(PASSWORD), path=path)
+        sudo = Sudo(self.host, self.secrets.get(PASSWORD), path=path)
         beside = str(Path(sparkwright.__file__).parents[1])
         process = sudo.start([sys.executable, "-I", "-B", "-c", SERVE, beside], READY.encode())
-        secrets = {name: secret.reveal() for name, secret in self._secrets.items() if name != PASSWORD}
+        secrets = {name: secret.reveal() for name, secret in self.secrets.items() if name != PASSWORD}
         env = {name: machine.env[name] for name in PASSED_ON if name in machine.env}
-        _send(process, {**self._start, "env": {**env, "PATH": path}, "secrets": secrets})
+        _send(
+            process,
+            {"state": str(self.state.path), "run_id": self.run_id, "env": {**env, "PATH": path}, "secrets": secrets},
+        )
         return process
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.machine import Machine
+from sparkwright.host.records import history
 from sparkwright.host.runs import cut_off, journal, lock
 from sparkwright.host.runs.context import RunContext
 from sparkwright.host.state import StateFolder
@@ -19,8 +21,6 @@ from sparkwright.trust import names, private
 
 def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """One `history` event an act, newest first."""
-    from sparkwright.host.records import history
-
     for row in history.read(state):
         yield {**row, **event("history"), "at": row.get("time", 0)}
 
@@ -53,7 +53,7 @@ def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> 
     """One `lock` event: owner (null: nobody), alive, and the story of one that was cut off."""
     owner, alive = lock.inspect(state)
     reported = cut_off.story(state, owner) if owner is not None and not alive else ""
-    yield event("lock", owner=owner.to_json() if owner else None, alive=alive, text=f"{owner}" if alive else reported)
+    yield event("lock", owner=asdict(owner) if owner else None, alive=alive, text=f"{owner}" if alive else reported)
 
 
 def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:

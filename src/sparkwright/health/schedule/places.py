@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sparkwright.health import record, remembered, settings, store, textfile, units
+from sparkwright.health import record, remembered, store, textfile
+from sparkwright.health.schedule import settings, units
 from sparkwright.host.machine import Completed
 from sparkwright.host.module import Context
 
@@ -68,14 +69,14 @@ def find(context: Context, *, system: bool) -> Place:
 
 def program() -> list[str]:
     """The words that check once, with the runtime that runs now."""
-    script = Path(__file__).parents[1] / "runner/health_scheduled.py"
+    script = Path(__file__).parents[2] / "runner/health_scheduled.py"
     home = runtime()
     return [sys.executable, "-I", str(script), *([str(home / "tag")] if home else [])]
 
 
 def runtime() -> Path | None:
     """The folder of the shipped runtime that runs now; None where sparkwright is installed as a package."""
-    folder = Path(__file__).resolve().parents[3]
+    folder = Path(__file__).resolve().parents[4]
     return folder if (folder / "tag").exists() else None
 
 

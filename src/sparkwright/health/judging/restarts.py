@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
+from sparkwright import units
 from sparkwright.health.record import Container, State
 
 #: so many restarts, and no answer, are a loop even to somebody who looks for the first time
 LOOP = 2
 #: a start that lasts so long begins Docker's count of seconds between restarts anew
 SETTLED_S = 10.0
-
-
-def ago(seconds: float) -> str:
-    """20 s ago, 5 min ago, 3 h ago, 2 days ago."""
-    for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * factor:
-            return f"{seconds / factor:.0f} {unit} ago"
-    return f"{max(0.0, seconds):.0f} s ago"
 
 
 def loops(box: Container, now_s: float) -> bool:
@@ -32,7 +25,7 @@ def state(box: Container, now_s: float) -> State:
 def exited(box: Container, now_s: float) -> str:
     """qwen35 exited with code 1 4 s ago. Docker forgets the code once it has started the container again."""
     code = f" with code {box.exit_code}" if box.exit_code is not None else ""
-    when = f" {ago(now_s - box.finished_s)}" if box.finished_s is not None else ""
+    when = f" {units.about(now_s - box.finished_s)} ago" if box.finished_s is not None else ""
     return f"{box.name} exited{code}{when}"
 
 

@@ -26,12 +26,7 @@ WAIT_S = 60.0
 
 @contextmanager
 def alone(
-    state: StateFolder,
-    run: str,
-    what: str,
-    *,
-    wait_s: float = WAIT_S,
-    note: Callable[[str], None] = lambda text: None,
+    state: StateFolder, run: str, what: str, *, wait_s: float = WAIT_S, note: Callable[[str], None] = lambda text: None
 ) -> Iterator[None]:
     """Nobody else measures for the length of the block; a run that measures already goes on inside it.
 

@@ -1,0 +1,66 @@
+"""From what was observed to a state: the worst answer to the questions decides. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sparkwright.errors import Exit
+from sparkwright.health.judging.observation import Limits, Observation
+from sparkwright.health.judging.questions import QUESTIONS, Answer
+from sparkwright.health.record import Cure, Evidence, State, severity
+
+#: what `sparkwright health` ends with. A slow start is no failure; what serves, but not as it should, is "changes or drift"
+EXITS: dict[State, Exit] = {
+    "ok": Exit.OK,
+    "starting": Exit.OK,
+    "degraded": Exit.CHANGES,
+    "unknown": Exit.INCONCLUSIVE,
+    "stalled": Exit.FAILED,
+    "wedged": Exit.FAILED,
+    "crash-looping": Exit.FAILED,
+    "down": Exit.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An answer: its evidence, the state it means by itself, and what helps."""
+
+    evidence: Evidence
+    state: State = "ok"
+    cure: Cure = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """state: the worst finding's. why: its sentence. cure: what helps; "power" when nothing else does."""
+
+    state: State
+    why: str
+    cure: Cure
+    evidence: tuple[Evidence, ...]
+
+
+def judge(observed: Observation, limits: Limits, asked: Collection[str] = ()) -> Judgement:
+    """The state that one observation means by itself. asked: only these questions; all if not given."""
+    answers = [(name, ask(observed, limits)) for name, ask in QUESTIONS.items() if not asked or name in asked]
+    findings = [found for name, answer in answers if (found := _finding(name, answer)) is not None]
+    worst = max(findings, key=lambda one: severity(one.state))
+    cure: Cure = "power" if any(one.cure == "power" for one in findings) else worst.cure
+    good = worst.state == "ok"
+    why = _fine(observed) if good else worst.evidence.message
+    return Judgement(worst.state, why, "" if good else cure, tuple(one.evidence for one in findings))
+
+
+def _finding(name: str, answer: Answer) -> Finding | None:
+    if answer is None:
+        return None
+    level, message, *rest = answer
+    return Finding(Evidence(name, level, message), *rest)
+
+
+def _fine(observed: Observation) -> str:
+    made = f"a token in {observed.server.token_s:.2f} s" if observed.server.token_s is not None else "it generates"
+    speed = f", {observed.speed.tok_per_s:.1f} tok/s" if observed.speed.tok_per_s is not None else ""
+    return f"{made}{speed}"

@@ -1,0 +1,63 @@
+"""What one look at a host found, and where good ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sparkwright import defaults
+from sparkwright.health.record import Container, Gpu, Machine, Server, Speed
+from sparkwright.units import GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where good ends. frozen_s: longer than the longest prefill (128K tokens take about 52 s on a GB10).
+
+    ready_factor: a start may take this times the last measured one, never less than ready_floor_s. ready_s: how long when none
+    was measured.
+    busy_percent, low_w, low_mhz: together the sign of a power supply that negotiated too little.
+    """
+
+    token_s: float = defaults.TOKEN_S
+    frozen_s: float = 60.0
+    ready_factor: float = 2.0
+    ready_floor_s: float = 30.0
+    ready_s: float = defaults.READY_S
+    available_bytes: int = 2 * GIB
+    swap_used: float = 0.9
+    disk_free_bytes: int = 5 * GIB
+    temperature_c: float = 90.0
+    busy_percent: float = 90.0
+    low_w: float = 40.0
+    low_mhz: float = 1400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one look found. Absence is said, never guessed: None, or a sentence in the field ending in `_error`.
+
+    known: a server was verified here once. loop: why its restarts are a loop. broken: why an earlier check took its policy.
+    answered: this very start has answered before. ready_s: the last measured start, None when there is none.
+    error: what was said instead of a token. frozen_s: how long no token was generated while requests ran, over two looks.
+    gpus: samples, a second apart when the first is suspicious. policy: what the last good state asks for.
+    """
+
+    time_s: float
+    busy: str = ""
+    known: bool = True
+    engine_error: str = ""
+    container: Container = field(default_factory=Container)
+    policy: str = ""
+    loop: str = ""
+    broken: str = ""
+    answered: bool = False
+    ready_s: float | None = None
+    server: Server = field(default_factory=Server)
+    engine_version: str = ""
+    error: str = ""
+    frozen_s: float | None = None
+    speed: Speed = field(default_factory=Speed)
+    machine: Machine = field(default_factory=Machine)
+    gpus: tuple[Gpu, ...] = ()
+    drift: tuple[str, ...] = ()
+    drift_error: str = ""

@@ -1,0 +1,1 @@
+"""Tasks as root: sudo, and the second process that runs them."""

@@ -1,0 +1,1 @@
+"""The short answers to the laptop, one a verb: none of them is a run."""
