@@ -97,8 +97,8 @@ def _give(chosen: Chosen, name: str) -> None:
 
 
 def _on_each(host: str, json: bool, steps: Callable[[str], tuple[Any, ...]], *, heals: bool = False) -> int:
-    from sparkwright.app import session
     from sparkwright.app.connect import choose
+    from sparkwright.app.runs import session
 
     chosen = choose(host)
     _give(chosen, "BECOME_PASSWORD")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.app import playbooks
+from sparkwright.app.runs import playbooks
 from sparkwright.cli.framework.command import Command, Option, command_of
 
 OPTIONS: tuple[Option, ...] = (

@@ -24,8 +24,8 @@ def check(
 
     Exit code: 0 ok or starting, 2 degraded, 1 down or worse, 3 unreachable, 4 unknown.
     """
-    from sparkwright.app import session
     from sparkwright.app.connect import choose
+    from sparkwright.app.runs import session
 
     chosen = choose(host)
     return worst(session.ask(chosen, {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json))

@@ -43,8 +43,8 @@ def unload(context: object, host: str = "", timeout_s: float = 60.0, json: bool 
 
 
 def _run(host: str, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> int:
-    from sparkwright.app import session
     from sparkwright.app.connect import choose
+    from sparkwright.app.runs import session
 
     return worst(session.one_task(choose(host), module, args, read_only=read_only, json=json))
 

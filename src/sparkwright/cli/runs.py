@@ -87,8 +87,8 @@ def unlock(context: object, host: str = "", stop: bool = False, kill: bool = Fal
 
 
 def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> int:
-    from sparkwright.app import session
     from sparkwright.app.connect import choose
+    from sparkwright.app.runs import session
 
     return worst(session.ask(choose(pattern), header, json=json))
 

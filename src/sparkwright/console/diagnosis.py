@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sparkwright.console.live import styled
+from sparkwright.console.events.live import styled
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Exit
 from sparkwright.program import typed_in

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from sparkwright.console.subscriber import Subscriber
+from sparkwright.console.events.subscriber import Subscriber
 from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
 from sparkwright.fleet.rollout import Roll
 from sparkwright.program import typed_in

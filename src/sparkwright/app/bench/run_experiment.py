@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparkwright.app import session
 from sparkwright.app.bench.experiment_folder import Collector, Place
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import Pins, lock_folder
-from sparkwright.app.presenters import Shown
 from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.runs import session
+from sparkwright.app.runs.presenters import Shown
 from sparkwright.bench import arms as lab_arms
 from sparkwright.bench import play
 from sparkwright.bench.arms import Arm

@@ -6,9 +6,9 @@ import getpass
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.app import templates
+from sparkwright.app.plans import templates
 from sparkwright.app.plans.pinning import lock_folder
-from sparkwright.console.summary import Served
+from sparkwright.console.events.summary import Served
 from sparkwright.engines.vllm.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.errors import Refused
@@ -46,7 +46,7 @@ def user_of(host: Host) -> str:
     """Who logs in there, as the inventory or ssh's own configuration says."""
     if host.user or host.connection != "ssh":
         return host.user or getpass.getuser()
-    from sparkwright.remote import ssh_config
+    from sparkwright.remote.ssh import ssh_config
 
     return ssh_config.resolve(host).user
 

@@ -7,11 +7,11 @@ from typing import Any
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.plans.templates import rendered
 from sparkwright.app.questions import served
 from sparkwright.app.questions.one_module import ask_module
-from sparkwright.app.templates import rendered
+from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
-from sparkwright.console.summary import Served
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.fleet.fleet import Member, hang_up

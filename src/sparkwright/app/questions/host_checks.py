@@ -12,7 +12,8 @@ from sparkwright.app.connect import Chosen, choose
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import lock_folder
 from sparkwright.app.questions.one_module import ask_module
-from sparkwright.console import grid, tables
+from sparkwright.console import grid
+from sparkwright.console.events import tables
 from sparkwright.console.out import say, say_json
 from sparkwright.doctor.checks import clock
 from sparkwright.doctor.fixes import FIXES
@@ -154,7 +155,7 @@ def _announced(seen: Sequence[Seen]) -> list[str]:
 
 
 def _show(seen: Sequence[Seen]) -> None:
-    from sparkwright.console.live import styled
+    from sparkwright.console.events.live import styled
     from sparkwright.console.terminal import terminal
 
     console = terminal()

@@ -20,8 +20,8 @@ from sparkwright.host.images import image_stream
 from sparkwright.project.lock import lockfile
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.events import event
-from sparkwright.remote import ssh_config
-from sparkwright.remote.ssh import SshLink
+from sparkwright.remote.ssh import ssh_config
+from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
 from sparkwright.trust.image_name import Name, pinned
 

@@ -101,7 +101,7 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> int:
 
 
 def _copy(chosen: Chosen, source: Member, targets: list[Member], image: str, *, json: bool) -> int:
-    from sparkwright.app.presenters import Shown
+    from sparkwright.app.runs.presenters import Shown
     from sparkwright.app.stores import image_copy
 
     Shown(chosen, json=json, diff=False)

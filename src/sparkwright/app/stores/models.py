@@ -12,10 +12,10 @@ from sparkwright.app.connect import Chosen, choose
 from sparkwright.app.outcome import worst
 from sparkwright.app.plans import peers, recipes
 from sparkwright.app.plans.pinning import lock_folder
-from sparkwright.app.presenters import Shown
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions import served
 from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.runs.presenters import Shown
 from sparkwright.console import grid, listed
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError

@@ -18,9 +18,9 @@ import paramiko
 from fabric import Config, Connection
 
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
-from sparkwright.remote import host_keys, ssh_config
-from sparkwright.remote.identities import Login
-from sparkwright.remote.ssh_target import SshTarget
+from sparkwright.remote.ssh import host_keys, ssh_config
+from sparkwright.remote.ssh.identities import Login
+from sparkwright.remote.ssh.ssh_target import SshTarget
 from sparkwright.shell import join
 
 CONNECT_S = 10.0

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparkwright import units
-from sparkwright.console import grid, rolled, words
+from sparkwright.console import grid, words
+from sparkwright.console.events import rolled
 from sparkwright.protocol.events import KNOWN_AFTER, Event
 from sparkwright.protocol.recap import shown
 from sparkwright.visible import visible

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import paramiko
 
 from sparkwright.errors import Refused
-from sparkwright.remote import ssh_tokens
-from sparkwright.remote.ssh_target import SshTarget, is_file
+from sparkwright.remote.ssh import ssh_tokens
+from sparkwright.remote.ssh.ssh_target import SshTarget, is_file
 from sparkwright.visible import one_line
 
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from sparkwright import units
 from sparkwright.console import words
-from sparkwright.console.lines import Lines
+from sparkwright.console.events.lines import Lines
 from sparkwright.console.terminal import column, terminal
 from sparkwright.protocol.events import Event
 from sparkwright.visible import visible

@@ -6,9 +6,9 @@ import sys
 from typing import Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.console.lines import Lines
-from sparkwright.console.summary import Served, Summary
-from sparkwright.console.tables import Tables
+from sparkwright.console.events.lines import Lines
+from sparkwright.console.events.summary import Served, Summary
+from sparkwright.console.events.tables import Tables
 
 
 class Shown:
@@ -22,7 +22,7 @@ class Shown:
         self._summary: Summary | None = None
         chosen.fleet.ask_stop = _ask_stop
         if json:
-            from sparkwright.console.json_lines import JsonLines
+            from sparkwright.console.events.json_lines import JsonLines
 
             chosen.fleet.subscribers = [JsonLines()]
             return
@@ -46,15 +46,15 @@ class Shown:
 def _lines(diff: bool, *, many: bool) -> Any:
     """Every task of a host; of many hosts one row each, unless their differences are asked for."""
     if many and sys.stdout.isatty():
-        from sparkwright.console.host_table import HostTable
+        from sparkwright.console.events.host_table import HostTable
 
         return HostTable()
     if many:
-        from sparkwright.console.host_lines import HostLines
+        from sparkwright.console.events.host_lines import HostLines
 
         return HostLines()
     if sys.stdout.isatty():
-        from sparkwright.console.live import Live
+        from sparkwright.console.events.live import Live
 
         return Live(diff=diff)
     return Lines(diff=diff)

@@ -7,8 +7,8 @@ from typing import Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans.planning import Planner
-from sparkwright.app.presenters import Shown
-from sparkwright.app.rollout import Asked, Trip
+from sparkwright.app.runs.presenters import Shown
+from sparkwright.app.runs.rollout import Asked, Trip
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.fleet.fleet import Member, run_request

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.host import Host
-from sparkwright.remote import ssh_target
-from sparkwright.remote.ssh_target import SshTarget
+from sparkwright.remote.ssh import ssh_target
+from sparkwright.remote.ssh.ssh_target import SshTarget
 from sparkwright.visible import one_line
 
 AT_ONCE = 16

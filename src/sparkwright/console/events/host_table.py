@@ -8,9 +8,9 @@ from rich.text import Text
 
 from sparkwright import units
 from sparkwright.console import grid, words
-from sparkwright.console.board import Board, Row
-from sparkwright.console.host_lines import HostLines
-from sparkwright.console.live import STYLES
+from sparkwright.console.events.board import Board, Row
+from sparkwright.console.events.host_lines import HostLines
+from sparkwright.console.events.live import STYLES
 from sparkwright.console.terminal import terminal
 from sparkwright.protocol.events import Event
 from sparkwright.visible import visible

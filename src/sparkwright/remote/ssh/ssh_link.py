@@ -18,8 +18,9 @@ from sparkwright.errors import Failed, Refused, SparkwrightError, Unreachable
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.received import Received
-from sparkwright.remote import bootstrap, connecting, runtime, shipping, ssh_config
-from sparkwright.remote.connecting import CHANNEL_S, CONNECT_S
+from sparkwright.remote import bootstrap, runtime, shipping
+from sparkwright.remote.ssh import connecting, ssh_config
+from sparkwright.remote.ssh.connecting import CHANNEL_S, CONNECT_S
 from sparkwright.secret import Secret
 from sparkwright.shell import join
 from sparkwright.visible import one_line

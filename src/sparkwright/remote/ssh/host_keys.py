@@ -16,9 +16,9 @@ from pathlib import Path
 import paramiko
 
 from sparkwright.errors import Refused, Unreachable
-from sparkwright.remote import known_hosts
-from sparkwright.remote.known_hosts import AUTHORITY, REVOKED, Known
-from sparkwright.remote.ssh_target import SshTarget
+from sparkwright.remote.ssh import known_hosts
+from sparkwright.remote.ssh.known_hosts import AUTHORITY, REVOKED, Known
+from sparkwright.remote.ssh.ssh_target import SshTarget
 from sparkwright.shell import join
 
 Say = Callable[[str], None]
