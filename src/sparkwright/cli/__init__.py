@@ -34,25 +34,11 @@ from sparkwright.cli import (
 from sparkwright.cli.framework import program
 
 program.install()
+PARTS = (deploy, runs, status, doctor, lint, lock, hosts, project, bench, health, images, models, sandbox)
+_tasks = [(group, tasks) for part in PARTS for group, tasks in part.TASKS.items()]
 namespace = Collection(
-    *deploy.TASKS,
-    *runs.TASKS,
-    *status.TASKS,
-    *doctor.TASKS,
-    *lint.TASKS,
-    *lock.TASKS,
-    *hosts.TASKS,
-    *project.TASKS,
-    bench=bench.bench_collection(),
-    docs=project.docs_collection(),
-    health=health.health_collection(),
-    host=hosts.host_collection(),
-    images=images.images_collection(),
-    model=models.model_collection(),
-    models=models.models_collection(),
-    ollama=hosts.ollama_collection(),
-    runtime=hosts.runtime_collection(),
-    sandbox=sandbox.sandbox_collection(),
+    *(task for group, tasks in _tasks if not group for task in tasks),
+    **{group: Collection(*tasks) for group, tasks in _tasks if group},
 )
 namespace.add_task(project.completion_of(namespace))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from invoke.collection import Collection
-
 from sparkwright.cli import bench_results
 from sparkwright.cli.framework.command import Command, Option, command_of
 
@@ -16,7 +14,6 @@ COMMON: tuple[Option, ...] = (
     ("seed", 1, "random seed of lengths, order and arrivals (default 1)"),
     ("json", False, "events as JSON lines; with --url the results themselves"),
     ("wait", False, "wait for the host's lock"),
-    ("debug", False, ""),
 )
 URL: tuple[Option, ...] = (
     ("url", "", "instead of a host: any OpenAI-compatible base URL, measured from here"),
@@ -73,11 +70,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         f"Compare two recipes, or one flag on and off.\n\nIn the order A B B A. {FRESH}",
     ),
     ("sweep", (SIZES, RECIPE, REPEAT, LOADS, *SERVE, LONG), f"Measure one flag over several values.\n\n{FRESH}"),
-    (
-        "hol",
-        (*URL, *ARMS, REPEAT, LONG),
-        "Measure head-of-line blocking by long prompts.",
-    ),
+    ("hol", (*URL, *ARMS, REPEAT, LONG), "Measure head-of-line blocking by long prompts."),
     (
         "itl",
         (*URL, *ARMS, REPEAT, LONG, ("output-tokens", 0, "tokens of the stream")),
@@ -88,7 +81,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
 
 
 def _command(name: str, options: tuple[Option, ...], doc: str) -> Command:
-    def body(context: object, **given: Any) -> int:
+    def body(**given: Any) -> int:
         from sparkwright.app.bench import experiments
 
         return experiments.run(name, given)
@@ -96,6 +89,4 @@ def _command(name: str, options: tuple[Option, ...], doc: str) -> Command:
     return command_of(body, name, doc, (*COMMON, *options))
 
 
-def bench_collection() -> Collection:
-    """`invoke bench.serve` and its like."""
-    return Collection(*(_command(*row) for row in COMMANDS), *bench_results.TASKS)
+TASKS = {"bench": [*(_command(*row) for row in COMMANDS), *bench_results.TASKS]}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from invoke.collection import Collection
-
-from sparkwright.app.outcome import worst
 from sparkwright.cli.framework.command import command
 from sparkwright.health import intervals
 
@@ -17,9 +14,7 @@ from sparkwright.health import intervals
         "json": "events as JSON lines",
     },
 )
-def check(
-    context: object, host: str = "", smoke: bool = False, token_s: float = 0.0, json: bool = False, debug: bool = False
-) -> int:
+def check(host: str = "", smoke: bool = False, token_s: float = 0.0, json: bool = False) -> list[int]:
     """Check a server's health now.
 
     Exit code: 0 ok or starting, 2 degraded, 1 down or worse, 3 unreachable, 4 unknown.
@@ -27,8 +22,7 @@ def check(
     from sparkwright.app.connect import choose
     from sparkwright.app.runs import session
 
-    chosen = choose(host)
-    return worst(session.ask(chosen, {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json))
+    return session.ask(choose(host), {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json)
 
 
 @command(
@@ -46,7 +40,6 @@ def check(
     }
 )
 def install(
-    context: object,
     host: str = "",
     every: str = intervals.EVERY,
     system: bool = False,
@@ -58,7 +51,6 @@ def install(
     webhook_file: str = "",
     textfile: str = "",
     json: bool = False,
-    debug: bool = False,
 ) -> int:
     """Check a server's health on a schedule (systemd timer).
 
@@ -72,13 +64,11 @@ def install(
 
 
 @command(help={"json": "events as JSON lines"})
-def uninstall(context: object, host: str = "", json: bool = False, debug: bool = False) -> int:
+def uninstall(host: str = "", json: bool = False) -> int:
     """Remove the health timer, its settings and records."""
     from sparkwright.app import health_timer
 
     return health_timer.uninstall(host, json=json)
 
 
-def health_collection() -> Collection:
-    """`invoke health`, `invoke health.install`, `invoke health.uninstall`."""
-    return Collection(check, install, uninstall)
+TASKS = {"health": [check, install, uninstall]}

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from invoke.collection import Collection
-
-from sparkwright.app.outcome import worst
 from sparkwright.cli.framework.command import command
+from sparkwright.errors import Exit
 
 EVENTS = "events as JSON lines"
 
 
 @command(help={"json": "one JSON object a host"})
-def hosts(context: object, host: str = "all", json: bool = False, debug: bool = False) -> int:
+def hosts(host: str = "all", json: bool = False) -> None:
     """List the hosts: address, groups, recipe."""
     from sparkwright.app.connect import choose
     from sparkwright.app.questions import host_list
 
     host_list.show(choose(host).hosts, json=json)
-    return 0
 
 
 @command(help={"json": EVENTS})
-def ps(context: object, host: str = "", json: bool = False, debug: bool = False) -> int:
+def ps(host: str = "", json: bool = False) -> list[int]:
     """List the models that Ollama holds in memory.
 
     And how Ollama runs there: service, process or container. Changes nothing.
@@ -34,7 +31,7 @@ def ps(context: object, host: str = "", json: bool = False, debug: bool = False)
 @command(
     help={"timeout-s": "how long a busy model may take to finish its request, seconds (default 60)", "json": EVENTS}
 )
-def unload(context: object, host: str = "", timeout_s: float = 60.0, json: bool = False, debug: bool = False) -> int:
+def unload(host: str = "", timeout_s: float = 60.0, json: bool = False) -> list[int]:
     """Unload Ollama's models; Ollama stays up.
 
     Every model of every Ollama on the host.
@@ -42,11 +39,11 @@ def unload(context: object, host: str = "", timeout_s: float = 60.0, json: bool 
     return _run(host, "ollama_unload", {"timeout_s": timeout_s}, read_only=False, json=json)
 
 
-def _run(host: str, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> int:
+def _run(host: str, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
     from sparkwright.app.connect import choose
     from sparkwright.app.runs import session
 
-    return worst(session.one_task(choose(host), module, args, read_only=read_only, json=json))
+    return session.one_task(choose(host), module, args, read_only=read_only, json=json)
 
 
 @command(
@@ -55,7 +52,7 @@ def _run(host: str, module: str, args: dict[str, Any], *, read_only: bool, json:
         "python": "their Python: 3.12 (default, DGX OS 7) or 3.11,3.12",
     }
 )
-def fetch(context: object, machine: str = "aarch64", python: str = "3.12", debug: bool = False) -> int:
+def fetch(machine: str = "aarch64", python: str = "3.12") -> None:
     """Download the hosts' runtime, for an offline deploy.
 
     Into this laptop's cache: a first deploy then needs no internet for it.
@@ -63,12 +60,6 @@ def fetch(context: object, machine: str = "aarch64", python: str = "3.12", debug
     from sparkwright.app.stores import runtime_cache
 
     runtime_cache.fetch(machine, python)
-    return 0
-
-
-def ollama_collection() -> Collection:
-    """`invoke ollama.ps`, `invoke ollama.unload`."""
-    return Collection(ps, unload)
 
 
 @command(
@@ -82,7 +73,6 @@ def ollama_collection() -> Collection:
     }
 )
 def clean(
-    context: object,
     host: str = "",
     server: bool = False,
     models: bool = False,
@@ -90,8 +80,7 @@ def clean(
     check: bool = False,
     yes: bool = False,
     json: bool = False,
-    debug: bool = False,
-) -> int:
+) -> list[Exit]:
     """Remove everything sparkwright put on a host.
 
     Lists it first, each part with its size, and asks. The server keeps running. Removed: the runtime, state and journals, the
@@ -104,14 +93,4 @@ def clean(
     return clean_host.clean(host, scope, check=check, yes=yes, json=json)
 
 
-def host_collection() -> Collection:
-    """`invoke host.clean`."""
-    return Collection(clean)
-
-
-def runtime_collection() -> Collection:
-    """`invoke runtime.fetch`."""
-    return Collection(fetch)
-
-
-TASKS = [hosts]
+TASKS = {"": [hosts], "host": [clean], "ollama": [ps, unload], "runtime": [fetch]}

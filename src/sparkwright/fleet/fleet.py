@@ -194,7 +194,7 @@ class Fleet:
             self.each(self.members, one)
         finally:
             self.close()
-        return answers
+        return {member.host.name: answers[member.host.name] for member in self.members if member.host.name in answers}
 
     def close(self) -> None:
         """Report the outcome on every host, and close every connection."""
@@ -207,6 +207,10 @@ class Fleet:
         for subscriber in self.subscribers:
             self._guarded_from(subscriber, subscriber.close)
         hang_up(self.members)
+
+    def errors(self) -> dict[str, SparkwrightError]:
+        """Why there is no answer, by name of the member."""
+        return {member.host.name: recap.error(member.recap) for member in self.members if member.failed}
 
     def codes(self) -> list[int]:
         """The exit code of each member; 0 for one that has none, for nothing went wrong there."""

@@ -127,11 +127,3 @@ def _replaced(steps: Iterable[Step], reported: Mapping[str, Task]) -> Iterator[S
             )
         else:
             yield reported.get(step.id, step)
-
-
-def refuse_missing(entry: Mapping[str, Any] | None, key: str, host: Host) -> Mapping[str, Any]:
-    """The lock's entry of a model. Raises Failed when there is none."""
-    if entry is None:
-        fix = f"`invoke deploy --host {host.name}` pins it (or the host that has it)."
-        raise Failed(f"spark.lock has no entry for {key}.", fix=fix)
-    return entry

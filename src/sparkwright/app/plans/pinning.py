@@ -27,6 +27,16 @@ def lock_folder(project: Project, host: Host) -> Path:
     return control.default_folder()
 
 
+def lock_of(project: Project, host: Host) -> lockfile.Lock:
+    """The lock that counts for a host."""
+    return lockfile.load(lock_folder(project, host))
+
+
+def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
+    """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not."""
+    return {"image": lock.image(wanted.image), "model": lock.model(wanted.file.model.id, wanted.file.model.revision)}
+
+
 class Pins:
     """A lock, completed once for all hosts. save: False in check mode, when nothing is written."""
 
@@ -46,10 +56,7 @@ class Pins:
             if asked:
                 found = ask(fleet, member, asked, run_id)
                 self._keep(wanted, found, fleet, member)
-            return {
-                "image": self.lock.image(wanted.image),
-                "model": self.lock.model(wanted.file.model.id, wanted.file.model.revision),
-            }
+            return entries(self.lock, wanted)
 
     def learn_engine(self, fleet: Fleet, member: Member, image: str) -> None:
         """Keep what an image's engine said of itself to a member. image: REPOSITORY:TAG."""
@@ -65,13 +72,9 @@ class Pins:
             fleet.tell(member, f"spark.lock: {image} holds vLLM {member.engine_version}.")
 
     def _missing(self, wanted: Recipe, host: Host) -> list[Task]:
-        model = wanted.file.model
-        tasks = []
-        if self.lock.image(wanted.image) is None:
-            tasks.append(image_task(wanted, host))
-        if self.lock.model(model.id, model.revision) is None:
-            tasks.append(model_task(wanted, or_here=True))
-        return tasks
+        known = entries(self.lock, wanted)
+        image = [image_task(wanted, host)] if known["image"] is None else []
+        return image + ([model_task(wanted, or_here=True)] if known["model"] is None else [])
 
     def _keep(self, wanted: Recipe, found: dict[str, dict[str, Any]], fleet: Fleet, member: Member) -> None:
         if "image" in found:
@@ -84,12 +87,16 @@ class Pins:
                 fleet.tell(member, f"spark.lock: {text}; commit it, so that the next host gets the same.")
 
     def _write(self) -> None:
-        if not self._save:
-            return
-        try:
-            self.lock.save(self._folder)
-        except OSError as error:
-            raise Failed(f"spark.lock can't be written: {error}.") from None
+        if self._save:
+            save(self.lock, self._folder)
+
+
+def save(lock: lockfile.Lock, folder: Path) -> None:
+    """Write spark.lock. Raises Failed."""
+    try:
+        lock.save(folder)
+    except OSError as error:
+        raise Failed(f"spark.lock can't be written: {error}.") from None
 
 
 def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import restart_plan
-from sparkwright.app.plans.pinning import Pins, lock_folder
-from sparkwright.app.plans.recipes import OPEN, entries, recipe_of, served, user_of
+from sparkwright.app.plans.pinning import Pins, entries, lock_folder
+from sparkwright.app.plans.recipes import OPEN, recipe_of, served, user_of
 from sparkwright.console.events.summary import Served
 from sparkwright.errors import Refused
 from sparkwright.fleet.fleet import Member

@@ -31,14 +31,13 @@ OPTIONS = playbook.Options(extra=HEALING)
 
 def give(chosen: Chosen) -> None:
     """Let the plan of each chosen host go down with what is asked of it next. Raises Refused, with file and line."""
-    from sparkwright.app.plans.pinning import lock_folder
-    from sparkwright.app.plans.recipes import entries, recipe_of, user_of
+    from sparkwright.app.plans.pinning import entries, lock_of
+    from sparkwright.app.plans.recipes import recipe_of, user_of
     from sparkwright.project import recipe
-    from sparkwright.project.lock import lockfile
 
     for member in chosen.fleet.members:
         wanted = recipe_of(chosen.project, member.host)
-        known = entries(lockfile.load(lock_folder(chosen.project, member.host)), wanted)
+        known = entries(lock_of(chosen.project, member.host), wanted)
         member.restart = of(chosen, member.host, recipe.scope(member.host, user_of(member.host), wanted, known))
 
 

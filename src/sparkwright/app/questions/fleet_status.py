@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.plans.pinning import entries, lock_folder
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
@@ -157,11 +157,9 @@ def pinned(chosen: Chosen) -> dict[str, Pinned]:
             lock = locks.setdefault(folder, lockfile.load(folder)) if folder not in locks else locks[folder]
         except SparkwrightError:
             continue
-        model = wanted.file.model
-        image, commit = lock.image(wanted.image) or {}, lock.model(model.id, model.revision) or {}
-        found[host.name] = Pinned(
-            *(host.recipe, wanted.file.container.name), image.get("digest", ""), commit.get("commit", "")
-        )
+        known = {kind: entry or {} for kind, entry in entries(lock, wanted).items()}
+        digest, commit = known["image"].get("digest", ""), known["model"].get("commit", "")
+        found[host.name] = Pinned(host.recipe, wanted.file.container.name, digest, commit)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkwright.app.connect import Chosen, choose
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid
 from sparkwright.console.events import tables
@@ -21,7 +21,6 @@ from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.fleet import Member
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.lock import lockfile
 from sparkwright.protocol import recap
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
@@ -126,7 +125,7 @@ def _wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
     if not host.recipe:
         return about
     wanted = recipes.recipe_of(chosen.project, host)
-    entry = lockfile.load(lock_folder(chosen.project, host)).image(wanted.image)
+    entry = lock_of(chosen.project, host).image(wanted.image)
     return {
         **about,
         "recipe": wanted.name,

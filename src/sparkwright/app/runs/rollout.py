@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwright import program
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.console.words import names as named
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
 from sparkwright.fleet.fleet import GOOD, Member, hang_up
@@ -20,7 +20,6 @@ from sparkwright.fleet.guard import Guard, floors
 from sparkwright.fleet.record import Prints, Record, RecordFile, refuse_other
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook, recipe
-from sparkwright.project.lock import lockfile
 from sparkwright.project.playbook.rollout_policy import RolloutPolicy, sizes
 from sparkwright.protocol.events import event
 from sparkwright.remote import FORKS
@@ -211,9 +210,8 @@ class Trip:
         if host.recipe:
             wanted = recipe.load(project.root, host.recipe)
             files.append(project.root / "recipes" / f"{host.recipe}.yml")
-            lock = lockfile.load(lock_folder(project, host))
-            image, model = lock.image(wanted.image), lock.model(wanted.file.model.id, wanted.file.model.revision)
-            found["spark.lock"] = f"{(image or {}).get('digest')} {(model or {}).get('commit')}"
+            pinned = entries(lock_of(project, host), wanted)
+            found["spark.lock"] = f"{(pinned['image'] or {}).get('digest')} {(pinned['model'] or {}).get('commit')}"
         return found | {_shown(path, project.root): _digest(path.read_text()) for path in files}
 
 

@@ -12,12 +12,11 @@ from typing import Any
 from sparkwright import units
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet, Member
 from sparkwright.host.images import image_stream
-from sparkwright.project.lock import lockfile
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.events import event
 from sparkwright.remote.ssh import ssh_config
@@ -117,7 +116,7 @@ def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
     if not image:
         image = recipes.recipe_of(chosen.project, target.host).image
     name = Name.given(image)
-    entry = lockfile.load(lock_folder(chosen.project, target.host)).image(name.by_tag)
+    entry = lock_of(chosen.project, target.host).image(name.by_tag)
     if entry is None or (name.digest and name.digest != entry["digest"]):
         return Wanted(image)
     return Wanted(pinned(name.by_tag, entry["digest"]), locked_ids(entry))

@@ -10,11 +10,11 @@ from typing import Any
 from sparkwright import units
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pinning import ask, image_task, lock_folder, model_task
+from sparkwright.app.plans.pinning import ask, entries, image_task, lock_folder, model_task, save
 from sparkwright.app.stores import lock_diff
 from sparkwright.console import words
 from sparkwright.console.out import error_row
-from sparkwright.errors import Failed, Refused, SparkwrightError
+from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.fleet.fleet import Member, broke, hang_up
 from sparkwright.project.documents.checked import nearest
 from sparkwright.project.lock import lockfile
@@ -104,16 +104,12 @@ def _entries(chosen: Chosen) -> Iterator[Pinned]:
         wanted = recipes.recipe_of(chosen.project, member.host)
         member.secrets = chosen.inventory.secrets(member.host)
         folder = lock_folder(chosen.project, member.host)
-        known = locks.setdefault(folder, lockfile.load(folder))
-        model = wanted.file.model
-        both = (
-            ("image", wanted.image, known.image(wanted.image)),
-            ("model", lockfile.model_key(model.id, model.revision), known.model(model.id, model.revision)),
-        )
-        for kind, key, old in both:
+        model = lockfile.model_key(wanted.file.model.id, wanted.file.model.revision)
+        known = entries(locks.setdefault(folder, lockfile.load(folder)), wanted)
+        for kind, key in (("image", wanted.image), ("model", model)):
             if (folder, key) not in seen:
                 seen.add((folder, key))
-                yield Pinned(kind, key, wanted, member, folder, old)
+                yield Pinned(kind, key, wanted, member, folder, known[kind])
 
 
 def ask_upstream(chosen: Chosen, entries: Sequence[Pinned], *, follow: bool) -> None:
@@ -164,10 +160,7 @@ def write(fresh: Sequence[Pinned]) -> None:
             else:
                 model = entry.wanted.file.model
                 known = known.with_model(model.id, model.revision, new)
-        try:
-            known.save(folder)
-        except OSError as error:
-            raise Failed(f"spark.lock can't be written: {error}.") from None
+        save(known, folder)
 
 
 def _kept(entry: Pinned) -> dict[str, Any]:
