@@ -13,7 +13,7 @@ from sparkwright.app.questions.one_module import ask_module, in_turn
 from sparkwright.console import grid, listed
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.member import Member
 from sparkwright.protocol import recap
 from sparkwright.trust.image_name import Name
 

@@ -39,11 +39,11 @@ def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read is gone: nothing more to say
         except KeyboardInterrupt:
-            code = _said(Inconclusive("interrupted by Ctrl-C."), options)
+            code = _printed(Inconclusive("interrupted by Ctrl-C."), options)
         except Exception as error:
             if debug or os.environ.get("SPARKWRIGHT_DEBUG"):
                 raise
-            code = _said(error if isinstance(error, SparkwrightError) else _as_error(error), options)
+            code = _printed(error if isinstance(error, SparkwrightError) else _as_error(error), options)
         if code:
             raise InvokeExit(code=int(code))
 
@@ -60,7 +60,7 @@ def _as_error(error: Exception) -> SparkwrightError:
     return SparkwrightError(message, fix="`--debug` shows the traceback; please report it.")
 
 
-def _said(error: SparkwrightError, options: dict[str, Any]) -> Exit:
+def _printed(error: SparkwrightError, options: dict[str, Any]) -> Exit:
     """Say it. Returns its exit code."""
     answer = typed(str(error))
     print(answer, file=sys.stderr)

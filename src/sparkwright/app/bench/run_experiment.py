@@ -22,10 +22,12 @@ from sparkwright.bench.order import Order, Room, planned
 from sparkwright.bench.results_models import Results
 from sparkwright.engines.vllm.logs.settings import judged
 from sparkwright.errors import Exit, Refused
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.member import Member
+from sparkwright.fleet.rollout import Roll
 from sparkwright.program import typed
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.playbook.rollout_policy import RolloutPolicy
 from sparkwright.protocol.plan import Plan, new_run_id, who
 
 
@@ -38,7 +40,7 @@ def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Re
     Shown(chosen, json=json, diff=False)
     chosen.fleet.subscribers.append(bench)
     try:
-        chosen.fleet.play(bench, [host], bench.plan_for)
+        chosen.fleet.play("Bench", [host], bench.plan_for, Roll(RolloutPolicy()))
     finally:
         chosen.fleet.close()
     recap = chosen.fleet.members[0].recap
@@ -47,10 +49,6 @@ def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Re
 
 class _Bench:
     """The play of one order, made when the host has told what is known there. It listens for the cells itself."""
-
-    name = "Bench"
-    serial: Sequence[int | str] = ()
-    max_fail_percentage = None
 
     def __init__(self, chosen: Chosen, order: Order, host: Host, *, wait: bool) -> None:
         self.chosen = chosen

@@ -10,7 +10,8 @@ from typing import Any
 
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Fleet, Member, hang_up
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member, hang_up
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.plan import Block, Plan, Step, Task

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile

@@ -13,7 +13,7 @@ from sparkwright.app.plans.pinning import Pins, entries, lock_folder
 from sparkwright.app.plans.recipes import OPEN, recipe_of, served, user_of
 from sparkwright.console.events.summary import Served
 from sparkwright.errors import Refused
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.member import Member
 from sparkwright.project import playbook, recipe
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret

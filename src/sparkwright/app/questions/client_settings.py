@@ -13,7 +13,7 @@ from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Failed
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
 from sparkwright.project.folder import Project
 from sparkwright.project.recipe.recipe import KEY_VARIABLE

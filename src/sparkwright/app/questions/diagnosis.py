@@ -12,7 +12,7 @@ from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Exit, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Member, hang_up
+from sparkwright.fleet.member import Member, hang_up
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 

@@ -15,7 +15,7 @@ from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
 from sparkwright.errors import Exit, Failed, SparkwrightError
-from sparkwright.fleet.fleet import Member, hang_up
+from sparkwright.fleet.member import Member, hang_up
 from sparkwright.health.judge import EXITS
 from sparkwright.health.record import checked
 from sparkwright.project import recipe

@@ -18,7 +18,7 @@ from sparkwright.console.out import say, say_json
 from sparkwright.doctor.checks import clock
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol import recap

@@ -10,7 +10,8 @@ from sparkwright import units
 from sparkwright.app.connect import choose
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.trust import evidence

@@ -12,7 +12,7 @@ from sparkwright.app.connect import Chosen
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.fleet.fleet import hang_up
+from sparkwright.fleet.member import hang_up
 from sparkwright.host.state import write_atomically
 
 

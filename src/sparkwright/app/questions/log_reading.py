@@ -16,7 +16,7 @@ from sparkwright.console import grid, state_table
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.engines.vllm.logs import log_text, logs
 from sparkwright.errors import Exit, Refused
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.member import Member
 from sparkwright.protocol import recap
 from sparkwright.visible import visible
 

@@ -9,7 +9,8 @@ from sparkwright.app.connect import Chosen
 from sparkwright.app.questions import answers
 from sparkwright.console.out import say_error
 from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member
 from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 

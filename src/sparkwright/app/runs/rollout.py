@@ -15,8 +15,8 @@ from sparkwright.app.connect import Chosen
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.console.words import names as named
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
-from sparkwright.fleet.fleet import GOOD, Member, hang_up
 from sparkwright.fleet.guard import Guard, floors
+from sparkwright.fleet.member import GOOD, Member, hang_up
 from sparkwright.fleet.record import Prints, Record, RecordFile, refuse_other
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook, recipe
@@ -244,9 +244,8 @@ class _Looks:
     def _serves(self, member: Member) -> bool:
         host = member.host
         name = recipe.load(self._chosen.project.root, host.recipe).file.container.name if host.recipe else ""
-        header = {"verb": "serving", "name": name, "env": dict(host.env)}
         try:
-            found = list(member.open().request(header, self._chosen.inventory.secrets(host)))
+            found = list(member.request({"verb": "serving", "name": name}, self._chosen.inventory.secrets(host)))
         except SparkwrightError:
             return False
         return any(one["event"] == "serving" and one["serving"] for one in found)

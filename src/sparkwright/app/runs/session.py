@@ -11,7 +11,7 @@ from sparkwright.app.runs.presenters import Shown
 from sparkwright.app.runs.rollout import Asked, Trip
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Inconclusive, Refused
-from sparkwright.fleet.fleet import Member, run_request
+from sparkwright.fleet.member import Member, run_request
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook
 from sparkwright.project.folder import Project
@@ -113,7 +113,7 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
     hosts = [member.host for member in chosen.fleet.members if member.host.name in here]
     planner = Planner(chosen, play, given, shown.serves)
     try:
-        chosen.fleet.play(play, hosts, planner.plan, roll, planner.preview)
+        chosen.fleet.play(play.name, hosts, planner.plan, roll, planner.preview)
     finally:
         planner.close()
     planner.learn_engines()

@@ -15,7 +15,8 @@ from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member
 from sparkwright.host.images import image_stream
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.events import event

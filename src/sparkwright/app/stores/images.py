@@ -14,7 +14,7 @@ from sparkwright.app.questions.one_module import ask_module, in_turn
 from sparkwright.console import grid, listed
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
 from sparkwright.protocol.container import locked_ids
 from sparkwright.trust import image_name

@@ -15,7 +15,7 @@ from sparkwright.app.stores import lock_diff
 from sparkwright.console import words
 from sparkwright.console.out import error_row
 from sparkwright.errors import Refused, SparkwrightError
-from sparkwright.fleet.fleet import Member, broke, hang_up
+from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.project.documents.checked import nearest
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe

@@ -17,7 +17,7 @@ from sparkwright.app.runs.presenters import Shown
 from sparkwright.console import grid, listed
 from sparkwright.console.out import error_row, say, say_error, say_json
 from sparkwright.errors import Exit, Failed, Refused
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.member import Member
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile

@@ -37,13 +37,11 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
         return model.model_validate(value)
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
-        first = next(
-            (one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0]
-        )  # a misspelt key is also missing
+        # a misspelt key is also missing
+        first = next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
         place = at + _place(value, first)
-        kinds = [
-            one for one in mistakes if one["type"].endswith(("_type", "_parsing")) and at + _place(value, one) == place
-        ]
+        typed = [one for one in mistakes if one["type"].endswith(("_type", "_parsing"))]
+        kinds = [one for one in typed if at + _place(value, one) == place]
         raise Refused(_short(_sentence(model, first, place, kinds)), where=document.where(*place)) from None
 
 
@@ -66,8 +64,7 @@ def rule(why_not: Callable[[str], str]) -> AfterValidator:
     """A rule of `trust`, which says why a text is refused (empty: it is not), for a field."""
 
     def valid(text: str) -> str:
-        reason = why_not(text)
-        if reason:
+        if reason := why_not(text):
             raise ValueError(f"'{one_line(text, at_most=80)}' {reason}.")
         return text
 
@@ -89,9 +86,8 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
     if error["type"] == "extra_forbidden" and _is_source(model, error["loc"][:-1]):
         return _no_source(place[:-1])
     if error["type"] == "extra_forbidden":
-        return (
-            f"unknown key `{key}`. {nearest(str(key), _keys_at(model, error['loc'][:-1]), many='Known keys')}".strip()
-        )
+        near = nearest(str(key), _keys_at(model, error["loc"][:-1]), many="Known keys")
+        return f"unknown key `{key}`. {near}".strip()
     if error["type"] == "missing":
         return f"`{key}` is missing."
     dotted = one_line(".".join(map(str, place)), at_most=200)
@@ -161,11 +157,7 @@ def _in_quotes(error: Any) -> str:
 
 def _is_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:
     """Whether a place is one where the source of a secret stands, so that what stands there may be the secret."""
-    kind: Any = model
-    for part in loc:
-        field = kind.model_fields.get(part) if _is_model(kind) else None
-        kind = _inner(field.annotation) if field is not None else kind
-    return bool(getattr(kind, "NAMES_A_SECRET", False))
+    return bool(getattr(_kind_at(model, loc), "NAMES_A_SECRET", False))
 
 
 def _no_source(place: Place) -> str:
@@ -182,14 +174,18 @@ def _may_hold_a_secret(name: str) -> bool:
 
 
 def _keys_at(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:
-    """The keys that are known at a place, walking the models down."""
+    """The keys that are known at a place."""
+    kind = _kind_at(model, loc)
+    return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
+
+
+def _kind_at(model: type[BaseModel], loc: Iterable[str | int]) -> Any:
+    """What stands at a place, walking the models down."""
     kind: Any = model
     for part in loc:
         field = kind.model_fields.get(part) if _is_model(kind) else None
         kind = _inner(field.annotation) if field is not None else kind
-    if not _is_model(kind):
-        return []
-    return [field.alias or name for name, field in kind.model_fields.items()]
+    return kind
 
 
 def _inner(annotation: Any) -> Any:

@@ -52,7 +52,7 @@ def compile(
     )
     handlers = compiler.handlers()
     compiler.check_notify()
-    chosen = selection.select(steps, options, compiler.where)
+    chosen = selection.select(steps, options)
     return Plan(
         run_id=run_id,
         host=host.name,

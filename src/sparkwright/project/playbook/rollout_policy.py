@@ -6,11 +6,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from sparkwright.errors import Refused
 
-T = TypeVar("T")
 Size = int | str
 
 _NUMBER = re.compile(r"-?[0-9]{1,9}%?")
@@ -50,16 +48,13 @@ class RolloutPolicy:
         """
         if not failed:
             return ""
-        names, are = ", ".join(failed), "failed"
+        names, limit = ", ".join(failed), self.max_fail_percentage
         if n == 0 and self.canary and rolls:
-            return f"the canary {names} {are}"
-        limit = self.max_fail_percentage
-        if len(failed) == len(batch):
-            return f"{names} {are}"
-        if limit is None:
-            return f"{names} {are}" if rolls else ""
-        if 100 * len(failed) / len(batch) > limit:
-            return f"{names} {are}: {len(failed)} of {len(batch)}, more than {limit:g}%"
+            return f"the canary {names} failed"
+        if len(failed) == len(batch) or (limit is None and rolls):
+            return f"{names} failed"
+        if limit is not None and 100 * len(failed) / len(batch) > limit:
+            return f"{names} failed: {len(failed)} of {len(batch)}, more than {limit:g}%"
         return ""
 
     def stops_before(self, failed: Sequence[str], everyone: Sequence[str], *, rolls: bool) -> str:
@@ -86,20 +81,9 @@ def sizes(text: str) -> tuple[Size, ...]:
     """`--serial` as it is typed: 1, 25% or 1,25%. Raises Refused for what is no size."""
     words = [part.strip() for part in text.split(",")] if text else []
     for word in words:
-        why = why_no_size(word)
-        if why:
+        if why := why_no_size(word):
             raise Refused(f"--serial: {why}")
     return tuple(word if word.endswith("%") else int(word) for word in words)
-
-
-def batches(everyone: Sequence[T], serial: Sequence[Size]) -> list[list[T]]:
-    """Everyone, cut as a play with this serial takes them; the last size repeats until everyone had a turn."""
-    policy, cut, start = RolloutPolicy(serial=tuple(serial)), list[list[T]](), 0
-    while start < len(everyone):
-        size = policy.size(len(cut), len(everyone))
-        cut.append(list(everyone[start : start + size]))
-        start += size
-    return cut
 
 
 def _hosts(one: Size, everyone: int) -> int:

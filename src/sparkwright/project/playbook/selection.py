@@ -7,16 +7,14 @@ from dataclasses import replace
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents.checked import nearest
-from sparkwright.project.documents.document import Place
 from sparkwright.project.playbook.playbook import Options
 from sparkwright.protocol.plan import Block, Step, Task, tasks_of
 
 SPECIAL = ("all", "tagged", "untagged", "always", "never")
 
 
-def select(steps: tuple[Step, ...], options: Options, where: Callable[[Place], str]) -> tuple[Step, ...]:
+def select(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
     """The steps that are left. Raises Refused for a tag or a task name that nothing has."""
-    del where
     everything = tasks_of(steps)
     known = {tag for task in everything for tag in task.tags}
     for tag in (*options.tags, *options.skip_tags):

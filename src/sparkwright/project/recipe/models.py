@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from sparkwright.project.documents.checked import Strict, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
 from sparkwright.trust import model_files
 from sparkwright.trust.patterns import why_not
-from sparkwright.visible import one_line
 
-
-def _is_pattern(text: str) -> str:
-    if reason := why_not(text):
-        raise ValueError(f"'{one_line(text, at_most=80)}' {reason}.")
-    return text
-
-
-Pattern = Annotated[str, AfterValidator(_is_pattern)]
+Pattern = Annotated[str, rule(why_not)]
 
 
 class Model(Strict):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -13,13 +13,16 @@ from sparkwright.trust import container_words
 from sparkwright.trust.image_name import why_not_an_image
 from sparkwright.visible import one_line
 
+T = TypeVar("T")
 
-def _by(why_not: Callable[[str], str]) -> AfterValidator:
-    def check(text: str) -> str:
-        reason = why_not(text)
-        if reason:
+
+def _by(why_not: Callable[[T], str]) -> AfterValidator:
+    """A rule that says why a value is refused, in a sentence; empty: it is not."""
+
+    def check(value: T) -> T:
+        if reason := why_not(value):
             raise ValueError(reason)
-        return text
+        return value
 
     return AfterValidator(check)
 
@@ -32,30 +35,23 @@ def _not_an_image(ref: str) -> str:
     return f"{shown} {reason}." if reason else ""
 
 
-def _environment(env: dict[str, str]) -> dict[str, str]:
-    reason = next((reason for name, value in env.items() if (reason := container_words.variable(name, value))), "")
-    if reason:
-        raise ValueError(reason)
-    return env
+def _not_an_environment(env: dict[str, str]) -> str:
+    return _first(container_words.variable(*one) for one in env.items())
 
 
-def _labels(labels: dict[str, str]) -> dict[str, str]:
+def _not_labels(labels: dict[str, str]) -> str:
     own = next((name for name in labels if name.startswith(OWN_LABELS)), "")
     if own:
-        raise ValueError(
-            f"'{one_line(own, at_most=80)}': labels that start with `{OWN_LABELS}` are reserved. Rename it."
-        )
-    reason = next((reason for name in labels if (reason := container_words.label(name))), "")
-    if reason:
-        raise ValueError(reason)
-    return labels
+        return f"'{one_line(own, at_most=80)}': labels that start with `{OWN_LABELS}` are reserved. Rename it."
+    return _first(map(container_words.label, labels))
 
 
-def _limits(limits: dict[str, str]) -> dict[str, str]:
-    reason = next((reason for name in limits if (reason := container_words.limit_name(name))), "")
-    if reason:
-        raise ValueError(reason)
-    return limits
+def _not_limits(limits: dict[str, str]) -> str:
+    return _first(map(container_words.limit_name, limits))
+
+
+def _first(reasons: Iterable[str]) -> str:
+    return next(filter(None, reasons), "")
 
 
 def _text(value: object) -> object:
@@ -71,11 +67,11 @@ Port = Annotated[str, BeforeValidator(_text), _by(container_words.port)]
 Gpus = Annotated[str, _by(container_words.gpus)]
 Ipc = Annotated[str, _by(container_words.ipc)]
 Ulimit = Annotated[str, _by(container_words.ulimit)]
-Ulimits = Annotated[dict[str, Ulimit], AfterValidator(_limits)]
+Ulimits = Annotated[dict[str, Ulimit], _by(_not_limits)]
 Volume = Annotated[str, _by(container_words.volume)]
 Source = Annotated[str, _by(container_words.source)]
 Target = Annotated[str, _by(container_words.target)]
-Environment = Annotated[dict[str, str], AfterValidator(_environment)]
+Environment = Annotated[dict[str, str], _by(_not_an_environment)]
 #: of vllm serve: their names are the engine's own from here on
 Flags = Annotated[dict[str, Any], AfterValidator(flags.named)]
-Labels = Annotated[dict[str, str], AfterValidator(_labels)]
+Labels = Annotated[dict[str, str], _by(_not_labels)]
