@@ -17,7 +17,7 @@ from sparkwright.fleet.member import Member
 from sparkwright.protocol import recap
 from sparkwright.trust.image_name import Name
 
-COLUMNS = [*map(grid.Column, ("HOST", "STATE")), grid.Column("SIZE", 1), *map(grid.Column, ("KIND", "WHAT", "WHY"))]
+COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("KIND", 0), ("WHAT", 0), ("WHY", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,10 @@ def _remove(chosen: Chosen, member: Member, args: dict[str, Any], *, timer: bool
 
 
 def _show(host: str, items: list[dict[str, Any]]) -> None:
+    sizes = ["unknown" if row["size_bytes"] is None else units.size(row["size_bytes"]) for row in items]
     rows = [
-        (
-            *(host, "keep" if row["kept"] else "remove"),
-            "unknown" if row["size_bytes"] is None else units.size(row["size_bytes"]),
-            *(row["kind"], row["name"], row["kept"]),
-        )
-        for row in items
+        (host, "keep" if row["kept"] else "remove", size, row["kind"], row["name"], row["kept"])
+        for row, size in zip(items, sizes, strict=True)
     ]
     listed.show(COLUMNS, rows)
     total = sum(row["size_bytes"] or 0 for row in items if not row["kept"])

@@ -80,13 +80,13 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {"plan": ("deploy", {"check": Tr
 def _command(name: str, more: tuple[Option, ...], doc: str) -> Command:
     playbook, always = OTHERS.get(name, (name, {}))
 
-    def body(**given: Any) -> int:
+    def body(**given: Any) -> list[int]:
         return playbooks.run(playbook, name, **{**given, **always})
 
     return command_of(body, name, doc, (*OPTIONS, *more))
 
 
-def _play(playbook: str, **given: Any) -> int:
+def _play(playbook: str, **given: Any) -> list[int]:
     return playbooks.run(playbook, f"play {playbook}", **given)
 
 

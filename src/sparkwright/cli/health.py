@@ -51,7 +51,7 @@ def install(
     webhook_file: str = "",
     textfile: str = "",
     json: bool = False,
-) -> int:
+) -> list[int]:
     """Check a server's health on a schedule (systemd timer).
 
     The host checks by itself; no laptop is needed for it.
@@ -64,7 +64,7 @@ def install(
 
 
 @command(help={"json": "events as JSON lines"})
-def uninstall(host: str = "", json: bool = False) -> int:
+def uninstall(host: str = "", json: bool = False) -> list[int]:
     """Remove the health timer, its settings and records."""
     from sparkwright.app import health_timer
 

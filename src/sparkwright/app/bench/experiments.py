@@ -17,24 +17,20 @@ def run(command: str, given: dict[str, Any]) -> int:
     """Do what a bench command asks. Returns the exit code."""
     order = order_of(command, given).checked()
     if bool(given.get("url")) == bool(given["host"]):
-        raise Refused(
-            "say where: --host NAME, or --url of a server." if "url" in given else "say which host: --host NAME."
-        )
+        other = "where: --host NAME, or --url of a server." if "url" in given else "which host: --host NAME."
+        raise Refused(f"say {other}")
     if given.get("url"):
         from sparkwright.app.bench import run_local
         from sparkwright.project.folder import Project
 
-        outcome: tuple[Results | None, int, Path] = run_local.at_url(
-            given["url"], given["model"], order, root=Project.here_or_cwd(), quiet=given["json"]
-        )
-    else:
-        from sparkwright.app.connect import reach
+        place = {"root": Project.here_or_cwd(), "quiet": given["json"]}
+        return _shown(*run_local.at_url(given["url"], given["model"], order, **place), given)
+    from sparkwright.app.connect import reach
 
-        chosen = reach(given["host"])
-        from sparkwright.app.bench import run_experiment
+    chosen = reach(given["host"])
+    from sparkwright.app.bench import run_experiment
 
-        outcome = run_experiment.on_host(chosen, order, json=given["json"], wait=given["wait"])
-    results, code, folder = outcome
+    results, code, folder = run_experiment.on_host(chosen, order, json=given["json"], wait=given["wait"])
     return _shown(results, code, folder, given) if results is not None else code
 
 

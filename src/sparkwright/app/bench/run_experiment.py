@@ -112,7 +112,7 @@ class _Bench:
         return playbook.compile(one, member.host, names, options, run_id=run_id, project=self.root)
 
     def _arms(self, pinned: Mapping[str, Any]) -> list[Arm]:
-        order, container = self.order, self.production.file.container.name
+        order = self.order
         if not order.has_arms:
             return [lab_arms.as_it_runs(self.production)]
         if order.a:
@@ -121,20 +121,19 @@ class _Bench:
             found = lab_arms.flag(self.base, order.flag, pinned)
         else:
             found = lab_arms.sweep(self.base, lab_arms.BUDGET, order.sizes)
-        return [lab_arms.named(arm, container) for arm in found]
+        return [lab_arms.named(arm, self.production.file.container.name) for arm in found]
 
     def _experiment(self, arms: Sequence[Arm], pinned: Mapping[str, Mapping[str, Any]]) -> Experiment:
         runs = [arm for arm in arms if not self.order.has_arms or lab_arms.refusal(arm, pinned[arm.name]) is None]
         loads = planned(self.order, Room.of([arm.effective(pinned[arm.name]) for arm in runs]), Path.cwd())
-        identities = {arm.name: self._identity(arm, pinned[arm.name]) for arm in runs}
-        one_is_out = self.order.command != "sweep" and self.order.has_arms and len(runs) < 2
-        pair = self.order.command != "sweep" and len(runs) == 2
-        sequence = order_of([arm.name for arm in runs], self.order.repeat, pair=pair) if not one_is_out else []
-        notes = list(loads.notes)
-        if one_is_out:
-            notes.append("one arm alone is no comparison: nothing was measured")
+        identities = {arm.name: self._names(arm, pinned[arm.name])["serve"]["baseline_key"] for arm in runs}
+        compares = self.order.command != "sweep"
+        one_is_out = compares and self.order.has_arms and len(runs) < 2
+        names = [] if one_is_out else [arm.name for arm in runs]
+        notes = ("one arm alone is no comparison: nothing was measured",) if one_is_out else ()
+        sequence = order_of(names, self.order.repeat, pair=compares and len(names) == 2)
         made = turns(sequence, loads.loads, identities)
-        return Experiment(self.order.command, self.place.folder.name, tuple(arms), made, tuple(notes))
+        return Experiment(self.order.command, self.place.folder.name, tuple(arms), made, (*loads.notes, *notes))
 
     def _collector(
         self, experiment: Experiment, arms: Sequence[Arm], pinned: Mapping[str, Mapping[str, Any]]
@@ -165,14 +164,13 @@ class _Bench:
         configs = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
         asked = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
         finished = ask_module(self.chosen.fleet, member, "bench_cells", asked)["cells"]
-        for key in experiment.keys:
-            if key in finished:
-                self.collector.keep(finished[key])
+        for key in filter(finished.__contains__, experiment.keys):
+            self.collector.keep(finished[key])
         left = experiment.without(finished)
-        known = {name: finished[key]["settings"] for name, key in configs.items() if key in finished}
-        for name, key in configs.items():
-            if key in finished:
-                self.collector.settle(name, finished[key])
+        settled = {name: finished[key] for name, key in configs.items() if key in finished}
+        known = {name: one["settings"] for name, one in settled.items()}
+        for name, one in settled.items():
+            self.collector.settle(name, one)
         if not self.order.has_arms:
             return play.on_the_server(left, self.place.series), {}
         changed = lab_arms.changed_flags(*experiment.arms[:2]) if experiment.compares else []
@@ -197,7 +195,3 @@ class _Bench:
             "engine": engine,
             "lock": scope["lock"],
         }
-
-    def _identity(self, arm: Arm, pinned: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self._names(arm, pinned)["serve"]["baseline_key"]
-        return found

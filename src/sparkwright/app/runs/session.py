@@ -63,7 +63,7 @@ def run(chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, jso
     codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
     if codes:
         return codes
-    idle = ", ".join(member.host.name for member in fleet.members)
+    idle = ", ".join(host.name for host in chosen.hosts)
     raise Refused(f"no play of {book} is for {idle}.", fix="Look at `hosts:` in the playbook.")
 
 
@@ -97,15 +97,13 @@ def tasks(
     return fleet.codes()
 
 
-def list_tasks(book: str, given: playbook.Options, *, json: bool) -> int:
+def list_tasks(book: str, given: playbook.Options, *, json: bool) -> None:
     """Print the tasks of a playbook, with their tags, after --tags and --skip-tags. Touches no host."""
     plays = playbook.list_tasks(playbook.load(Project.here().playbook(book)), given)
     if json:
         say_json({"plays": plays})
-        return 0
-    for line in listing.lines(plays):
+    for line in [] if json else listing.lines(plays):
         say(line)
-    return 0
 
 
 def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll) -> None:

@@ -19,7 +19,7 @@ from sparkwright.project import recipe
 from sparkwright.protocol.container import locked_ids
 from sparkwright.trust import image_name
 
-COLUMNS = (*map(grid.Column, ("HOST", "STATE")), grid.Column("FREES", 1), *map(grid.Column, ("IMAGE", "WHY")))
+COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("FREES", 1), ("IMAGE", 0), ("WHY", 0))
 
 
 def prune(chosen: Chosen, *, everything: bool, check: bool, yes: bool, json: bool) -> list[Exit]:
@@ -60,14 +60,12 @@ def _prune_args(chosen: Chosen, member: Member, *, everything: bool) -> dict[str
 def _show(host: str, found: dict[str, Any]) -> None:
     """Print what stays and what would go."""
     going = any(not row["kept"] for row in found["images"])
+    names = [row["names"][0] if row["names"] else row["id"][7:19] for row in found["images"]]
     rows = [
-        (
-            *(host, "keep" if row["kept"] else "free", units.size(row["frees_bytes"])),
-            *(row["names"][0] if row["names"] else row["id"][7:19], row["kept"]),
-        )
-        for row in found["images"]
+        (host, "keep" if row["kept"] else "free", units.size(row["frees_bytes"]), name, row["kept"])
+        for row, name in zip(found["images"], names, strict=True)
     ]
-    listed.show(list(COLUMNS), rows)
+    listed.show(COLUMNS, rows)
     say(f"{host}: would free {units.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
 
 

@@ -25,11 +25,7 @@ from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.visible import first, one_line
 
 #: of `models.list`
-LISTED = (
-    *map(grid.Column, ("HOST", "MODEL")),
-    grid.Column("SIZE", leaves=1),
-    *map(grid.Column, ("STATE", "USED BY", "FOLDER")),
-)
+LISTED = grid.columns(("HOST", 0), ("MODEL", 0), ("SIZE", 1), ("STATE", 0), ("USED BY", 0), ("FOLDER", 0))
 Rows = list[tuple[str, dict[str, Any]]]
 
 
