@@ -64,10 +64,10 @@ def members(*ends: int | str, asked: list[str] | None = None) -> list[Member]:
     return found
 
 
-def run(everyone: list[Member], policy: RolloutPolicy) -> Seen:
+def run(everyone: list[Member], policy: RolloutPolicy, name: str = "Test") -> Seen:
     seen = Seen()
     one = Fleet(everyone, [seen])
-    one.play("Test", [member.host for member in everyone], plan, Roll(policy))
+    one.play(name, [member.host for member in everyone], plan, Roll(policy))
     one.close()
     return seen
 
@@ -202,5 +202,5 @@ def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
 
 def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:
     """The name of a play comes from a playbook, which may be somebody else's."""
-    seen = run(members(0), RolloutPolicy(name="x\x1b]52;c;aGk=\x07"))
+    seen = run(members(0), RolloutPolicy(), "x\x1b]52;c;aGk=\x07")
     assert seen.events[0]["play"] == "x\\x1b]52;c;aGk=\\x07"

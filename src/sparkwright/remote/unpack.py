@@ -76,9 +76,6 @@ def _turn(parent: Path) -> Iterator[None]:
         yield
 
 
-# -- unpacking ---------------------------------------------------------------------------------------------------------
-
-
 def _unpack(archive: IO[bytes], new: Path) -> None:
     """The manifest comes first: every other file is compared with it as it is written."""
     with tarfile.open(fileobj=archive, mode="r|gz") as tar:
@@ -111,9 +108,6 @@ def _sync(folder: Path) -> None:
     """All of it on the disk before it gets its name: after a power cut it would otherwise stand there empty."""
     if subprocess.run(["sync", "-f", str(folder)], stdin=subprocess.DEVNULL, check=False).returncode:
         os.sync()
-
-
-# -- which runtimes there are ------------------------------------------------------------------------------------------
 
 
 def _complete(place: Path) -> bool:
@@ -175,9 +169,6 @@ def _opened(folder: Path) -> Iterator[int]:
         yield number
     finally:
         os.close(number)
-
-
-# -- what is said ------------------------------------------------------------------------------------------------------
 
 
 def _reason(error: OSError, folder: Path) -> str:

@@ -141,8 +141,6 @@ class Collector:
         """results.json and results.csv."""
         results_files.write(self.place.folder, self.results())
 
-    # -- events ----------------------------------------------------------------------------------------------------------
-
     def _on_bench(self, event: Event) -> None:
         if cell := (event.get("data") or {}).get("cell"):
             self.keep(cell)

@@ -61,8 +61,6 @@ class _Bench:
         self.place = Place.of(self.root, order.name or f"{order.command}-{host.name}", again=order.again)
         self.collector: Collector | None = None
 
-    # -- a subscriber ------------------------------------------------------------------------------------------------------
-
     def on(self, event: dict[str, Any]) -> None:
         if self.collector is not None:
             self.collector.on(event)
@@ -82,8 +80,6 @@ class _Bench:
         elif code == 0:
             code = int(Exit.FAILED if found.failed else Exit.INCONCLUSIVE)
         return found.results(), code, self.place.folder
-
-    # -- the plan ----------------------------------------------------------------------------------------------------------
 
     def plan_for(self, member: Member) -> Plan:
         """Everything that files, lock and host know, as one plan."""

@@ -141,9 +141,6 @@ def _refuse_what_cannot_be(
             raise Refused("the docker command is not there.", where=member.host.name, fix="Install docker-ce-cli.")
 
 
-# -- straight ----------------------------------------------------------------------------------------------------------
-
-
 def _straight(trip: Trip) -> str:
     """Host to host. Raises something of Exit.UNREACHABLE when they can't reach each other."""
     fleet, target, link = trip.fleet, trip.target, trip.target.open()
@@ -198,9 +195,6 @@ def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
         yield
     finally:
         member.secrets = before
-
-
-# -- through the laptop ------------------------------------------------------------------------------------------------
 
 
 def _through_the_laptop(trip: Trip) -> str:

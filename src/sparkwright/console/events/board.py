@@ -90,8 +90,6 @@ class Board:
         ranked = sorted(order, key=_rank)[:most]
         return [row for row in order if row in ranked]
 
-    # -- events --------------------------------------------------------------------------------------------------
-
     def _on_run_started(self, row: Row, event: Event) -> None:
         row.verdict, row.took_s = "running", None
         row.began_s = self.clock() if row.began_s is None else row.began_s

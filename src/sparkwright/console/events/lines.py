@@ -63,8 +63,6 @@ class Lines:
             for style, text in rolled.lines(self._rolled):
                 self.write(style, text)
 
-    # -- events --------------------------------------------------------------------------------------------------
-
     def _on_play_started(self, event: Event) -> None:
         self.write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
 
@@ -141,8 +139,6 @@ class Lines:
             names = [f"{len(names)} tasks: {names[0]} ... {names[-1]}"]
         for name in names:
             self.write("skipped", self._line("skipped", host, name))
-
-    # -- lines ---------------------------------------------------------------------------------------------------
 
     def _line(self, status: str, host: str, text: str) -> str:
         who = f"{host:<{self._width}}  " if self._many else ""

@@ -73,8 +73,6 @@ class SshLink:
         if self._connection.done() and self._connection.exception() is None:
             self._connection.result().close()
 
-    # -- connecting ----------------------------------------------------------------------------------------------
-
     def _connect(self) -> None:
         try:
             connection = connecting.opened(ssh_config.resolve(self._host), self._host.name, self._notes.append)
@@ -95,8 +93,6 @@ class SshLink:
             raise self._lost("no connection in time") from None
         assert transport is not None
         return transport
-
-    # -- one exec ------------------------------------------------------------------------------------------------
 
     def _ask(
         self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_ship: bool
