@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 from typing import Any
 
 from sparkwright.errors import Refused
@@ -11,9 +12,6 @@ from sparkwright.modules import registry
 from sparkwright.project.documents.checked import nearest
 from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Argument, Wanted
-
-#: defaults as YAML has them
-SPELLED = ((None, "null"), (True, "true"), (False, "false"), ("", '""'))
 
 
 def index() -> str:
@@ -48,9 +46,10 @@ def _row(name: str, takes: Argument, field: dataclasses.Field[Any]) -> str:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
+    """As YAML has it."""
     factory: Any = field.default_factory
     value = field.default if field.default is not dataclasses.MISSING else factory()
-    return next((message for one, message in SPELLED if value is one or value == one == ""), str(value))
+    return json.dumps(value) if value in (None, "") or isinstance(value, bool) else str(value)
 
 
 def _type(wanted: Wanted) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
@@ -51,8 +52,6 @@ def _adapter(kind: str) -> TypeAdapter[Any]:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return '""' if value == "" else str(value.model_dump() if isinstance(value, BaseModel) else value)
+    if value in (None, "") or isinstance(value, bool):
+        return json.dumps(value)
+    return str(value.model_dump() if isinstance(value, BaseModel) else value)

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,17 +115,10 @@ def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, 
     with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
         lines = Path(beside) / "requirements.txt"
         lines.write_text("".join(written(name, *pin) for name, pin in missing.items()))
-        words = [
-            sys.executable,
-            "-P",  # the current folder may hold a project of somebody else
-            "-m",
-            "pip",
-            "download",
-            "--require-hashes",
-            "--no-deps",
-            "--disable-pip-version-check",
-        ]
-        words += ["--retries=2", "--progress-bar=off", "--dest", beside, "--requirement", str(lines)]
+        # -P: the current folder may hold a project of somebody else
+        words = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
+        words += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
+        words += ["--dest", beside, "--requirement", str(lines)]
         answer = _reported([*words, *platform_words(machine, python)], len(missing), progress)
         if answer:
             raise _refusal(answer, python, machine)
@@ -161,9 +154,6 @@ def _refusal(message: str, python: str, machine: str) -> Failed:
             f"{what} is not in this laptop's cache, and no package index can be reached.",
             fix=f"Run `{command}` once where there is internet.",
         )
-    last = next((line for line in _backwards(message) if line.startswith("ERROR:")), next(_backwards(message), ""))
+    lines = message.strip().splitlines()
+    last = next((line for line in reversed(lines) if line.startswith("ERROR:")), "".join(lines[-1:]))
     return Failed(f"{what} can't be fetched: {one_line(last.removeprefix('ERROR:').strip(), at_most=300)}.")
-
-
-def _backwards(message: str) -> Iterator[str]:
-    return reversed(message.strip().splitlines())

@@ -45,12 +45,7 @@ def once(chosen: Chosen, *, json: bool) -> list[int]:
         rows = ask(chosen, pinned(chosen))
     finally:
         hang_up(chosen.fleet.members)
-    if json:
-        _print_json(rows)
-    else:
-        from sparkwright.console import status_table
-
-        status_table.show(rows)
+    _print(rows, json=json)
     return [row.exit for row in rows]
 
 
@@ -64,12 +59,10 @@ def watch(chosen: Chosen, *, every_s: float, json: bool) -> int:
         while True:
             started_s = time.monotonic()
             rows = ask(chosen, wanted)
-            if json:
-                _print_json(rows)
-            elif screen is not None:
+            if screen is not None:
                 screen.update(rows)
             else:
-                status_table.show(rows)
+                _print(rows, json=json)
             sys.stdout.flush()
             time.sleep(max(0.0, every_s - (time.monotonic() - started_s)))
     except KeyboardInterrupt:
@@ -169,7 +162,12 @@ def _unasked(member: Member, error: SparkwrightError, wanted: Pinned) -> Row:
     return Row(member.host.name, state, why, wanted.recipe, error=str(error), exit=int(error.exit))
 
 
-def _print_json(rows: list[Row]) -> None:
+def _print(rows: list[Row], *, json: bool) -> None:
+    if not json:
+        from sparkwright.console import status_table
+
+        return status_table.show(rows)
     for row in rows:
         reported = asdict(row)
         say_json(reported if row.error else {name: value for name, value in reported.items() if name != "error"})
+    return None

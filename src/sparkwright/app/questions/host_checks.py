@@ -163,8 +163,8 @@ def _show(seen: Sequence[Seen]) -> None:
         for message in one.broken:
             console.print(styled("failed", f"not fixed: {message}"), soft_wrap=True)
         counts = Counter(row["verdict"] for row in one.findings)
-        told = ", ".join(f"{counts[name]} {name}" for name in ("bad", "warning", "unknown", "ok") if counts[name])
-        console.print(f"{one.host}: {told}")
+        counted = ", ".join(f"{counts[name]} {name}" for name in ("bad", "warning", "unknown", "ok") if counts[name])
+        console.print(f"{one.host}: {counted}")
 
 
 def _row(finding: Mapping[str, Any]) -> dict[str, Any]:

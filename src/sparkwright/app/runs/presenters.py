@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from sparkwright.app.connect import Chosen
+from sparkwright.app.prompts import stop_asked
 from sparkwright.console.events.lines import Lines
 from sparkwright.console.events.summary import Served, Summary
 from sparkwright.console.events.tables import Tables
@@ -20,7 +21,7 @@ class Shown:
     def __init__(self, chosen: Chosen, *, json: bool, diff: bool, rows: bool = False) -> None:
         self._project = chosen.project
         self._summary: Summary | None = None
-        chosen.fleet.ask_stop = _ask_stop
+        chosen.fleet.ask_stop = stop_asked
         if json:
             from sparkwright.console.events.json_lines import JsonLines
 
@@ -58,14 +59,3 @@ def _lines(diff: bool, *, many: bool) -> Any:
 
         return Live(diff=diff)
     return Lines(diff=diff)
-
-
-def _ask_stop(hosts: str) -> bool:
-    """Ctrl-C: stop the runs at a safe point, or leave them running? Without a terminal they are left running."""
-    if not sys.stdin.isatty():
-        return False
-    try:
-        answer = input(f"\n{hosts}: leave it running (l, default) or stop it at the next safe point (s)? ")
-    except (EOFError, KeyboardInterrupt):
-        return False
-    return answer.strip().lower().startswith("s")

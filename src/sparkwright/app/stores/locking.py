@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Pinned:
 
     def to_json(self) -> dict[str, Any]:
         """As --json gives it."""
-        rows = [{"what": row.what, "before": row.before, "after": row.after} for row in self.rows]
+        rows = [asdict(row) for row in self.rows]
         found = {"kind": self.kind, "name": self.key, "state": self.state, "rows": rows, "gone": self.gone}
         if self.error is None:
             return found
@@ -132,15 +132,14 @@ def ask_upstream(chosen: Chosen, entries: Sequence[Pinned], *, follow: bool) -> 
 
 
 def _ask(chosen: Chosen, entry: Pinned, run_id: str, *, follow: bool) -> None:
-    pinned = entry.old["digest"] if entry.kind == "image" and entry.old else ""
+    image = entry.kind == "image"
+    pinned = entry.old["digest"] if image and entry.old else ""
     task = (
-        image_task(entry.wanted, entry.member.host, pinned=pinned, follow=follow)
-        if entry.kind == "image"
-        else model_task(entry.wanted)
+        image_task(entry.wanted, entry.member.host, pinned=pinned, follow=follow) if image else model_task(entry.wanted)
     )
     try:
         answer = ask(chosen.fleet, entry.member, [task], run_id)[entry.kind]
-        made = lockfile.image_entry if entry.kind == "image" else lockfile.model_entry
+        made = lockfile.image_entry if image else lockfile.model_entry
         entry.new = {**made(entry.key, answer), "gone": answer.get("gone")}
     except Exception as error:  # a full disk, a folder that is read-only
         entry.error = broke(error)

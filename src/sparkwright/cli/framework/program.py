@@ -63,13 +63,9 @@ class Sparkwright(Program):
 
 def install() -> None:
     """Have `invoke` answer in our words too. It imports tasks.py, and this with it, before it parses the tasks."""
-    Program.parse_tasks = _parsed  # type: ignore[assignment,method-assign]
+    Program.parse_tasks = lambda program: mistakes.parse(program, _parse_tasks)  # type: ignore[assignment,method-assign]
     Program.list_flat = _listed  # type: ignore[assignment,method-assign]
     Program.print_task_help = _command_help  # type: ignore[assignment,method-assign]
-
-
-def _parsed(program: Program) -> None:
-    mistakes.parse(program, _parse_tasks)
 
 
 def _listed(program: Program) -> None:

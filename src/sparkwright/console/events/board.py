@@ -114,13 +114,7 @@ class Board:
     def _on_waiting(self, row: Row, event: Event) -> None:
         row.verdict, row.stage, row.progress = "waiting", "", ""
 
-    def _on_host_finished(self, row: Row, event: Event) -> None:
-        self._ended(row, event)
-
     def _on_recap(self, row: Row, event: Event) -> None:
-        self._ended(row, event)
-
-    def _ended(self, row: Row, event: Event) -> None:
         code = Exit(event["exit"])
         row.verdict = "changed" if code is Exit.OK and event["changed"] else VERDICTS[code]
         row.verdict += ", restored" if code is Exit.FAILED and row.restored else ""
@@ -128,6 +122,8 @@ class Board:
         row.counts = " ".join(f"{name}={event[name]}" for name in COUNTS if event[name])
         fix = row.failure["fix"] if row.failure else ""  # the failure is explained with it
         row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
+
+    _on_host_finished = _on_recap
 
 
 def _rank(row: Row) -> int:

@@ -98,13 +98,10 @@ class Lines:
 
     def _on_run(self, event: Event) -> None:
         mode = " (check)" if event.get("check") else ""
-        self.write(
-            "",
-            self._line("", event["host"], f"{event['run']}  {event['state']:<8} {event['play']}{mode}  {event['who']}"),
-        )
+        text = f"{event['run']}  {event['state']:<8} {event['play']}{mode}  {event['who']}"
+        self.write("", self._line("", event["host"], text))
 
-    def _on_raw(self, event: Event) -> None:
-        self.write("muted", self._line("", event["host"], event["text"]))
+    _on_raw = _on_note
 
     def _on_task_finished(self, event: Event) -> None:
         self._progress_at.pop(event["host"], None)
@@ -162,9 +159,8 @@ class Lines:
 
 def _is_skip(event: Event) -> bool:
     """Skipped for good: not one whose turn can only be known later."""
-    return (
-        event["event"] == "task_finished" and event["status"] == "skipped" and not event["msg"].startswith(KNOWN_AFTER)
-    )
+    skipped = event["event"] == "task_finished" and event["status"] == "skipped"
+    return skipped and not event["msg"].startswith(KNOWN_AFTER)
 
 
 def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:

@@ -29,8 +29,11 @@ class Strict(BaseModel):
 
 
 def check(model: type[M], document: Document, data: Any = None, at: Place = ()) -> M:
-    """The document's data (or a part of it, at a place) as a model. Raises Refused for the first mistake."""
-    value = document.data if data is None and not at else data
+    """The document's data (or a part of it, at a place) as a model; an empty file is an empty mapping.
+
+    Raises Refused for the first mistake.
+    """
+    value = data if at else {} if document.data is None else document.data
     if not isinstance(value, dict):
         raise Refused(f"must be a mapping, got {kind_of(value)}.", where=document.where(*at))
     try:

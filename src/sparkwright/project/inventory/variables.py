@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,6 @@ def refuse(given: Mapping[str, Any], source: Document, at: Place, project: Path)
 
 
 def _near(name: str) -> str:
-    from difflib import get_close_matches
-
     return next(iter(get_close_matches(name.lower(), DEFAULTS, n=1, cutoff=ALIKE)), "")
 
 

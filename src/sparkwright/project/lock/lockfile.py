@@ -148,12 +148,10 @@ class Lock:
     def save(self, project: Path) -> None:
         """Write spark.lock in one step, sorted."""
         head = "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
-        body = {
-            "schema": SCHEMA,
-            "images": dict(sorted(self.images.items())),
-            "models": dict(sorted(self.models.items())),
-        }
-        text = yaml.dump(_laid_out(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
+        images = {ref: _rows_in(entry, "manifests") for ref, entry in sorted(self.images.items())}
+        models = {key: _rows_in(entry, "files") for key, entry in sorted(self.models.items())}
+        body = {"schema": SCHEMA, "images": images, "models": models}
+        text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
         write_atomically(project / NAME, (head + text).encode(), mode=0o644)
 
 
@@ -163,7 +161,7 @@ def load(project: Path) -> Lock:
     if not path.exists():
         return Lock()
     read = document.load(path, most_bytes=MOST_BYTES)
-    found = check(LockFile, read, read.data if read.data is not None else {}, at=())
+    found = check(LockFile, read)
     return Lock(
         images={ref: entry.model_dump(mode="json") for ref, entry in found.images.items()},
         models={key: entry.model_dump(mode="json") for key, entry in found.models.items()},
@@ -189,14 +187,8 @@ class _Row(dict[str, Any]):
     """A file of a model, or an image for one platform: one line, so that a diff shows those that changed."""
 
 
-def _laid_out(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The lock's content with its rows marked."""
-    images = {ref: _rows_in(entry, "manifests") for ref, entry in body["images"].items()}
-    models = {key: _rows_in(entry, "files") for key, entry in body["models"].items()}
-    return {**body, "images": images, "models": models}
-
-
 def _rows_in(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """An entry with its rows marked."""
     return {key: [_Row(row) for row in value] if key == name else value for key, value in entry.items()}
 
 

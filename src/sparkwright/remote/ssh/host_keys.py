@@ -30,7 +30,7 @@ def prepare(client: paramiko.SSHClient, target: SshTarget, say: Say) -> Callable
     first = known_hosts.lines(target, target.known_as)
     client.set_missing_host_key_policy(
         _Policy(target, first, say)
-    )  # the client itself knows no key, so every one is asked
+    )  # the client knows no key itself: every one is asked
 
     def transport(sock: object, **settings: object) -> paramiko.Transport:
         made = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]
@@ -135,7 +135,8 @@ def _refuse_revoked(target: SshTarget, key: paramiko.PKey, lines: list[Known]) -
 
 def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
     """CheckHostIP: the address must not be known by another key of the kind. Loopback is left out, as in ssh."""
-    if not target.check_ip or not peer or peer == target.hostname or _is_loopback(peer):
+    loopback = peer == "::1" or peer.removeprefix("::ffff:").startswith("127.")
+    if not target.check_ip or not peer or peer == target.hostname or loopback:
         return
     name = peer if target.port == 22 else f"[{peer}]:{target.port}"
     plain = [line for line in known_hosts.lines(target, name, key) if not line.marker and line.kind == key.get_name()]
@@ -144,10 +145,6 @@ def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: 
             f"{target.known_as} is at {peer}, which is known by another key: {_sha256(plain[0].key)}, not {fingerprint(key)}.",
             fix=f"If the address moved: `{join(['ssh-keygen', '-R', name])}`.",
         )
-
-
-def _is_loopback(address: str) -> bool:
-    return address == "::1" or address.removeprefix("::ffff:").startswith("127.")
 
 
 def _peer(client: paramiko.SSHClient) -> str:

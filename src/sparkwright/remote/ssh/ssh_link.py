@@ -186,15 +186,10 @@ class SshLink:
             if not data:
                 break
             yield data
-        if not self._ended(channel):
+        # a dropped connection looks the same but for the missing exit code
+        ended = channel.status_event.wait(timeout=2.0) and channel.exit_status >= 0
+        if not ended or channel.get_transport() is None:
             raise self._lost("the connection broke off", running=True)
-
-    def _ended(self, channel: Channel) -> bool:
-        """Whether the command itself ended: a dropped connection looks the same but for the missing exit code."""
-        if not channel.status_event.wait(timeout=2.0):
-            return False
-        transport = channel.get_transport()
-        return channel.exit_status >= 0 and transport is not None
 
     def _bring(
         self, transport: paramiko.Transport, missing: Event, no_start: str, *, may_ship: bool
