@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urlsplit
 
 from sparkwright import units
+from sparkwright.app.connect import choose
+from sparkwright.app.plans import restart_plan
+from sparkwright.app.runs import session
 from sparkwright.errors import Refused
-
-if TYPE_CHECKING:
-    pass
+from sparkwright.protocol.plan import Task
 
 #: services whose webhook URLs are themselves the secret
 KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com", "chat.googleapis.com")
@@ -40,8 +43,6 @@ def uninstall(pattern: str, *, json: bool) -> list[int]:
 
 
 def _words(option: str, text: str) -> list[str]:
-    import shlex
-
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -50,8 +51,6 @@ def _words(option: str, text: str) -> list[str]:
 
 def _public(option: str, url: str) -> str:
     """A URL that may stand in a file and in a plan: no user, no password, nothing after a question mark."""
-    from urllib.parse import urlsplit
-
     if not url:
         return ""
     try:
@@ -68,25 +67,18 @@ def _public(option: str, url: str) -> str:
     return url
 
 
-def _task(args: dict[str, Any], **more: Any) -> Any:
-    from sparkwright.protocol.plan import Task
-
+def _task(args: dict[str, Any], **more: Any) -> Task:
     name = "Remove the health timer" if args.get("state") == "absent" else "Install the health timer"
     unique = "root" if more.get("become") else "user"
     return Task(id=f"health_timer_{unique}", name=name, module="health_timer", args=args, **more)
 
 
-def _on_each(host: str, json: bool, steps: Callable[[str], tuple[Any, ...]], *, heals: bool = False) -> list[int]:
-    from sparkwright.app.connect import choose
-    from sparkwright.app.runs import session
-
+def _on_each(host: str, json: bool, steps: Callable[[str], tuple[Task, ...]], *, heals: bool = False) -> list[int]:
     chosen = choose(host)
     for member in chosen.fleet.members:
         given = chosen.inventory.secrets(member.host)
         member.secrets = {name: given[name] for name in ("BECOME_PASSWORD",) if name in given}
     if heals:
-        from sparkwright.app.plans import restart_plan
-
         restart_plan.give(chosen)
     # without the host's lock: the first check would find the lock held by the install itself
     return session.tasks(chosen, "Health", lambda one: steps(one.name), exclusive=False, json=json)

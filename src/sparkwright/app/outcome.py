@@ -14,6 +14,7 @@ from invoke.exceptions import Exit as InvokeExit
 from sparkwright.errors import Exit, Inconclusive, SparkwrightError
 from sparkwright.program import typed
 from sparkwright.protocol import recap
+from sparkwright.trust import system_errors
 
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
 
@@ -52,8 +53,6 @@ def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..
 
 def _as_error(error: Exception) -> SparkwrightError:
     """What nobody foresaw; what the operating system refused says where."""
-    from sparkwright.trust import system_errors
-
     if sentence := system_errors.sentence(error):
         return SparkwrightError(sentence)
     message = f"internal error: {type(error).__name__}: {error}."

@@ -7,8 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
+from sparkwright.bench.results_models import Results
 from sparkwright.errors import Refused
 from sparkwright.project.documents.checked import nearest
+from sparkwright.project.inventory.models import GroupFile, HostFile
+from sparkwright.project.lock.lockfile import LockFile
+from sparkwright.project.playbook.models import PlayFile
+from sparkwright.project.recipe.models import RecipeFile
 
 KINDS = ("groups", "host", "lock", "playbook", "recipe", "results")
 
@@ -34,12 +39,6 @@ def table(model: type[BaseModel]) -> str:
 
 
 def _adapter(kind: str) -> TypeAdapter[Any]:
-    from sparkwright.bench.results_models import Results
-    from sparkwright.project.inventory.models import GroupFile, HostFile
-    from sparkwright.project.lock.lockfile import LockFile
-    from sparkwright.project.playbook.models import PlayFile
-    from sparkwright.project.recipe.models import RecipeFile
-
     kinds: dict[str, Any] = {
         "groups": dict[str, GroupFile | None],
         "host": HostFile,

@@ -12,6 +12,7 @@ from sparkwright import program
 from sparkwright.cli.framework.command import Command, command
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit
+from sparkwright.project import starter
 
 
 @command(
@@ -52,8 +53,6 @@ def init(folder: str | None = None, diff: bool = False) -> Exit:
     Writes hosts/, recipes/, playbooks/, templates/ and tasks.py. After an upgrade, `init --diff` prints what this version ships
     differently; `init --diff | git apply` takes it.
     """
-    from sparkwright.project import starter
-
     if diff:
         patch = starter.patch(Path(folder or "."))
         print(patch, end="")

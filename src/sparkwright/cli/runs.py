@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparkwright.app.prompts import lock_release
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Refused
 
@@ -74,7 +75,6 @@ def unlock(host: str = "", stop: bool = False, kill: bool = False) -> int:
 
     Asks whether to stop the run that holds it, to kill it, or to leave it.
     """
-    from sparkwright.app.prompts import lock_release
     from sparkwright.app.questions import host_records
 
     if stop and kill:

@@ -15,10 +15,12 @@ from typing import Any
 
 from sparkwright import host_side
 from sparkwright.app.connect import Chosen
+from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.app.plans.recipes import recipe_of, user_of
 from sparkwright.errors import Refused
 from sparkwright.host.records.restart_plans import CHECK
 from sparkwright.host.state import write_atomically
-from sparkwright.project import playbook, starter
+from sparkwright.project import playbook, recipe, starter
 from sparkwright.project.documents.document import shown
 from sparkwright.project.inventory.host import Host
 from sparkwright.trust import private
@@ -31,10 +33,6 @@ OPTIONS = playbook.Options(extra=HEALING)
 
 def give(chosen: Chosen) -> None:
     """Let the plan of each chosen host go down with what is asked of it next. Raises Refused, with file and line."""
-    from sparkwright.app.plans.pinning import entries, lock_of
-    from sparkwright.app.plans.recipes import recipe_of, user_of
-    from sparkwright.project import recipe
-
     for member in chosen.fleet.members:
         wanted = recipe_of(chosen.project, member.host)
         known = entries(lock_of(chosen.project, member.host), wanted)

@@ -15,7 +15,9 @@ from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console import grid
 from sparkwright.console.events import tables
+from sparkwright.console.events.live import styled
 from sparkwright.console.out import say, say_json
+from sparkwright.console.terminal import terminal
 from sparkwright.doctor.checks import clock
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.errors import Exit, SparkwrightError
@@ -145,9 +147,6 @@ def _wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
 
 
 def _show(seen: Sequence[Seen]) -> None:
-    from sparkwright.console.events.live import styled
-    from sparkwright.console.terminal import terminal
-
     console = terminal()
     for one in seen:
         if len(seen) > 1:

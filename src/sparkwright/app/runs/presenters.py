@@ -7,6 +7,8 @@ from typing import Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.prompts import stop_asked
+from sparkwright.console.events.host_lines import HostLines
+from sparkwright.console.events.json_lines import JsonLines
 from sparkwright.console.events.lines import Lines
 from sparkwright.console.events.summary import Served, Summary
 from sparkwright.console.events.tables import Tables
@@ -23,8 +25,6 @@ class Shown:
         self._summary: Summary | None = None
         chosen.fleet.ask_stop = stop_asked
         if json:
-            from sparkwright.console.events.json_lines import JsonLines
-
             chosen.fleet.subscribers = [JsonLines()]
             return
         many = rows and not diff and len(chosen.hosts) > 1
@@ -51,8 +51,6 @@ def _lines(diff: bool, *, many: bool) -> Any:
 
         return HostTable()
     if many:
-        from sparkwright.console.events.host_lines import HostLines
-
         return HostLines()
     if sys.stdout.isatty():
         from sparkwright.console.events.live import Live

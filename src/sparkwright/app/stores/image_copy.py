@@ -9,6 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from sparkwright import units
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
@@ -20,6 +23,7 @@ from sparkwright.fleet.member import Member
 from sparkwright.host.images import image_stream
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.events import event
+from sparkwright.remote.relay import relay
 from sparkwright.remote.ssh import ssh_config
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
@@ -177,9 +181,6 @@ def _addresses(target: Member, own: list[str]) -> list[str]:
 
 
 def _key_pair() -> tuple[Secret, str]:
-    from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
     public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
@@ -198,8 +199,6 @@ def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
 
 
 def _through_the_laptop(trip: Trip) -> str:
-    from sparkwright.remote.relay import relay
-
     links = (trip.source.open(), trip.target.open())
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
         raise Refused("both hosts must be reached over ssh.", where=trip.source.host.name)

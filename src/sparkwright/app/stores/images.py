@@ -11,6 +11,8 @@ from sparkwright.app.connect import Chosen, choose
 from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.prompts import agreed
 from sparkwright.app.questions.one_module import ask_module, in_turn
+from sparkwright.app.runs.presenters import Shown
+from sparkwright.app.stores import image_copy
 from sparkwright.console import grid, listed
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
@@ -87,9 +89,6 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
 
 
 def _copy(chosen: Chosen, source: Member, targets: list[Member], image: str, *, json: bool) -> list[Exit]:
-    from sparkwright.app.runs.presenters import Shown
-    from sparkwright.app.stores import image_copy
-
     Shown(chosen, json=json, diff=False)
     sentences, codes = list[str](), list[Exit]()
 
