@@ -137,15 +137,8 @@ def rule_text(rule: Rule) -> str:
     found = next(iter(rule.findings(rule.example.case())))
     flags = yaml.safe_dump({"vllm": dict(rule.example.flags)}, sort_keys=False).rstrip() if rule.example.flags else ""
     engine = f"vLLM {rule.example.version}" if rule.example.version else ""
-    lines = [
-        f"{rule.name}: {rule.title}",
-        "",
-        *textwrap.wrap(rule.reason, PAGE),
-        "",
-        "Sources:",
-        *(f"  * {one}" for one in rule.sources),
-        "",
-    ]
+    lines = [f"{rule.name}: {rule.title}", "", *textwrap.wrap(rule.reason, PAGE), "", "Sources:"]
+    lines += [*(f"  * {one}" for one in rule.sources), ""]
     lines += [f"Example ({', '.join(part for part in (engine, rule.example.image) if part)}):"]
     lines += [f"  {line}" for line in flags.splitlines()]
     lines += [f"  -> {found.severity}: {found.sentence}", *(f"     fix: {way.text}" for way in found.ways_out)]

@@ -56,10 +56,8 @@ def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[
 
 
 def _cause(one: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:
-    first, *more = _wrapped(str(one["cause"]), str(one["verdict"]), width)
     style = STYLES.get(str(one["verdict"]), "plain")
-    yield style, first
-    yield from ((style, text) for text in more)
+    yield from ((style, text) for text in _wrapped(str(one["cause"]), str(one["verdict"]), width))
     yield from (("plain", text) for text in _wrapped(str(one["evidence"]), "", width))
     if one["fix"]:
         yield from (("fix", text) for text in _wrapped(f"→ {one['fix']}", "", width))

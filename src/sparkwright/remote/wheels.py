@@ -45,10 +45,8 @@ def fetched(python: str, machine: str, progress: Progress = lambda done, total, 
     Raises Failed when a wheel can't be had, or the index offers another one.
     """
     if python not in PYTHONS or machine not in MACHINES:
-        known = f"{', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
-        raise Failed(
-            f"there is no runtime for {one_line(machine)}, Python {one_line(python)}: there is one for {known}."
-        )
+        known = f"there is one for {', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
+        raise Failed(f"there is no runtime for {one_line(machine)}, Python {one_line(python)}: {known}.")
     folder = _folder(python, machine)
     found = _complete(folder)
     missing = {name: pin for name, pin in locked().items() if name not in found}
@@ -145,15 +143,11 @@ def _refusal(message: str, python: str, machine: str) -> Failed:
     what = f"the runtime for {machine}, Python {python}"
     command = join(["sparkwright", "runtime.fetch", "--machine", machine, "--python", python])
     if "DO NOT MATCH THE HASHES" in message:
-        return Failed(
-            f"{what} is not fetched: the package index offers a wheel that is not the pinned one.",
-            fix=f"Somebody may be in between, or the index is broken: look at it with `{command} --debug`.",
-        )
+        fix = f"Somebody may be in between, or the index is broken: look at it with `{command} --debug`."
+        return Failed(f"{what} is not fetched: the package index offers a wheel that is not the pinned one.", fix=fix)
     if _NOBODY.search(message):
-        return Failed(
-            f"{what} is not in this laptop's cache, and no package index can be reached.",
-            fix=f"Run `{command}` once where there is internet.",
-        )
+        message = f"{what} is not in this laptop's cache, and no package index can be reached."
+        return Failed(message, fix=f"Run `{command}` once where there is internet.")
     lines = message.strip().splitlines()
     last = next((line for line in reversed(lines) if line.startswith("ERROR:")), "".join(lines[-1:]))
     return Failed(f"{what} can't be fetched: {one_line(last.removeprefix('ERROR:').strip(), at_most=300)}.")

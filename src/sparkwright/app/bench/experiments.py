@@ -15,6 +15,7 @@ from sparkwright.console.out import say
 from sparkwright.errors import Refused
 from sparkwright.html import experiment_page
 from sparkwright.project.folder import Project
+from sparkwright.visible import listed
 
 
 def run(command: str, given: dict[str, Any]) -> int:
@@ -51,7 +52,7 @@ def order_of(command: str, given: dict[str, Any]) -> Order:
     def numbers(name: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
         text = str(given.get(name) or "")
         try:
-            return tuple(number for word in text.split(",") if word.strip() for number in _span(word.strip(), kind))
+            return tuple(number for word in listed(text) for number in _span(word, kind))
         except ValueError:
             raise Refused(f"--{name.replace('_', '-')} {text}: numbers, separated by commas.") from None
 
@@ -63,7 +64,7 @@ def order_of(command: str, given: dict[str, Any]) -> Order:
         sizes=numbers("max_num_batched_tokens", int),
         concurrency=numbers("concurrency", int),
         rates=numbers("rate", float),
-        loads=tuple(word.strip() for word in str(given.get("loads") or "").split(",") if word.strip()),
+        loads=tuple(listed(str(given.get("loads") or ""))),
     )
 
 

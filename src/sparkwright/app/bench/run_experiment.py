@@ -183,11 +183,5 @@ class _Bench:
         """What a play may say of an arm."""
         scope = recipe.scope(self.host, recipes.user_of(self.host), arm.recipe, pinned)
         engine = {**scope["engine"], "platform": arm.recipe.file.platform, "env": scope["container"]["env"]}
-        return {
-            "spec": scope["container"],
-            "model": scope["pinned_model"],
-            "serve": scope["serve"],
-            "base_url": scope["base_url"],
-            "engine": engine,
-            "lock": scope["lock"],
-        }
+        same = {name: scope[name] for name in ("serve", "base_url", "lock")}
+        return {**same, "spec": scope["container"], "model": scope["pinned_model"], "engine": engine}

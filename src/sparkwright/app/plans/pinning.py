@@ -120,13 +120,7 @@ def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = T
 def model_task(wanted: Recipe, *, or_here: bool = False) -> Task:
     """Ask the hub about a recipe's model. or_here: when it is down, the host's whole copy will do."""
     model = wanted.file.model
-    args = {
-        "id": model.id,
-        "revision": model.revision,
-        "allow": list(model.allow),
-        "ignore": list(model.ignore),
-        "or_here": or_here,
-    }
+    args = {**model.model_dump(include={"id", "revision", "allow", "ignore"}), "or_here": or_here}
     name = f"Pin {model.id}: ask the hub for its commit and files"
     return Task(id="model", name=name, module="lock_model", args=args)
 

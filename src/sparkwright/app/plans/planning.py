@@ -77,16 +77,9 @@ class Planner:
             member.restart = self._restart_plan(member, names)
         if self._play.uses({"container"}):
             self._serves(served(member.host, names))
+        given: dict[str, Any] = {"run_id": run_id, "project": self._root, "registered": member.registered}
         with _ONE_BY_ONE:
-            plan = playbook.compile(
-                self._play,
-                member.host,
-                names,
-                options,
-                run_id=run_id,
-                project=self._root,
-                registered=member.registered,
-            )
+            plan = playbook.compile(self._play, member.host, names, options, **given)
         return self._neighbours.fill(self._chosen.fleet, member, plan)
 
     def _restart_plan(self, member: Member, names: Mapping[str, Any]) -> dict[str, Any]:

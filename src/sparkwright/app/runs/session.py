@@ -19,6 +19,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import listing
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task, new_run_id, who
+from sparkwright.visible import listed
 
 #: how long --wait waits: longer than any deploy takes
 WAIT_S = 4 * 3600.0
@@ -29,8 +30,8 @@ def options(**given: Any) -> playbook.Options:
     return playbook.Options(
         check=given["check"],
         diff=given["diff"],
-        tags=_words(given["tags"]),
-        skip_tags=_words(given["skip_tags"]),
+        tags=tuple(listed(given["tags"])),
+        skip_tags=tuple(listed(given["skip_tags"])),
         start_at_task=given["start_at_task"],
         who=who(),
         wait_s=WAIT_S if given["wait"] else 0,
@@ -115,7 +116,3 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
     finally:
         planner.close()
     planner.learn_engines()
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())

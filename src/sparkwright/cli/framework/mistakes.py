@@ -19,8 +19,6 @@ from sparkwright.errors import Exit
 
 #: options of Invoke's own that look like ours and would be taken without effect, with what is meant
 MISTAKEN = {"dry": "--dry-run (the same as --check)"}
-
-
 #: options that a bare word after a command may have been meant for
 WORDLIKE = ("--host", "--recipe")
 
@@ -128,9 +126,8 @@ def _unknown(word: str, words: Sequence[str], named: str, context: Any, contexts
     if not named or difflib.get_close_matches(word, contexts, n=1, cutoff=0.8):
         return f"unknown command '{word}'." + _meant(word, contexts, "--list")
     option = next((one for one in WORDLIKE if one in known), "")
-    return f"unexpected argument '{word}'." + (
-        f" Did you mean {named} {option} {word}?" if option else f" See {named} --help."
-    )
+    meant = f"Did you mean {named} {option} {word}?" if option else f"See {named} --help."
+    return f"unexpected argument '{word}'. {meant}"
 
 
 def _meant(word: str, known: Iterable[str], otherwise: str) -> str:

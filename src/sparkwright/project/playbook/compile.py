@@ -46,7 +46,9 @@ def compile(
     file, blame = play.file, Blame(play, host)
     registers = _registers(file.tasks) | _registers(file.handlers) | set(registered or {})
     compiler = _Compiler(play, blame, Names(blame, file.vars, names, options.extra, registers), project)
-    steps = compiler.steps(file.tasks, (*play.place, "tasks"), _Inherited(become=file.become, tags=_list(file.tags)))
+    steps = compiler.steps(
+        file.tasks, (*play.place, "tasks"), _Inherited(become=file.become, tags=selection.words(file.tags))
+    )
     handlers = compiler.handlers()
     compiler.check_notify()
     chosen = selection.select(steps, options)
@@ -99,7 +101,7 @@ class _Compiler:
         self._count += 1
         inside = _Inherited(
             become=above.become if file.become is None else file.become,
-            tags=above.tags + _list(file.tags),
+            tags=above.tags + selection.words(file.tags),
             vars={**above.vars, **file.vars},
         )
         return Block(
@@ -117,7 +119,7 @@ class _Compiler:
         module, values = self._module(item, place)
         local = {**above.vars, **file.vars}
         args, open_names = self._arguments(module, values, place, local)
-        notify = _list(file.notify)
+        notify = selection.words(file.notify)
         self.notified |= {name: self.where((*place, "notify")) for name in notify}
         self._count += 1
         title = self.names.render(file.name, self.names.beside(local), self.blame.place(*place, "name"))
@@ -140,7 +142,7 @@ class _Compiler:
             become=above.become if file.become is None else file.become,
             no_log=file.no_log,
             check_mode=file.check_mode,
-            tags=above.tags + _list(file.tags),
+            tags=above.tags + selection.words(file.tags),
         )
 
     def _module(self, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
@@ -242,8 +244,3 @@ def _registers(items: list[dict[str, Any]]) -> set[str]:
             for key in BLOCK_KEYS:
                 found |= _registers(item.get(key) or [])
     return found
-
-
-def _list(given: list[str] | str) -> tuple[str, ...]:
-    words = given.split(",") if isinstance(given, str) else given
-    return tuple(word.strip() for word in words if word.strip())

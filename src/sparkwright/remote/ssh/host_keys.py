@@ -59,10 +59,8 @@ def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str =
     """
     _refuse_revoked(target, key, first)
     if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
-        raise Unreachable(
-            f"the key of {target.known_as} has {key.get_bits()} bits, RequiredRSASize asks for {target.rsa_bits}.",
-            fix="Give the host a new one.",
-        )
+        message = f"the key of {target.known_as} has {key.get_bits()} bits, RequiredRSASize asks for {target.rsa_bits}."
+        raise Unreachable(message, fix="Give the host a new one.")
     _refuse_another_of_the_address(target, key, peer)
     plain = [line for line in first if not line.marker]
     if any(line.key == key.asbytes() for line in plain):
@@ -127,10 +125,8 @@ def _refuse_revoked(target: SshTarget, key: paramiko.PKey, lines: list[Known]) -
     if any(line.marker == REVOKED and line.key == key.asbytes() for line in lines):
         where = "known_hosts"
     if where:
-        raise Unreachable(
-            f"the key of {target.known_as} is revoked in {where}: {fingerprint(key)}.",
-            fix="Whoever answers there holds a key that was given up: give the host a new one.",
-        )
+        fix = "Whoever answers there holds a key that was given up: give the host a new one."
+        raise Unreachable(f"the key of {target.known_as} is revoked in {where}: {fingerprint(key)}.", fix=fix)
 
 
 def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
@@ -141,10 +137,9 @@ def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: 
     name = peer if target.port == 22 else f"[{peer}]:{target.port}"
     plain = [line for line in known_hosts.lines(target, name, key) if not line.marker and line.kind == key.get_name()]
     if plain and all(line.key != key.asbytes() for line in plain):
-        raise Unreachable(
-            f"{target.known_as} is at {peer}, which is known by another key: {_sha256(plain[0].key)}, not {fingerprint(key)}.",
-            fix=f"If the address moved: `{join(['ssh-keygen', '-R', name])}`.",
-        )
+        keys = f"{_sha256(plain[0].key)}, not {fingerprint(key)}"
+        fix = f"If the address moved: `{join(['ssh-keygen', '-R', name])}`."
+        raise Unreachable(f"{target.known_as} is at {peer}, which is known by another key: {keys}.", fix=fix)
 
 
 def _peer(client: paramiko.SSHClient) -> str:

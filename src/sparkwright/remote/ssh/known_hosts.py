@@ -119,9 +119,8 @@ def _command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
         words = [ssh_tokens.fill("KnownHostsCommand", one, tokens) for one in shlex.split(target.known_hosts_command)]
         answer = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, check=False)
     except (OSError, ValueError, IndexError) as error:
-        raise Refused(
-            f"KnownHostsCommand of ssh can't be run: {error}.", fix="Its program needs its full path."
-        ) from None
+        fix = "Its program needs its full path."
+        raise Refused(f"KnownHostsCommand of ssh can't be run: {error}.", fix=fix) from None
     except subprocess.TimeoutExpired:
         raise Refused(f"KnownHostsCommand of ssh does not end within {COMMAND_S:g} s.") from None
     if answer.returncode:
