@@ -15,7 +15,14 @@ from sparkwright.project.lock.lockfile import LockFile
 from sparkwright.project.playbook.models import PlayFile
 from sparkwright.project.recipe.models import RecipeFile
 
-KINDS = ("groups", "host", "lock", "playbook", "recipe", "results")
+KINDS: dict[str, Any] = {
+    "groups": dict[str, GroupFile | None],
+    "host": HostFile,
+    "lock": LockFile,
+    "playbook": list[PlayFile],
+    "recipe": RecipeFile,
+    "results": Results,
+}
 
 
 def schema(kind: str) -> dict[str, Any]:
@@ -25,7 +32,7 @@ def schema(kind: str) -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"sparkwright {kind}",
-        **_adapter(kind).json_schema(),
+        **TypeAdapter(KINDS[kind]).json_schema(),
     }
 
 
@@ -36,18 +43,6 @@ def table(model: type[BaseModel]) -> str:
         default = "required" if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
         rows.append(f"| `{field.alias or name}` | {default} | {field.description or ''} |")
     return "\n".join(rows)
-
-
-def _adapter(kind: str) -> TypeAdapter[Any]:
-    kinds: dict[str, Any] = {
-        "groups": dict[str, GroupFile | None],
-        "host": HostFile,
-        "lock": LockFile,
-        "playbook": list[PlayFile],
-        "recipe": RecipeFile,
-        "results": Results,
-    }
-    return TypeAdapter(kinds[kind])
 
 
 def _shown(value: Any) -> str:

@@ -100,7 +100,9 @@ class Planner:
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)
             if self._asks_key:
-                member.secrets |= self._keys.get(wanted.name) or self._read_key(wanted)
+                if wanted.name not in self._keys:  # once for all hosts: its command may ask a person
+                    self._keys[wanted.name] = wanted.secrets()
+                member.secrets |= self._keys[wanted.name]
             known = entries(pins.lock, wanted)
             serving = _linted(wanted, known) if self._lints else None
         pinned = self._pinned(pins, member, wanted, run_id) if self._asks_lock else {}
@@ -127,11 +129,6 @@ class Planner:
                 raise
             self._chosen.fleet.tell(member, f"not in spark.lock, and not to be learnt now: {error.message}")
             return entries(pins.lock, wanted)
-
-    def _read_key(self, wanted: recipe.Recipe) -> dict[str, Secret]:
-        """The key of a recipe's server, read once for all hosts: its command may ask a person."""
-        self._keys[wanted.name] = wanted.secrets()
-        return self._keys[wanted.name]
 
     def _pins_of(self, member: Member) -> Pins:
         return self._pins[self._folders[member.host.name]]

@@ -88,9 +88,9 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
     there = ask_module(fleet, target, "inspect_image", wanted.to_json())
     if there["present"] and there["layers"] == here["layers"]:
         return f"{target.host.name}: has {wanted.ref} already."
-    _refuse_what_cannot_be(wanted, here, there, source, target)
     incoming, packer = wanted.incoming, image_stream.packer(here["tools"], there["tools"])
     trip = Trip(fleet, source, target, here, there, incoming, packer)
+    _refuse_what_cannot_be(wanted, trip)
     started_s = time.monotonic()
     try:
         way = _some_way(trip)
@@ -127,18 +127,16 @@ def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
     return Wanted(pinned(name.by_tag, entry["digest"]), locked_ids(entry))
 
 
-def _refuse_what_cannot_be(
-    wanted: Wanted, here: dict[str, Any], there: dict[str, Any], source: Member, target: Member
-) -> None:
+def _refuse_what_cannot_be(wanted: Wanted, trip: Trip) -> None:
+    here, there, source, target = trip.here, trip.there, trip.source, trip.target
     if here["platform"] != there["host_platform"]:
         has = f"{source.host.name} has {wanted.ref} for {here['platform']}"
         message = f"{has}, {target.host.name} needs {there['host_platform']}."
         raise Refused(message, fix="Take it from a host of the same kind.")
     need = int(here["size_bytes"] * MARGIN)
     if there["free_bytes"] is not None and there["free_bytes"] < need:
-        message = (
-            f"{units.size(there['free_bytes'])} are free where Docker stores images, and {units.size(need)} are needed."
-        )
+        free = units.size(there["free_bytes"])
+        message = f"{free} are free where Docker stores images, and {units.size(need)} are needed."
         raise Refused(message, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
     for member, found in ((source, here), (target, there)):
         if "docker" not in found["tools"]:
@@ -207,10 +205,8 @@ def _through_the_laptop(trip: Trip) -> str:
     into = links[1].run(["sh", "-c", image_stream.load_command(trip.packer)])
 
     def progress(sent: int) -> None:
-        done = event(
-            "progress", task="copy", host=trip.target.host.name, done=sent, total=0, unit="bytes", text="packed"
-        )
-        trip.fleet.say_later(done)
+        about = {"task": "copy", "host": trip.target.host.name, "unit": "bytes", "text": "packed"}
+        trip.fleet.say_later(event("progress", done=sent, total=0, **about))
 
     ended = relay(out, into, progress)
     if ended.code:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from sparkwright.modules import registry
@@ -45,9 +47,6 @@ def _secrets(items: Any, at: Place) -> Iterator[tuple[Place, Place]]:
             yield from _secrets(item.get(name), (*here, name))
 
 
-def _counts(place: Place, item: dict[str, Any]) -> bool:
+def _counts(place: Place, item: Any) -> bool:
     """An argument's own name says what a module does with it, as `key`; a variable's name, and the looks of a value, count."""
-    value: Any = item
-    for one in place:
-        value = value[one]
-    return "env" in place or is_secret("", value)
+    return "env" in place or is_secret("", reduce(getitem, place, item))
