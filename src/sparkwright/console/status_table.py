@@ -17,10 +17,8 @@ from sparkwright.health.record import differs
 
 DIGEST, COMMIT = 12, 8
 STYLES = {
-    "ok": "green",
-    "up": "green",
-    "starting": "cyan",
-    "in progress": "cyan",
+    **dict.fromkeys(("ok", "up"), "green"),
+    **dict.fromkeys(("starting", "in progress"), "cyan"),
     "degraded": "yellow",
     "unknown": "dim",
     "unreachable": "bold red",

@@ -38,7 +38,6 @@ def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Re
     host = chosen.hosts[0]
     bench = _Bench(chosen, order, host, wait=wait)
     Shown(chosen, json=json, diff=False)
-    chosen.fleet.subscribers.append(bench)
     try:
         chosen.fleet.play("Bench", [host], bench.plan_for, Roll(RolloutPolicy()))
     finally:
@@ -48,7 +47,7 @@ def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Re
 
 
 class _Bench:
-    """The play of one order, made when the host has told what is known there. It listens for the cells itself."""
+    """The play of one order, made when the host has told what is known there."""
 
     def __init__(self, chosen: Chosen, order: Order, host: Host, *, wait: bool) -> None:
         self.chosen = chosen
@@ -60,14 +59,6 @@ class _Bench:
         self.base = recipe.load(self.root, order.recipe) if order.recipe else self.production
         self.place = Place.of(self.root, order.name or f"{order.command}-{host.name}", again=order.again)
         self.collector: Collector | None = None
-
-    def on(self, event: dict[str, Any]) -> None:
-        if self.collector is not None:
-            self.collector.on(event)
-
-    def close(self) -> None:
-        if self.collector is not None:
-            self.collector.close()
 
     def ended(self, code: int) -> tuple[Results | None, int, Path]:
         """The results, the exit code and the folder."""
@@ -94,6 +85,7 @@ class _Bench:
             pinned[arm.name] = pins.complete(fleet, member, arm.recipe, run_id)
         experiment = self._experiment(arms, pinned)
         self.collector = self._collector(experiment, arms, pinned)
+        fleet.subscribers.append(self.collector)
         tasks, known = self._tasks(member, experiment, pinned)
         path = self.place.folder / "play.yml"
         path.write_text(typed(play.text(tasks, member.host.name, experiment.name)))

@@ -71,7 +71,7 @@ class Neighbours:
         looked = ask_module(fleet, member, "verify_model", {key: task.args[key] for key in ABOUT})
         if not looked["wrong"] or check:
             return dataclasses.replace(task, args=here)
-        token = new_token()
+        token = Secret(secrets.token_urlsafe(32))
         member.secrets = {**member.secrets, TOKEN: token}
         urls = self.hand_out(source, task.args, token, readers=1)
         return dataclasses.replace(task, args={**task.args, "peer": urls})
@@ -91,11 +91,6 @@ def addresses(found: Mapping[str, Any], source: str) -> list[str]:
     if not isinstance(urls, list) or len(urls) > ADDRESSES:
         raise Failed("the answer does not say where the model is handed out.", where=source)
     return [matched(ADDRESS, url, f"where {source} hands the model out") for url in urls]
-
-
-def new_token() -> Secret:
-    """A token for one copy."""
-    return Secret(secrets.token_urlsafe(32))
 
 
 def source_host(inventory: Inventory, pattern: str) -> Host:

@@ -85,12 +85,14 @@ def ask(chosen: Chosen, wanted: Mapping[str, Pinned]) -> list[Row]:
 
 
 def _row(member: Member, answer: fan_out.Answer, wanted: Pinned) -> Row:
-    if isinstance(answer, SparkwrightError):
-        return _unasked(member, answer, wanted)
-    try:
-        return row_of(member.host.name, answer, wanted, time.time())
-    except ValueError as error:
-        return _unasked(member, Failed(f"its answer can't be used: {error}"), wanted)
+    if not isinstance(answer, SparkwrightError):
+        try:
+            return row_of(member.host.name, answer, wanted, time.time())
+        except ValueError as error:
+            answer = Failed(f"its answer can't be used: {error}")
+    state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
+    why = str(answer).removeprefix("unreachable: ")
+    return Row(member.host.name, state, why, wanted.recipe, error=str(answer), exit=int(answer.exit))
 
 
 def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:
@@ -154,12 +156,6 @@ def pinned(chosen: Chosen) -> dict[str, Pinned]:
         digest, commit = known["image"].get("digest", ""), known["model"].get("commit", "")
         found[host.name] = Pinned(host.recipe, wanted.file.container.name, digest, commit)
     return found
-
-
-def _unasked(member: Member, error: SparkwrightError, wanted: Pinned) -> Row:
-    state = "unreachable" if error.exit is Exit.UNREACHABLE else "unknown"
-    why = str(error).removeprefix("unreachable: ")
-    return Row(member.host.name, state, why, wanted.recipe, error=str(error), exit=int(error.exit))
 
 
 def _print(rows: list[Row], *, json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.protocol.plan import Plan, Task, new_run_id
+from sparkwright.secret import Secret
 from sparkwright.visible import first, one_line
 
 #: of `models.list`
@@ -127,7 +129,7 @@ def _handed_out(
         key = (model["id"], model["commit"])
         if key not in urls:
             readers = sum(1 for other in models.values() if (other["id"], other["commit"]) == key)
-            tokens[key] = peers.new_token()
+            tokens[key] = Secret(secrets.token_urlsafe(32))
             urls[key] = [] if check else message.hand_out(giver.name, model, tokens[key], readers=readers)
     return urls, tokens
 

@@ -14,18 +14,15 @@ from sparkwright.protocol.events import Event
 from sparkwright.visible import visible
 
 STYLES = {
-    "ok": "green",
     "changed": "yellow",
     "failed": "bold red",
     "skipped": "cyan",
     "later": "blue",
-    "rescued": "magenta",
-    "ignored": "magenta",
-    "title": "bold",
     "muted": "dim",
-    "fix": "bold",
-    "added": "green",
     "removed": "red",
+    **dict.fromkeys(("ok", "added"), "green"),
+    **dict.fromkeys(("rescued", "ignored"), "magenta"),
+    **dict.fromkeys(("title", "fix"), "bold"),
 }
 
 
