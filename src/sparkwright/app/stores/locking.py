@@ -139,8 +139,7 @@ def _ask(chosen: Chosen, entry: Pinned, run_id: str, *, follow: bool) -> None:
     )
     try:
         answer = ask(chosen.fleet, entry.member, [task], run_id)[entry.kind]
-        made = lockfile.image_entry if image else lockfile.model_entry
-        entry.new = {**made(entry.key, answer), "gone": answer.get("gone")}
+        entry.new = {**lockfile.entry(entry.kind, entry.key, answer), "gone": answer.get("gone")}
     except Exception as error:  # a full disk, a folder that is read-only
         entry.error = broke(error)
         return

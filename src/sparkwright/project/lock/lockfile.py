@@ -136,20 +136,20 @@ class Lock:
         """What this branch meant, or None. A revision that is a commit already is its own entry's key."""
         return self.models.get(model_key(model_id, revision))
 
-    def with_image(self, ref: str, entry: Mapping[str, Any]) -> Lock:
+    def with_image(self, ref: str, found: Mapping[str, Any]) -> Lock:
         """The lock with this image pinned. Raises Refused when the entry can't be one."""
-        return replace(self, images={**self.images, ref: image_entry(ref, entry)})
+        return replace(self, images={**self.images, ref: entry("image", ref, found)})
 
-    def with_model(self, model_id: str, revision: str, entry: Mapping[str, Any]) -> Lock:
+    def with_model(self, model_id: str, revision: str, found: Mapping[str, Any]) -> Lock:
         """The lock with this model pinned. Raises Refused when the entry can't be one."""
         key = model_key(model_id, revision)
-        return replace(self, models={**self.models, key: model_entry(key, entry)})
+        return replace(self, models={**self.models, key: entry("model", key, found)})
 
     def save(self, project: Path) -> None:
         """Write spark.lock in one step, sorted."""
         head = "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
-        images = {ref: _rows_in(entry, "manifests") for ref, entry in sorted(self.images.items())}
-        models = {key: _rows_in(entry, "files") for key, entry in sorted(self.models.items())}
+        images = {ref: _rows_in(one, "manifests") for ref, one in sorted(self.images.items())}
+        models = {key: _rows_in(one, "files") for key, one in sorted(self.models.items())}
         body = {"schema": SCHEMA, "images": images, "models": models}
         text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
         write_atomically(project / NAME, (head + text).encode(), mode=0o644)
@@ -163,22 +163,17 @@ def load(project: Path) -> Lock:
     read = document.load(path, most_bytes=MOST_BYTES)
     found = check(LockFile, read)
     return Lock(
-        images={ref: entry.model_dump(mode="json") for ref, entry in found.images.items()},
-        models={key: entry.model_dump(mode="json") for key, entry in found.models.items()},
+        images={ref: one.model_dump(mode="json") for ref, one in found.images.items()},
+        models={key: one.model_dump(mode="json") for key, one in found.models.items()},
     )
 
 
-def image_entry(ref: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the lock keeps of a registry's answer about an image. Raises Refused when it can't be an entry."""
-    return _entry(ImageEntry, ref, found)
+def entry(kind: str, key: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the lock keeps of a registry's answer about an image, or of a hub's about a model. kind: image or model.
 
-
-def model_entry(key: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the lock keeps of a hub's answer about a model. Raises Refused when it can't be an entry."""
-    return _entry(ModelEntry, key, found)
-
-
-def _entry(model: type[Strict], key: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    Raises Refused when it can't be an entry.
+    """
+    model: type[Strict] = {"image": ImageEntry, "model": ModelEntry}[kind]
     known = {name: value for name, value in found.items() if name in model.model_fields}
     return check(model, document.Document(Path(key), known)).model_dump(mode="json")
 
