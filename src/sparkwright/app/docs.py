@@ -26,14 +26,10 @@ def module(name: str) -> str:
         kind = registry.load(name)
     except KeyError:
         raise Refused(f"no module is called {name!r}.", fix=nearest(name, registry.NAMES)) from None
-    rows = [
-        _row(*named, field)
-        for named, field in zip(signature.of(kind.Args).items(), dataclasses.fields(kind.Args), strict=True)
-    ]
-    table = (
-        ["| argument | type | default | meaning |", "|---|---|---|---|", *rows] if rows else ["It takes no arguments."]
-    )
-    return "\n".join([f"# {name}", "", inspect.getdoc(kind) or "", "", *table, ""])
+    named = zip(signature.of(kind.Args).items(), dataclasses.fields(kind.Args), strict=True)
+    rows = [_row(argument, takes, field) for (argument, takes), field in named]
+    head = ["| argument | type | default | meaning |", "|---|---|---|---|"] if rows else ["It takes no arguments."]
+    return "\n".join([f"# {name}", "", inspect.getdoc(kind) or "", "", *head, *rows, ""])
 
 
 def _first_sentence(kind: type[Any]) -> str:

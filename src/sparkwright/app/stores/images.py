@@ -53,10 +53,8 @@ def _prune_args(chosen: Chosen, member: Member, *, everything: bool) -> dict[str
     lock = lock_of(chosen.project, member.host)
     refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
     pinned = {image_name.pinned(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()}
-    return {
-        "repositories": [] if everything else sorted({image_name.Name.parse(ref).repository for ref in refs}),
-        "pinned": pinned,
-    }
+    repositories = set() if everything else {image_name.Name.parse(ref).repository for ref in refs}
+    return {"repositories": sorted(repositories), "pinned": pinned}
 
 
 def _show(host: str, found: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.secret import Secret
-from sparkwright.visible import first, one_line
+from sparkwright.visible import count, first, one_line
 
 #: of `models.list`
 LISTED = grid.columns(("HOST", 0), ("MODEL", 0), ("SIZE", 1), ("STATE", 0), ("USED BY", 0), ("FOLDER", 0))
@@ -65,9 +65,8 @@ def _errors(*asked: Chosen) -> list[dict[str, Any]]:
 
 def _cells(host: str, one: Mapping[str, Any]) -> tuple[str, ...]:
     """A model as a row of LISTED."""
-    changed, used = len(one["changed"]), ", ".join(one["used_by"])
-    state = f"{changed} file{'s' * (changed != 1)} changed" if changed else "whole"
-    model = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}"
+    state = f"{count(len(one['changed']), 'file')} changed" if one["changed"] else "whole"
+    model, used = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}", ", ".join(one["used_by"])
     return host, model, units.size(one["size_bytes"]), state, used or "unused", one["dir"]
 
 
@@ -137,12 +136,12 @@ def _handed_out(
 def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
     """Show the models that nobody uses, ask, and remove them. Never one that a container mounts or a recipe names."""
     chosen = choose(pattern)
-    kept = {host.name: _kept_folders(chosen.project, host) for host in chosen.hosts}
+    own = {one.name: recipes.recipe_of(chosen.project, one).file.model.dir for one in chosen.hosts if one.recipe}
     rows = [
         (host, one)
         for host, found in ask(chosen, "models", lambda host: {}).items()
         for one in found["models"]
-        if not one["used_by"] and not _is_kept(one["dir"], kept[host])
+        if not one["used_by"] and not _is_kept(one["dir"], own.get(host, ""))
     ]
     if not as_json:
         for host, one in rows:
@@ -173,13 +172,9 @@ def locked_model(project: Project, host: Host) -> dict[str, Any]:
     return {"id": wanted.id, "commit": entry["commit"], "files": entry["files"], "dir": wanted.dir}
 
 
-def _kept_folders(project: Project, host: Host) -> list[str]:
-    return [recipes.recipe_of(project, host).file.model.dir] if host.recipe else []
-
-
-def _is_kept(folder: str, kept: list[str]) -> bool:
-    """Whether a recipe names this folder; ~ is a home that the laptop need not know."""
-    return any(folder.endswith(one[1:]) if one.startswith("~/") else folder == one for one in kept)
+def _is_kept(folder: str, own: str) -> bool:
+    """Whether the recipe names this folder; ~ is a home that the laptop need not know."""
+    return folder.endswith(own[1:]) if own.startswith("~/") else folder == own
 
 
 def _removed(chosen: Chosen, rows: Rows) -> Rows:

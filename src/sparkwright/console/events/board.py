@@ -127,6 +127,4 @@ class Board:
 
 
 def _rank(row: Row) -> int:
-    if row.style == "failed":
-        return 0
-    return 1 if row.verdict == "running" else 2 if not row.ended else 3
+    return 0 if row.style == "failed" else 1 if row.verdict == "running" else 3 if row.ended else 2

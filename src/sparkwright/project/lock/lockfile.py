@@ -173,7 +173,8 @@ def entry(kind: str, key: str, found: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises Refused when it can't be an entry.
     """
-    model: type[Strict] = {"image": ImageEntry, "model": ModelEntry}[kind]
+    kinds: dict[str, type[Strict]] = {"image": ImageEntry, "model": ModelEntry}
+    model = kinds[kind]
     known = {name: value for name, value in found.items() if name in model.model_fields}
     return check(model, document.Document(Path(key), known)).model_dump(mode="json")
 

@@ -28,13 +28,10 @@ class RolloutPolicy:
 
     def size(self, n: int, everyone: int) -> int:
         """How many the n-th batch holds (from 0). everyone: how many hosts the run is for, those done long ago among them."""
-        if self.canary:
-            if n == 0:
-                return self.canary
-            n -= 1
-        if not self.serial:
-            return everyone
-        return _hosts(self.serial[min(n, len(self.serial) - 1)], everyone)
+        if self.canary and n == 0:
+            return self.canary
+        n -= bool(self.canary)
+        return _hosts(self.serial[min(n, len(self.serial) - 1)], everyone) if self.serial else everyone
 
     def rolls(self, everyone: int) -> bool:
         """Whether it takes more than one batch."""
@@ -59,9 +56,7 @@ class RolloutPolicy:
 
     def stops_before(self, failed: Sequence[str], everyone: Sequence[str], *, rolls: bool) -> str:
         """Why nothing is begun when the check of all hosts found some that can't be done: the same limit, of all of them."""
-        limit = self.max_fail_percentage
-        if limit is None:
-            limit = 0 if rolls else 100
+        limit = self.max_fail_percentage if self.max_fail_percentage is not None else 0 if rolls else 100
         if 100 * len(failed) <= limit * len(everyone):
             return ""
         return f"checks failed on {', '.join(failed)}; no host was touched"
