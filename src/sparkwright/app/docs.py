@@ -17,7 +17,10 @@ from sparkwright.protocol.signature import Argument, Wanted
 def index() -> str:
     """Every module with its first sentence."""
     width = max(map(len, registry.NAMES))
-    return "\n".join(f"{name:<{width}}  {_first_sentence(registry.load(name))}" for name in registry.NAMES)
+    texts = {
+        name: " ".join((inspect.getdoc(registry.load(name)) or "").split("\n\n")[0].split()) for name in registry.NAMES
+    }
+    return "\n".join(f"{name:<{width}}  {text.split('. ')[0].rstrip('.')}." for name, text in texts.items())
 
 
 def module(name: str) -> str:
@@ -30,10 +33,6 @@ def module(name: str) -> str:
     rows = [_row(argument, takes, field) for (argument, takes), field in named]
     head = ["| argument | type | default | meaning |", "|---|---|---|---|"] if rows else ["It takes no arguments."]
     return "\n".join([f"# {name}", "", inspect.getdoc(kind) or "", "", *head, *rows, ""])
-
-
-def _first_sentence(kind: type[Any]) -> str:
-    return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
 
 
 def _row(name: str, takes: Argument, field: dataclasses.Field[Any]) -> str:

@@ -65,12 +65,9 @@ def _show(entry: Pinned, *, json: bool) -> None:
         return say_json(entry.to_json())
     if entry.error is not None:
         return say(f"{entry.key}: {entry.error}", file=sys.stderr)
-    say(f"{entry.key}: {entry.sentence()}")
-    for line in lock_diff.shown(entry.rows):
-        say(f"  {line}")
-    if entry.gone:
-        say("  The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`).")
-    return None
+    gone = "The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`)."
+    lines = [*lock_diff.shown(entry.rows), *([gone] if entry.gone else [])]
+    return say("\n  ".join([f"{entry.key}: {entry.sentence()}", *lines]))
 
 
 TASKS = {"": [lock]}

@@ -37,7 +37,8 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[str, str]]:
     """(style, text) of each line. width: columns. named: with the host's name in front."""
     summary = one_line(str(row["summary"]))
-    yield _style(row["exit"]), f"{row['host']}: {summary}" if named else summary
+    style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(Exit(row["exit"]), "failed")
+    yield style, f"{row['host']}: {summary}" if named else summary
     causes = row["causes"]
     if row["fix"] and row["fix"] not in [one["fix"] for one in causes]:
         yield "fix", f"→ {row['fix']}"
@@ -73,7 +74,3 @@ def _wrapped(text: str, title: str, width: int) -> list[str]:
     indent = " " * MARGIN
     first = f"{title:<{MARGIN}}"
     return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
-
-
-def _style(code: int) -> str:
-    return {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(Exit(code), "failed")

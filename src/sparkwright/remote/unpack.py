@@ -139,8 +139,11 @@ def _replace(place: Path, new: Path) -> None:
             (new / "in-use").touch()
         _remove(place)
     new.rename(place)
-    with _opened(place.parent) as parent:
+    parent = os.open(place.parent, os.O_RDONLY)
+    try:
         os.fsync(parent)
+    finally:
+        os.close(parent)
 
 
 def _prune(ours: Path) -> None:
@@ -160,15 +163,6 @@ def _remove(path: Path) -> None:
     away = Path(tempfile.mkdtemp(prefix=".old.", dir=path.parent))
     path.replace(away / path.name)
     shutil.rmtree(away, ignore_errors=True)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        yield number
-    finally:
-        os.close(number)
 
 
 def _reason(error: OSError, folder: Path) -> str:

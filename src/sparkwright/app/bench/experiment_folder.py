@@ -52,8 +52,10 @@ class Place:
             state = {}
         goes_on = bool(state.get("series")) and not state.get("finished") and not again
         place = cls(folder, state["series"] if goes_on else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
-        if not goes_on:
-            place._put_by(str(state.get("series", "")))
+        old, series = folder / results_files.JSON, str(state.get("series", ""))
+        if not goes_on and series and old.is_file():  # kept under the name of its series
+            (folder / "before").mkdir(exist_ok=True)
+            old.replace(folder / "before" / f"{series}.json")
         place.mark(finished=False)
         return place
 
@@ -61,13 +63,6 @@ class Place:
         """Remember whether there is something left to do."""
         content = json.dumps({"series": self.series, "finished": finished}, indent=1) + "\n"
         write_atomically(self.folder / STATE, content.encode())
-
-    def _put_by(self, series: str) -> None:
-        """The results of the series before are kept under its name."""
-        old = self.folder / results_files.JSON
-        if series and old.is_file():
-            (self.folder / "before").mkdir(exist_ok=True)
-            old.replace(self.folder / "before" / f"{series}.json")
 
 
 @dataclass

@@ -47,7 +47,9 @@ def of(chosen: Chosen, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
     lock = names.get("lock") or {}
     if not lock.get("image") or not lock.get("model"):
         return {}
-    root, path = chosen.project.root, _playbook(chosen.project.root)
+    root = chosen.project.root
+    own, shipped = (folder / "playbooks" / f"{NAME}.yml" for folder in (root, starter.source()))
+    path = own if own.is_file() else shipped
     about = _about(path, root, names)
     kept = host_side.cache() / "restart-plans" / f"{_digest(str(root.resolve()))}-{host.name}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -71,12 +73,6 @@ def _play(chosen: Chosen, path: Path, host: Host) -> playbook.Play:
         message = f"{host.name} needs exactly one play that restarts and verifies it (`grant_restart`)"
         raise Refused(f"{message}.", where=shown(path), fix="Compare it with the shipped playbooks/restart.yml.")
     return plays[0]
-
-
-def _playbook(root: Path) -> Path:
-    """The project's own, else the shipped one."""
-    own = root / "playbooks" / f"{NAME}.yml"
-    return own if own.is_file() else starter.source() / "playbooks" / f"{NAME}.yml"
 
 
 def _about(path: Path, root: Path, names: Mapping[str, Any]) -> str:

@@ -149,7 +149,7 @@ def pinned(chosen: Chosen) -> dict[str, Pinned]:
         try:
             wanted = recipe.load(chosen.project.root, host.recipe)
             folder = lock_folder(chosen.project, host)
-            lock = locks.setdefault(folder, lockfile.load(folder)) if folder not in locks else locks[folder]
+            lock = locks[folder] = locks.get(folder) or lockfile.load(folder)
         except SparkwrightError:
             continue
         known = {kind: entry or {} for kind, entry in entries(lock, wanted).items()}

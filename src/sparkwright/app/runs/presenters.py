@@ -46,14 +46,9 @@ class Shown:
 
 def _lines(diff: bool, *, many: bool) -> Any:
     """Every task of a host; of many hosts one row each, unless their differences are asked for."""
-    if many and sys.stdout.isatty():
-        from sparkwright.console.events.host_table import HostTable
+    if not sys.stdout.isatty():
+        return HostLines() if many else Lines(diff=diff)
+    from sparkwright.console.events.host_table import HostTable
+    from sparkwright.console.events.live import Live
 
-        return HostTable()
-    if many:
-        return HostLines()
-    if sys.stdout.isatty():
-        from sparkwright.console.events.live import Live
-
-        return Live(diff=diff)
-    return Lines(diff=diff)
+    return HostTable() if many else Live(diff=diff)

@@ -36,13 +36,15 @@ def parse(program: Program, original: Callable[[Program], None]) -> None:
         raise _refusal(_sentence(str(error), words, error.context or _command(words, contexts), contexts)) from None
     except ValueError:
         raise _refusal(numbers.none_in(words, _command(words, _contexts(program)))) from None
-    _refuse(_not_there(program))
+    if wrong := _not_there(program):
+        raise _refusal(wrong)
     for name, meant in MISTAKEN.items():
         if program.args[name].value:
             raise _refusal(f"unknown option --{name}. Did you mean {meant}?")
     for context in program.tasks:
-        if isinstance(_task(program, str(context.name)), Command):  # a user's own tasks know their own numbers
-            _refuse(numbers.out_of_range(context))
+        own = isinstance(_task(program, str(context.name)), Command)  # a user's own tasks know their own numbers
+        if own and (wrong := numbers.out_of_range(context)):
+            raise _refusal(wrong)
 
 
 def _name_word(program: Program, words: list[str]) -> None:
@@ -87,11 +89,6 @@ def _not_there(program: Program) -> str:
     if isinstance(group, str) and group not in groups:
         return f"no commands below '{group}'." + _meant(group, groups, "--list")
     return ""
-
-
-def _refuse(sentence: str) -> None:
-    if sentence:
-        raise _refusal(sentence)
 
 
 def _refusal(sentence: str) -> InvokeExit:

@@ -45,7 +45,9 @@ def check(model: type[M], document: Document, data: Any = None, at: Place = ()) 
         place = at + _place(value, first)
         typed = [one for one in mistakes if one["type"].endswith(("_type", "_parsing"))]
         kinds = [one for one in typed if at + _place(value, one) == place]
-        raise Refused(_short(_sentence(model, first, place, kinds)), where=document.where(*place)) from None
+        # one line of it, cut after its escapes were written out
+        sentence = one_line(one_line(_sentence(model, first, place, kinds)), at_most=SENTENCE_CHARS)
+        raise Refused(sentence, where=document.where(*place)) from None
 
 
 def _place(value: Any, error: Any) -> Place:
@@ -56,11 +58,6 @@ def _place(value: Any, error: Any) -> Place:
             value = value[part]
             found.append(part)
     return (*found, *(error["loc"][-1:] if error["type"] == "missing" else ()))
-
-
-def _short(sentence: str) -> str:
-    """One line of it, cut after its escapes were written out."""
-    return one_line(one_line(sentence), at_most=SENTENCE_CHARS)
 
 
 def rule(why_not: Callable[[str], str]) -> AfterValidator:
@@ -98,7 +95,8 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
         return f"`{dotted}`: {_message(error)}"
     if _is_source(model, error["loc"]):
         return _no_source(place)
-    shown = kind_of(error["input"]) if any(_may_hold_a_secret(str(part)) for part in place) else _named(error["input"])
+    hidden = any(part in HIDDEN or names_a_secret(part) for part in map(str, place))
+    shown = kind_of(error["input"]) if hidden else _named(error["input"])
     rules = list(dict.fromkeys(filter(None, (_rule(one) for one in (kinds if error in kinds else [error])))))
     must = f"` must be {' or '.join(rules)}" if rules else f"`: {_message(error)}"
     return f"`{dotted}{must}, got {shown}{_in_quotes(error)}."
@@ -169,11 +167,6 @@ def _no_source(place: Place) -> str:
     variable = next((name for name in names if re.fullmatch(r"[A-Z][A-Z0-9_]*", name)), "SPARK_KEY")
     dotted = one_line(".".join(str(part) for part in place), at_most=200)
     return f"`{dotted}` must name a source, e.g. {{env: {variable}}}; never the secret itself."
-
-
-def _may_hold_a_secret(name: str) -> bool:
-    """Whether what stands under a key is not to be repeated: it is, or in the wrong form may be, a secret."""
-    return name in HIDDEN or names_a_secret(name)
 
 
 def _keys_at(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:

@@ -12,7 +12,7 @@ from sparkwright.remote.ssh import ssh_target
 from sparkwright.remote.ssh.ssh_target import SshTarget
 from sparkwright.visible import one_line
 
-AT_ONCE = 16
+_POOL = ThreadPoolExecutor(max_workers=16, thread_name_prefix="ssh -G")
 
 
 def begin(host: Host) -> None:
@@ -32,12 +32,7 @@ def jump_target(spec: str) -> SshTarget:
 
 @functools.lru_cache(maxsize=512)
 def _resolving(address: str, user: str, port: int) -> Future[SshTarget]:
-    return _pool().submit(_resolve, address, user, port)
-
-
-@functools.lru_cache(maxsize=1)
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="ssh -G")
+    return _POOL.submit(_resolve, address, user, port)
 
 
 def _resolve(address: str, user: str, port: int) -> SshTarget:
