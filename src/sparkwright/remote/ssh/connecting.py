@@ -1,4 +1,4 @@
-"""The connection of one login: over its jump hosts, every host key checked, each failure a sentence. ssh.py asks over it.
+"""The connection of one login: over its jump hosts, every host key checked, each failure a sentence. ssh_link.py asks over it.
 
 docs/ssh.md has the measured traps: Fabric accepts any host key and reads no Include, nobody sets TCP_NODELAY, and a
 channel waits an hour unless it is told otherwise.
