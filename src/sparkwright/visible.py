@@ -50,6 +50,11 @@ def first(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
+def listed(text: str) -> list[str]:
+    """What a person lists: `a, b` is a and b."""
+    return [word for word in map(str.strip, text.split(",")) if word]
+
+
 def count(number: int, noun: str) -> str:
     """1 file, 2 files."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

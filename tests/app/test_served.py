@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.app.plans.recipes import served
-from sparkwright.console.summary import Summary
+from sparkwright.console.events.summary import Summary
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.questions import served
+from sparkwright.app.questions import answers
 from sparkwright.errors import Failed
 from tests.fuzz.harness import feed, values
 
@@ -22,34 +22,46 @@ FOLDER = {
 
 
 def test_an_answer_is_as_it_was() -> None:
-    assert served.read(served.Models, {"models": [FOLDER]}) == {"models": [FOLDER]}
+    assert answers.checked("models", {"models": [FOLDER]}, host="spark1") == {"models": [FOLDER]}
 
 
 @pytest.mark.parametrize(
     ("found", "place"),
     [
-        ({}, "models"),
-        ([], ""),
-        ({"models": {}}, "models"),
-        ({"models": [7]}, "models.0"),
-        ({"models": [{**FOLDER, "size_bytes": "1"}]}, "models.0.size_bytes"),
-        ({"models": [{**FOLDER, "size_bytes": -1}]}, "models.0.size_bytes"),
-        ({"models": [{**FOLDER, "used_by": [None]}]}, "models.0.used_by.0"),
+        ({}, "models has no models"),
+        ([], "models is "),
+        ({"models": {}}, r"models\.models is "),
+        ({"models": [7]}, r"models\.models\[0\] is "),
+        ({"models": [{**FOLDER, "size_bytes": "1"}]}, r"models\.models\[0\]\.size_bytes is "),
+        ({"models": [{**FOLDER, "size_bytes": -1}]}, r"models\.models\[0\]\.size_bytes is "),
+        ({"models": [{**FOLDER, "used_by": [None]}]}, r"models\.models\[0\]\.used_by\[0\] is "),
     ],
 )
 def test_nonsense_is_a_sentence(found: Any, place: str) -> None:
-    with pytest.raises(Failed, match=f"not valid: `{place}`"):
-        served.read(served.Models, found)
+    with pytest.raises(Failed, match=f"its answer can't be used: {place}") as error:
+        answers.checked("models", found, host="spark1")
+    assert error.value.where == "spark1"
 
 
 def test_any_answer() -> None:
     verified = {"dir": "/m", "wrong": ["a"], "files": 3, "size_bytes": 7}
-    feed(lambda found: served.read(served.Models, found), values([{"models": [FOLDER, FOLDER]}]))
-    feed(lambda found: served.read(served.Verified, found), values([verified]))
-    feed(lambda found: served.read(served.Removed, found), values([{**verified, "freed_bytes": 1}]))
+    removed = {**verified, "freed_bytes": 1, "left": 0}
+    for module, found in {
+        "models": {"models": [FOLDER, FOLDER]},
+        "verify_model": verified,
+        "remove_model": removed,
+    }.items():
+        feed(lambda found, module=module: answers.checked(module, found, host="spark1"), values([found]))
 
 
-SERVER = {"models": {"m": 4096, "n": None}, "port": 8000, "loopback": True, "server_key": False, "image": "a/b:v1"}
+SERVER = {
+    "name": "vllm",
+    "models": {"m": 4096, "n": None},
+    "port": 8000,
+    "loopback": True,
+    "server_key": False,
+    "image": "a/b:v1",
+}
 
 
 @pytest.mark.parametrize(
@@ -59,10 +71,11 @@ SERVER = {"models": {"m": 4096, "n": None}, "port": 8000, "loopback": True, "ser
         ({"port": 0}, "port"),
         ({"models": ["m"]}, "models"),
         ({"models": {"m": "4k"}}, "models.m"),
+        ({"models": {"m": 0}}, "models.m"),
         ({"loopback": None}, "loopback"),
     ],
 )
 def test_nonsense_about_a_server_makes_no_settings_of_a_client(wrong: dict[str, Any], place: str) -> None:
-    assert served.read(served.Server, {**SERVER, "drift": []}) == SERVER
-    with pytest.raises(Failed, match=f"about its server is not valid: `{place}"):
-        served.read(served.Server, {**SERVER, **wrong})
+    assert answers.checked("inspect_server", SERVER, host="spark1") == SERVER
+    with pytest.raises(Failed, match=f"its answer can't be used: inspect_server.{place}"):
+        answers.checked("inspect_server", {**SERVER, **wrong}, host="spark1")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sparkwright.console.board import Board
-from sparkwright.console.host_lines import HostLines
-from sparkwright.console.host_table import HostTable
+from sparkwright.console.events.board import Board
+from sparkwright.console.events.host_lines import HostLines
+from sparkwright.console.events.host_table import HostTable
 from sparkwright.protocol.events import Event, event
 
 COUNTS = {"ok": 3, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0}

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.console import status_table, tables
+from sparkwright.console import status_table
+from sparkwright.console.events import tables
 from sparkwright.console.status_row import Row
 
 WHY = "qwen35 exited with code 137 (killed: out of memory); restart 4 in progress, and the kernel's log names vllm as the victim"

@@ -14,10 +14,10 @@ from sparkwright.app.outcome import worst
 from sparkwright.app.questions import log_reading
 from sparkwright.bench import summary
 from sparkwright.bench.results_models import Results
-from sparkwright.console.lines import Lines, plain
-from sparkwright.console.live import Live
+from sparkwright.console.events.lines import Lines, plain
+from sparkwright.console.events.live import Live
+from sparkwright.console.events.summary import Served, Summary
 from sparkwright.console.out import say, say_json
-from sparkwright.console.summary import Served, Summary
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Failed
 

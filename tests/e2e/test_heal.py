@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app import session
 from sparkwright.app.connect import choose
 from sparkwright.app.plans import restart_plan
+from sparkwright.app.runs import session
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Record
 from sparkwright.health.schedule.settings import Settings

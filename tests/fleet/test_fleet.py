@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from sparkwright.errors import Unreachable
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member
+from sparkwright.fleet.rollout import Roll
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook.rollout_policy import batches
+from sparkwright.project.playbook.rollout_policy import RolloutPolicy
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret
@@ -39,11 +41,8 @@ class PretendLink:
         pass
 
 
-@dataclass
-class Play:
-    name: str = "Test"
-    serial: list[int | str] = field(default_factory=list)
-    max_fail_percentage: float | None = None
+def plan(member: Member) -> Plan:
+    return Plan(run_id="r", host=member.host.name, play="Test", steps=())
 
 
 class Seen:
@@ -65,26 +64,28 @@ def members(*ends: int | str, asked: list[str] | None = None) -> list[Member]:
     return found
 
 
-def run(everyone: list[Member], play: Play) -> Seen:
+def run(everyone: list[Member], policy: RolloutPolicy, name: str = "Test") -> Seen:
     seen = Seen()
     one = Fleet(everyone, [seen])
-    one.play(
-        play, [member.host for member in everyone], lambda m: Plan(run_id="r", host=m.host.name, play="Test", steps=())
-    )
+    one.play(name, [member.host for member in everyone], plan, Roll(policy))
     one.close()
     return seen
 
 
 @pytest.mark.parametrize(
     ("serial", "sizes"),
-    [([], [8]), ([3], [3, 3, 2]), (["25%"], [2, 2, 2, 2]), ([1, "50%"], [1, 4, 3]), (["1%"], [1] * 8), ([20], [8])],
+    [((), [8]), ((3,), [3, 3, 2]), (("25%",), [2, 2, 2, 2]), ((1, "50%"), [1, 4, 3]), (("1%",), [1] * 8), ((20,), [8])],
 )
-def test_batches_are_cut_as_ansible_cuts_them(serial: list[int | str], sizes: list[int]) -> None:
-    assert [len(batch) for batch in batches(members(*[0] * 8), serial)] == sizes
+def test_batches_are_cut_as_ansible_cuts_them(serial: tuple[int | str, ...], sizes: list[int]) -> None:
+    policy, left, cut = RolloutPolicy(serial=serial), 8, list[int]()
+    while left:
+        cut.append(min(left, policy.size(len(cut), 8)))
+        left -= cut[-1]
+    assert cut == sizes
 
 
 def test_without_serial_a_failed_host_does_not_stop_the_others() -> None:
-    seen = run(members(0, 1, 0), Play())
+    seen = run(members(0, 1, 0), RolloutPolicy())
     assert sorted((one["host"], one["exit"]) for one in seen.events if one["event"] == "recap") == [
         ("spark1", 0),
         ("spark2", 1),
@@ -94,19 +95,19 @@ def test_without_serial_a_failed_host_does_not_stop_the_others() -> None:
 
 def test_a_batch_that_fails_whole_stops_the_play() -> None:
     asked: list[str] = []
-    run(members(0, 1, 0, asked=asked), Play(serial=[1]))
+    run(members(0, 1, 0, asked=asked), RolloutPolicy(serial=(1,)))
     assert asked == ["spark1", "spark2"]
 
 
 @pytest.mark.parametrize(("percentage", "hosts"), [(50.0, 4), (49.0, 2), (0.0, 2)])
 def test_more_failures_than_allowed_stop_after_the_batch(percentage: float, hosts: int) -> None:
     asked: list[str] = []
-    run(members(0, 1, 0, 0, asked=asked), Play(serial=[2], max_fail_percentage=percentage))
+    run(members(0, 1, 0, 0, asked=asked), RolloutPolicy(serial=(2,), max_fail_percentage=percentage))
     assert len(asked) == hosts
 
 
 def test_an_unreachable_host_is_counted_as_such_and_the_others_go_on() -> None:
-    seen = run(members("gone", 0), Play())
+    seen = run(members("gone", 0), RolloutPolicy())
     recaps = {one["host"]: one for one in seen.events if one["event"] == "recap"}
     assert (recaps["spark1"]["unreachable"], recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 0, 3)
     assert recaps["spark2"]["exit"] == 0
@@ -114,7 +115,7 @@ def test_an_unreachable_host_is_counted_as_such_and_the_others_go_on() -> None:
 
 def test_changes_pending_are_no_failure() -> None:
     asked: list[str] = []
-    run(members(2, 2, asked=asked), Play(serial=[1]))
+    run(members(2, 2, asked=asked), RolloutPolicy(serial=(1,)))
     assert asked == ["spark1", "spark2"]
 
 
@@ -123,14 +124,14 @@ def test_two_plays_of_a_host_are_one_recap() -> None:
     seen = Seen()
     one = Fleet(everyone, [seen])
     for _ in range(2):
-        one.play(Play(), [everyone[0].host], lambda m: Plan(run_id="r", host=m.host.name, play="Test", steps=()))
+        one.play("Test", [everyone[0].host], plan, Roll(RolloutPolicy()))
     one.close()
     recaps = [one for one in seen.events if one["event"] == "recap"]
     assert [recap["ok"] for recap in recaps] == [2]
 
 
 def test_a_surprise_in_a_thread_is_a_failure_and_never_green() -> None:
-    seen = run(members("bug", 0), Play())
+    seen = run(members("bug", 0), RolloutPolicy())
     recaps = {one["host"]: one for one in seen.events if one["event"] == "recap"}
     assert (recaps["spark1"]["failed"], recaps["spark1"]["exit"]) == (1, 1)
     assert "KeyError: 'surprise'" in recaps["spark1"]["msg"]
@@ -152,11 +153,7 @@ class Broken(Seen):
 
 def shown_to(*subscribers: Seen) -> Fleet:
     one = Fleet(members(0, 0), subscribers)
-    one.play(
-        Play(),
-        [member.host for member in one.members],
-        lambda m: Plan(run_id="r", host=m.host.name, play="Test", steps=()),
-    )
+    one.play("Test", [member.host for member in one.members], plan, Roll(RolloutPolicy()))
     one.close()
     return one
 
@@ -205,5 +202,5 @@ def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
 
 def test_no_event_of_the_laptop_holds_what_a_terminal_acts_on() -> None:
     """The name of a play comes from a playbook, which may be somebody else's."""
-    seen = run(members(0), Play(name="x\x1b]52;c;aGk=\x07"))
+    seen = run(members(0), RolloutPolicy(), "x\x1b]52;c;aGk=\x07")
     assert seen.events[0]["play"] == "x\\x1b]52;c;aGk=\\x07"

@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
-from sparkwright.console.host_lines import HostLines
-from sparkwright.console.json_lines import JsonLines
-from sparkwright.console.lines import Lines
-from sparkwright.console.live import Live
-from sparkwright.console.tables import Tables
+from sparkwright.console.events.host_lines import HostLines
+from sparkwright.console.events.json_lines import JsonLines
+from sparkwright.console.events.lines import Lines
+from sparkwright.console.events.live import Live
+from sparkwright.console.events.tables import Tables
 from sparkwright.errors import Exit
 from sparkwright.protocol.event_kinds import KINDS
 from sparkwright.protocol.events import Event

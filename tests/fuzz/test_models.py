@@ -86,7 +86,7 @@ def test_a_lock(tmp_path: Path) -> None:
 
 def test_what_a_host_says_of_a_model() -> None:
     entry = lock()["models"][f"{MODEL}@main"]
-    feed(lambda found: lockfile.model_entry("a/b@main", found if isinstance(found, dict) else {}), values([entry]))
+    feed(lambda found: lockfile.entry("model", "a/b@main", found if isinstance(found, dict) else {}), values([entry]))
 
 
 def test_the_rows_that_a_host_is_given() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.remote import known_hosts, ssh_target
+from sparkwright.remote.ssh import known_hosts, ssh_target
 from tests.fuzz.harness import feed, texts
 from tests.remote.ssh_cases import CASES
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.console.tables import TABLES, lines
+from sparkwright.console.events.tables import TABLES, lines
 from sparkwright.errors import Exit
 from sparkwright.modules.proof.verdict import Verdict
 from sparkwright.protocol.result import Result

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app.templates import rendered
+from sparkwright.app.plans.templates import rendered
 from sparkwright.errors import Exit, Refused
 from sparkwright.project import playbook, recipe, starter
 from sparkwright.project.inventory import glance

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from sparkwright.project.inventory.host import Host
-from sparkwright.remote import runtime, ssh_config, wheels
+from sparkwright.remote import runtime, wheels
+from sparkwright.remote.ssh import ssh_config
 from tests.remote.sshd import SSHD, Sshd
 
 

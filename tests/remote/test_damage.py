@@ -10,7 +10,7 @@ import pytest
 
 from sparkwright.protocol.events import Event
 from sparkwright.remote import bootstrap
-from sparkwright.remote.ssh import SshLink
+from sparkwright.remote.ssh.ssh_link import SshLink
 from tests.remote.conftest import Lab
 
 pytestmark = pytest.mark.ssh

@@ -18,8 +18,9 @@ from sparkwright.cli import doctor, runs, status
 from sparkwright.errors import Failed, SparkwrightError, Unreachable
 from sparkwright.protocol.events import LINE_BYTES, Event
 from sparkwright.protocol.plan import Plan
-from sparkwright.remote import runtime, ssh
-from sparkwright.remote.ssh import SshLink
+from sparkwright.remote import runtime
+from sparkwright.remote.ssh import ssh_link as ssh
+from sparkwright.remote.ssh.ssh_link import SshLink
 from tests.remote.conftest import Lab
 from tests.remote.hostile import Hostile, finished, recap
 

@@ -9,7 +9,7 @@ import pytest
 from sparkwright.app import connect
 from sparkwright.errors import Refused
 from sparkwright.project.inventory import glance
-from sparkwright.remote.ssh import SshLink
+from sparkwright.remote.ssh.ssh_link import SshLink
 from tests.remote.conftest import Lab
 
 

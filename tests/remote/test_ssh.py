@@ -16,8 +16,9 @@ from sparkwright import host_side
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.remote import connecting, ssh, ssh_config
-from sparkwright.remote.ssh import SshLink
+from sparkwright.remote.ssh import connecting, ssh_config
+from sparkwright.remote.ssh import ssh_link as ssh
+from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
 from tests.remote.conftest import Lab, packed
 

@@ -11,7 +11,7 @@ import paramiko
 import pytest
 
 from sparkwright.errors import SparkwrightError
-from sparkwright.remote.ssh import SshLink
+from sparkwright.remote.ssh.ssh_link import SshLink
 from tests.remote import conftest
 from tests.remote.conftest import Lab
 from tests.remote.ssh_cases import CASES, Case

@@ -18,8 +18,9 @@ import pytest
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.remote import bootstrap, ssh
-from sparkwright.remote.ssh import SshLink
+from sparkwright.remote import bootstrap
+from sparkwright.remote.ssh import ssh_link as ssh
+from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
 from tests.remote.conftest import Lab
 from tests.remote.sshd import Sshd

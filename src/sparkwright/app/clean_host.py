@@ -7,18 +7,17 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.app.connect import Chosen, reach
-from sparkwright.app.outcome import worst
 from sparkwright.app.plans import recipes
 from sparkwright.app.prompts import agreed
-from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.questions.one_module import ask_module, in_turn
 from sparkwright.console import grid, listed
-from sparkwright.console.out import say, say_error, say_json
-from sparkwright.errors import Exit, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Member
+from sparkwright.console.out import say, say_json
+from sparkwright.errors import Exit, Refused
+from sparkwright.fleet.member import Member
 from sparkwright.protocol import recap
 from sparkwright.trust.image_name import Name
 
-COLUMNS = [*map(grid.Column, ("HOST", "STATE")), grid.Column("SIZE", 1), *map(grid.Column, ("KIND", "WHAT", "WHY"))]
+COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("KIND", 0), ("WHAT", 0), ("WHY", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +29,13 @@ class Scope:
     images: bool = False
 
 
-def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> int:
-    """Clean the hosts of a pattern, one after the other. Returns the exit code of the command."""
-    chosen, codes = reach(pattern), list[int]()
-    try:
-        for member in chosen.fleet.members:
-            try:
-                codes.append(_host(chosen, member, scope, check=check, yes=yes, json=json))
-            except SparkwrightError as error:
-                error.where = error.where or member.host.name
-                say_error(error, json=json, host=member.host.name)
-                codes.append(int(error.exit))
-    finally:
-        chosen.fleet.close()
-    return int(worst(codes))
+def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> list[Exit]:
+    """Clean the hosts of a pattern, one after the other. Returns the exit codes."""
+    chosen = reach(pattern)
+    return in_turn(chosen, lambda member: _host(chosen, member, scope, check=check, yes=yes, json=json), json=json)
 
 
-def _host(chosen: Chosen, member: Member, scope: Scope, *, check: bool, yes: bool, json: bool) -> int:
+def _host(chosen: Chosen, member: Member, scope: Scope, *, check: bool, yes: bool, json: bool) -> Exit:
     name, fleet = member.host.name, chosen.fleet
     secrets = chosen.inventory.secrets(member.host)
     member.secrets = {key: secret for key, secret in secrets.items() if key == "BECOME_PASSWORD"}
@@ -68,7 +57,7 @@ def _host(chosen: Chosen, member: Member, scope: Scope, *, check: bool, yes: boo
         say_json({"host": name, "items": found["items"], "freed_bytes": freed})
     elif freed is not None:
         say(f"{name}: {units.size(freed)} removed.")
-    return int(Exit.OK if removed else Exit.CHANGES)
+    return Exit.OK if removed else Exit.CHANGES
 
 
 def _of_recipe(chosen: Chosen, member: Member) -> dict[str, Any]:
@@ -95,13 +84,10 @@ def _remove(chosen: Chosen, member: Member, args: dict[str, Any], *, timer: bool
 
 
 def _show(host: str, items: list[dict[str, Any]]) -> None:
+    sizes = ["unknown" if row["size_bytes"] is None else units.size(row["size_bytes"]) for row in items]
     rows = [
-        (
-            *(host, "keep" if row["kept"] else "remove"),
-            "unknown" if row["size_bytes"] is None else units.size(row["size_bytes"]),
-            *(row["kind"], row["name"], row["kept"]),
-        )
-        for row in items
+        (host, "keep" if row["kept"] else "remove", size, row["kind"], row["name"], row["kept"])
+        for row, size in zip(items, sizes, strict=True)
     ]
     listed.show(COLUMNS, rows)
     total = sum(row["size_bytes"] or 0 for row in items if not row["kept"])

@@ -76,7 +76,8 @@ def reach(pattern: str, need: Need = "engine") -> Chosen:
 
 def choose(pattern: str) -> Chosen:
     """The hosts of a pattern; not connected yet. Raises Refused for a pattern that names none."""
-    from sparkwright.fleet.fleet import Fleet, Member
+    from sparkwright.fleet.fleet import Fleet
+    from sparkwright.fleet.member import Member
     from sparkwright.project.inventory.inventory import Inventory
 
     project = Project.here()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 from typing import Any
 
 from sparkwright.errors import Refused
@@ -12,14 +13,14 @@ from sparkwright.project.documents.checked import nearest
 from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Argument, Wanted
 
-#: defaults as YAML has them
-SPELLED = ((None, "null"), (True, "true"), (False, "false"), ("", '""'))
-
 
 def index() -> str:
     """Every module with its first sentence."""
     width = max(map(len, registry.NAMES))
-    return "\n".join(f"{name:<{width}}  {_first_sentence(registry.load(name))}" for name in registry.NAMES)
+    texts = {
+        name: " ".join((inspect.getdoc(registry.load(name)) or "").split("\n\n")[0].split()) for name in registry.NAMES
+    }
+    return "\n".join(f"{name:<{width}}  {text.split('. ')[0].rstrip('.')}." for name, text in texts.items())
 
 
 def module(name: str) -> str:
@@ -28,18 +29,10 @@ def module(name: str) -> str:
         kind = registry.load(name)
     except KeyError:
         raise Refused(f"no module is called {name!r}.", fix=nearest(name, registry.NAMES)) from None
-    rows = [
-        _row(*named, field)
-        for named, field in zip(signature.of(kind.Args).items(), dataclasses.fields(kind.Args), strict=True)
-    ]
-    table = (
-        ["| argument | type | default | meaning |", "|---|---|---|---|", *rows] if rows else ["It takes no arguments."]
-    )
-    return "\n".join([f"# {name}", "", inspect.getdoc(kind) or "", "", *table, ""])
-
-
-def _first_sentence(kind: type[Any]) -> str:
-    return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
+    named = zip(signature.of(kind.Args).items(), dataclasses.fields(kind.Args), strict=True)
+    rows = [_row(argument, takes, field) for (argument, takes), field in named]
+    head = ["| argument | type | default | meaning |", "|---|---|---|---|"] if rows else ["It takes no arguments."]
+    return "\n".join([f"# {name}", "", inspect.getdoc(kind) or "", "", *head, *rows, ""])
 
 
 def _row(name: str, takes: Argument, field: dataclasses.Field[Any]) -> str:
@@ -48,9 +41,10 @@ def _row(name: str, takes: Argument, field: dataclasses.Field[Any]) -> str:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
+    """As YAML has it."""
     factory: Any = field.default_factory
     value = field.default if field.default is not dataclasses.MISSING else factory()
-    return next((message for one, message in SPELLED if value is one or value == one == ""), str(value))
+    return json.dumps(value) if value in (None, "") or isinstance(value, bool) else str(value)
 
 
 def _type(wanted: Wanted) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from sparkwright.app.plans.pinning import entries
 from sparkwright.console.out import say, say_json
 from sparkwright.engines.vllm import versions
 from sparkwright.engines.vllm.expectation import RULE as EXPECTED
@@ -21,6 +22,7 @@ from sparkwright.project.folder import Project
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.serving import Serving, serving
+from sparkwright.visible import count
 
 WIDTH = 8
 #: where a finding stands that is about none of the flags as they are written
@@ -43,20 +45,18 @@ class Checked:
 
 def check(name: str, engine_version: str, model: str) -> list[Checked]:
     """Every recipe of the project, or one. engine_version, model: to take instead of the lock's; empty for the lock's."""
+    from sparkwright.app.stores import model_config
+
     project = Project.here().root
     lock = lockfile.load(project)
     version = versions.parse(engine_version)
     if engine_version and version is None:
         raise Refused(f"{engine_version!r} is no version of vLLM.", fix="As 0.32.0, 0.29.0+nv26.09 or 0.16.1rc1.dev42.")
-    config = _config(model) if model else None
+    config = model_config.read(model) if model else None
     checked = []
     for one in [name] if name else recipe.names(project):
         wanted = recipe.load(project, one)
-        pinned = {
-            "image": lock.image(wanted.image),
-            "model": lock.model(wanted.file.model.id, wanted.file.model.revision),
-        }
-        checked.append(Checked(wanted, serving(wanted, pinned, model=config, version=version)))
+        checked.append(Checked(wanted, serving(wanted, entries(lock, wanted), model=config, version=version)))
     return checked
 
 
@@ -71,8 +71,8 @@ def print_lines(checked: list[Checked]) -> None:
         if one.served.note:
             say(f"  {'note':<{WIDTH}}chunked prefill: {one.served.note}")
     found = [finding.severity for one in checked for finding in one.served.findings]
-    counts = ", ".join(_many(found.count(kind), kind) for kind in ("error", "warning"))
-    say(f"{_many(len(checked), 'recipe')}: {counts}")
+    counts = ", ".join(count(found.count(kind), kind) for kind in ("error", "warning"))
+    say(f"{count(len(checked), 'recipe')}: {counts}")
 
 
 def print_json(checked: list[Checked]) -> None:
@@ -132,30 +132,13 @@ def doubts(wanted: Recipe, served: Serving) -> list[str]:
     return [f"{where(wanted, one)}: {one.sentence}" for one in unsure]
 
 
-def _many(count: int, word: str) -> str:
-    return f"{count} {word}{'s' * (count != 1)}"
-
-
-def _config(model: str) -> dict[str, Any]:
-    from sparkwright.app.stores import model_config
-
-    return dict(model_config.read(model))
-
-
 def rule_text(rule: Rule) -> str:
     """A rule with its reason, its sources, and what it says of its example."""
     found = next(iter(rule.findings(rule.example.case())))
     flags = yaml.safe_dump({"vllm": dict(rule.example.flags)}, sort_keys=False).rstrip() if rule.example.flags else ""
     engine = f"vLLM {rule.example.version}" if rule.example.version else ""
-    lines = [
-        f"{rule.name}: {rule.title}",
-        "",
-        *textwrap.wrap(rule.reason, PAGE),
-        "",
-        "Sources:",
-        *(f"  * {one}" for one in rule.sources),
-        "",
-    ]
+    lines = [f"{rule.name}: {rule.title}", "", *textwrap.wrap(rule.reason, PAGE), "", "Sources:"]
+    lines += [*(f"  * {one}" for one in rule.sources), ""]
     lines += [f"Example ({', '.join(part for part in (engine, rule.example.image) if part)}):"]
     lines += [f"  {line}" for line in flags.splitlines()]
     lines += [f"  -> {found.severity}: {found.sentence}", *(f"     fix: {way.text}" for way in found.ways_out)]

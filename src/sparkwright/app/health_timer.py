@@ -2,69 +2,55 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urlsplit
 
 from sparkwright import units
-from sparkwright.app.outcome import worst
+from sparkwright.app.connect import choose
+from sparkwright.app.plans import restart_plan
+from sparkwright.app.runs import session
 from sparkwright.errors import Refused
-
-if TYPE_CHECKING:
-    from sparkwright.app.connect import Chosen
+from sparkwright.protocol.plan import Task
 
 #: services whose webhook URLs are themselves the secret
 KNOWN_SECRET = ("hooks.slack.com", "discord.com", "discordapp.com", "office.com", "chat.googleapis.com")
 
 
-def install(pattern: str, *, json: bool, **given: Any) -> int:
+def install(pattern: str, *, json: bool, **given: Any) -> list[int]:
     """Set the timer on each host of a pattern. given: the options of `health.install`. Raises Refused for a wrong value."""
+    if given["heal"] not in ("none", "restart"):
+        raise Refused(f"--heal {given['heal']!r} is not known.", fix="There are: none, restart.")
     args = {
         "every_s": units.seconds(given["every"], "--every", least_s=30),
-        "heal": _one_of("--heal", given["heal"], ("none", "restart")),
         "heal_every_s": units.seconds(given["heal_every"], "--heal-every", least_s=600),
         "smoke_every_s": units.seconds(given["smoke_every"], "--smoke-every"),
         "command": _words("--command", given["command"]),
         "webhook": _public("--webhook", given["webhook"]),
-        "webhook_file": given["webhook_file"],
-        "textfile": given["textfile"],
-        "system": given["system"],
+        **{name: given[name] for name in ("heal", "webhook_file", "textfile", "system")},
     }
-    heals = args["heal"] == "restart"
+    heals = given["heal"] == "restart"
     return _on_each(pattern, json, lambda name: (_task({**args, "host": name}, become=given["system"]),), heals=heals)
 
 
-def uninstall(pattern: str, *, json: bool) -> int:
+def uninstall(pattern: str, *, json: bool) -> list[int]:
     """Remove the timer of each host of a pattern, the user's and root's."""
     absent: dict[str, Any] = {"state": "absent"}
-    return _on_each(
-        pattern,
-        json,
-        lambda name: (
-            _task(absent, register="users"),
-            _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",)),
-        ),
-    )
+    users = _task(absent, register="users")
+    system = _task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
+    return _on_each(pattern, json, lambda name: (users, system))
 
 
 def _words(option: str, text: str) -> list[str]:
-    import shlex
-
     try:
         return shlex.split(text)
     except ValueError as error:
         raise Refused(f"{option}: {str(error).lower()} in {text!r}.", fix="Quote it as for a shell.") from None
 
 
-def _one_of(option: str, text: str, known: tuple[str, ...]) -> str:
-    if text in known:
-        return text
-    raise Refused(f"{option} {text!r} is not known.", fix=f"There are: {', '.join(known)}.")
-
-
 def _public(option: str, url: str) -> str:
     """A URL that may stand in a file and in a plan: no user, no password, nothing after a question mark."""
-    from urllib.parse import urlsplit
-
     if not url:
         return ""
     try:
@@ -81,30 +67,18 @@ def _public(option: str, url: str) -> str:
     return url
 
 
-def _task(args: dict[str, Any], **more: Any) -> Any:
-    from sparkwright.protocol.plan import Task
-
+def _task(args: dict[str, Any], **more: Any) -> Task:
     name = "Remove the health timer" if args.get("state") == "absent" else "Install the health timer"
     unique = "root" if more.get("become") else "user"
     return Task(id=f"health_timer_{unique}", name=name, module="health_timer", args=args, **more)
 
 
-def _give(chosen: Chosen, name: str) -> None:
-    """Let each host have the one secret that is needed, where there is one."""
+def _on_each(host: str, json: bool, steps: Callable[[str], tuple[Task, ...]], *, heals: bool = False) -> list[int]:
+    chosen = choose(host)
     for member in chosen.fleet.members:
         given = chosen.inventory.secrets(member.host)
-        member.secrets = {name: given[name]} if name in given else {}
-
-
-def _on_each(host: str, json: bool, steps: Callable[[str], tuple[Any, ...]], *, heals: bool = False) -> int:
-    from sparkwright.app import session
-    from sparkwright.app.connect import choose
-
-    chosen = choose(host)
-    _give(chosen, "BECOME_PASSWORD")
+        member.secrets = {name: given[name] for name in ("BECOME_PASSWORD",) if name in given}
     if heals:
-        from sparkwright.app.plans import restart_plan
-
         restart_plan.give(chosen)
     # without the host's lock: the first check would find the lock held by the install itself
-    return worst(session.tasks(chosen, "Health", lambda one: steps(one.name), exclusive=False, json=json))
+    return session.tasks(chosen, "Health", lambda one: steps(one.name), exclusive=False, json=json)

@@ -14,6 +14,7 @@ from invoke.exceptions import Exit as InvokeExit
 from sparkwright.errors import Exit, Inconclusive, SparkwrightError
 from sparkwright.program import typed
 from sparkwright.protocol import recap
+from sparkwright.trust import system_errors
 
 WORST_FIRST = (Exit.FAILED, Exit.UNREACHABLE, Exit.REFUSED, Exit.INCONCLUSIVE, Exit.CHANGES, Exit.OK)
 
@@ -24,48 +25,45 @@ def worst(codes: Sequence[int]) -> Exit:
     return next((code for code in WORST_FIRST if code in known), Exit.OK)
 
 
-def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Wrap a task: a SparkwrightError becomes its sentence and exit code, a returned number the exit code."""
+def reporting(command: Callable[..., int | Sequence[int] | None]) -> Callable[..., None]:
+    """A command as Invoke calls it: an error becomes its sentence and exit code, a returned number the exit code.
+
+    Of several numbers, of as many hosts, the worst. debug: errors are raised.
+    """
 
     @functools.wraps(command)
-    def run(*args: Any, **options: Any) -> None:
+    def run(context: object, *, debug: bool = False, **options: Any) -> None:
+        code: int = Exit.OK
         try:
-            code = command(*args, **options) or 0
-        except SparkwrightError as error:
-            if options.get("debug") or os.environ.get("SPARKWRIGHT_DEBUG"):
-                raise
-            _say(error, options)
-            code = int(error.exit)
+            ended = command(**options)
+            code = worst(ended) if isinstance(ended, Sequence) else ended or Exit.OK
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read is gone: nothing more to say
-            code = 0
         except KeyboardInterrupt:
-            _say(Inconclusive("interrupted by Ctrl-C."), options)
-            code = int(Exit.INCONCLUSIVE)
+            code = _printed(Inconclusive("interrupted by Ctrl-C."), options)
         except Exception as error:
-            if options.get("debug") or os.environ.get("SPARKWRIGHT_DEBUG"):
+            if debug or os.environ.get("SPARKWRIGHT_DEBUG"):
                 raise
-            _say(_as_error(error), options)
-            code = int(Exit.FAILED)
+            code = _printed(error if isinstance(error, SparkwrightError) else _as_error(error), options)
         if code:
-            raise InvokeExit(code=code)
+            raise InvokeExit(code=int(code))
 
     return run
 
 
 def _as_error(error: Exception) -> SparkwrightError:
     """What nobody foresaw; what the operating system refused says where."""
-    from sparkwright.trust import system_errors
-
     if sentence := system_errors.sentence(error):
         return SparkwrightError(sentence)
     message = f"internal error: {type(error).__name__}: {error}."
     return SparkwrightError(message, fix="`--debug` shows the traceback; please report it.")
 
 
-def _say(error: SparkwrightError, options: dict[str, Any]) -> None:
+def _printed(error: SparkwrightError, options: dict[str, Any]) -> Exit:
+    """Say it. Returns its exit code."""
     answer = typed(str(error))
     print(answer, file=sys.stderr)
     if options.get("json"):
         row = {**recap.of_error(options.get("host", ""), error, msg=answer), "error": answer}
         print(json.dumps(row, ensure_ascii=False))
+    return error.exit

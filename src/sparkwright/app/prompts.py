@@ -17,10 +17,13 @@ def agreed(question: str, *, yes: bool) -> bool:
         print("stdin is not a terminal; pass --yes.", file=sys.stderr)
         return False
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    try:
-        return input().strip().lower() in ("y", "yes")
-    except (EOFError, KeyboardInterrupt):
-        return False
+    return _typed() in ("y", "yes")
+
+
+def stop_asked(hosts: str) -> bool:
+    """Ctrl-C: stop the runs at a safe point, or leave them running? Without a terminal they are left running."""
+    question = f"\n{hosts}: leave it running (l, default) or stop it at the next safe point (s)? "
+    return sys.stdin.isatty() and _typed(question).startswith("s")
 
 
 def lock_release(owner: dict[str, Any]) -> str:
@@ -30,8 +33,13 @@ def lock_release(owner: dict[str, Any]) -> str:
     if not sys.stdin.isatty():
         words = "`--stop` or `--kill`" if owner["alive"] else "`--stop`"
         raise Refused(f"stdin is not a terminal; pass {words}.")
+    answer = _typed(question)[:1]
+    return {"s": "stop", "k": "kill"}.get(answer, "") if owner["alive"] else "forget" if answer == "y" else ""
+
+
+def _typed(question: str = "") -> str:
+    """The answer, in small letters; empty when there is none."""
     try:
-        answer = input(question).strip().lower()[:1]
+        return input(question).strip().lower()
     except (EOFError, KeyboardInterrupt):
         return ""
-    return {"s": "stop", "k": "kill"}.get(answer, "") if owner["alive"] else "forget" if answer == "y" else ""

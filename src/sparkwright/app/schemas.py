@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
+from sparkwright.bench.results_models import Results
 from sparkwright.errors import Refused
 from sparkwright.project.documents.checked import nearest
+from sparkwright.project.inventory.models import GroupFile, HostFile
+from sparkwright.project.lock.lockfile import LockFile
+from sparkwright.project.playbook.models import PlayFile
+from sparkwright.project.recipe.models import RecipeFile
 
-KINDS = ("groups", "host", "lock", "playbook", "recipe", "results")
+KINDS: dict[str, Any] = {
+    "groups": dict[str, GroupFile | None],
+    "host": HostFile,
+    "lock": LockFile,
+    "playbook": list[PlayFile],
+    "recipe": RecipeFile,
+    "results": Results,
+}
 
 
 def schema(kind: str) -> dict[str, Any]:
@@ -19,7 +32,7 @@ def schema(kind: str) -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"sparkwright {kind}",
-        **_adapter(kind).json_schema(),
+        **TypeAdapter(KINDS[kind]).json_schema(),
     }
 
 
@@ -32,27 +45,7 @@ def table(model: type[BaseModel]) -> str:
     return "\n".join(rows)
 
 
-def _adapter(kind: str) -> TypeAdapter[Any]:
-    from sparkwright.bench.results_models import Results
-    from sparkwright.project.inventory.models import GroupFile, HostFile
-    from sparkwright.project.lock.lockfile import LockFile
-    from sparkwright.project.playbook.models import PlayFile
-    from sparkwright.project.recipe.models import RecipeFile
-
-    kinds: dict[str, Any] = {
-        "groups": dict[str, GroupFile | None],
-        "host": HostFile,
-        "lock": LockFile,
-        "playbook": list[PlayFile],
-        "recipe": RecipeFile,
-        "results": Results,
-    }
-    return TypeAdapter(kinds[kind])
-
-
 def _shown(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return '""' if value == "" else str(value.model_dump() if isinstance(value, BaseModel) else value)
+    if value in (None, "") or isinstance(value, bool):
+        return json.dumps(value)
+    return str(value.model_dump() if isinstance(value, BaseModel) else value)

@@ -14,7 +14,6 @@ COMMON: tuple[Option, ...] = (
     ("seed", 1, "random seed of lengths, order and arrivals (default 1)"),
     ("json", False, "events as JSON lines; with --url the results themselves"),
     ("wait", False, "wait for the host's lock"),
-    ("debug", False, ""),
 )
 URL: tuple[Option, ...] = (
     ("url", "", "instead of a host: any OpenAI-compatible base URL, measured from here"),
@@ -71,11 +70,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         f"Compare two recipes, or one flag on and off.\n\nIn the order A B B A. {FRESH}",
     ),
     ("sweep", (SIZES, RECIPE, REPEAT, LOADS, *SERVE, LONG), f"Measure one flag over several values.\n\n{FRESH}"),
-    (
-        "hol",
-        (*URL, *ARMS, REPEAT, LONG),
-        "Measure head-of-line blocking by long prompts.",
-    ),
+    ("hol", (*URL, *ARMS, REPEAT, LONG), "Measure head-of-line blocking by long prompts."),
     (
         "itl",
         (*URL, *ARMS, REPEAT, LONG, ("output-tokens", 0, "tokens of the stream")),
@@ -86,7 +81,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
 
 
 def _command(name: str, options: tuple[Option, ...], doc: str) -> Command:
-    def body(context: object, **given: Any) -> int:
+    def body(**given: Any) -> int:
         from sparkwright.app.bench import experiments
 
         return experiments.run(name, given)

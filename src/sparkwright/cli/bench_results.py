@@ -13,7 +13,7 @@ from sparkwright.cli.framework.command import command
         "json": "the differences as JSON",
     },
 )
-def compare(context: object, first: str, second: str, json: bool = False, debug: bool = False) -> int:
+def compare(first: str, second: str, json: bool = False) -> None:
     """Compare two results, figure by figure.
 
     Each figure of each load that both have, and their ratio.
@@ -21,7 +21,6 @@ def compare(context: object, first: str, second: str, json: bool = False, debug:
     from sparkwright.app.bench import results
 
     results.compare(first, second, json=json)
-    return 0
 
 
 @command(
@@ -33,33 +32,30 @@ def compare(context: object, first: str, second: str, json: bool = False, debug:
         "json": "the results as they were imported",
     },
 )
-def take_in(context: object, file: str, name: str = "", json: bool = False, debug: bool = False) -> int:
+def take_in(file: str, name: str = "", json: bool = False) -> None:
     """Import results of `vllm bench serve`."""
     from sparkwright.app.bench import results
 
     results.take_in(file, name, json=json)
-    return 0
 
 
 @command(
     positional=["results"],
     help={"results": "a results file, or the name of an experiment", "json": "the results themselves"},
 )
-def report(context: object, results: str, json: bool = False, debug: bool = False) -> int:
+def report(results: str, json: bool = False) -> None:
     """Print an experiment's tables, and rebuild its page."""
     from sparkwright.app.bench import results as files
 
     files.report(results, json=json)
-    return 0
 
 
 @command(name="list", help={"json": "one JSON object an experiment"})
-def show_all(context: object, json: bool = False, debug: bool = False) -> int:
+def show_all(json: bool = False) -> None:
     """List the experiments of this project."""
     from sparkwright.app.bench import results
 
     results.show_all(json=json)
-    return 0
 
 
 TASKS = [compare, take_in, report, show_all]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.app import playbooks
+from sparkwright.app.runs import playbooks
 from sparkwright.cli.framework.command import Command, Option, command_of
 
 OPTIONS: tuple[Option, ...] = (
@@ -18,7 +18,6 @@ OPTIONS: tuple[Option, ...] = (
     ("list_tasks", False, "list the tasks and exit; with --json one object: plays, each with its tasks"),
     ("wait", False, "wait for the lock instead of exiting with code 5"),
     ("json", False, "events as JSON lines on stdout, nothing else there; each host's recap comes last"),
-    ("debug", False, ""),
 )
 
 #: options of the commands that change hosts: how they go over many of them
@@ -32,12 +31,10 @@ ROLLING: tuple[Option, ...] = (
 
 KEEP_FAILED: Option = ("rollback", True, "keep the failed server instead of restoring the previous one")
 
-#: command, playbook, what it always sets, its options beside OPTIONS, its help
-COMMANDS: tuple[tuple[str, str, dict[str, Any], tuple[Option, ...], str], ...] = (
+#: command, its options beside OPTIONS, its help
+COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "deploy",
-        "deploy",
-        {},
         (*ROLLING, KEEP_FAILED),
         """Deploy a host's recipe and verify the server.
 
@@ -47,15 +44,11 @@ COMMANDS: tuple[tuple[str, str, dict[str, Any], tuple[Option, ...], str], ...] =
     ),
     (
         "plan",
-        "deploy",
-        {"check": True, "diff": True},
         (),
         "Show what deploy would change, field by field.\n\nChanges nothing. Exit code 2 if anything would change.",
     ),
     (
         "restart",
-        "restart",
-        {},
         ROLLING,
         """Restart a server and verify it.
 
@@ -64,25 +57,15 @@ COMMANDS: tuple[tuple[str, str, dict[str, Any], tuple[Option, ...], str], ...] =
     ),
     (
         "rollback",
-        "rollback",
-        {},
         ROLLING,
         """Return to the last verified image, settings and model.
 
         The last verified state is recorded by each deploy and restart that passed its checks (see `history`).
         """,
     ),
-    (
-        "provision",
-        "provision",
-        {},
-        ROLLING,
-        "Prepare a new host: docker group, folders.\n\nPackages are never upgraded.",
-    ),
+    ("provision", ROLLING, "Prepare a new host: docker group, folders.\n\nPackages are never upgraded."),
     (
         "verify",
-        "verify",
-        {},
         (),
         """Check a running server: health, log, throughput.
 
@@ -90,16 +73,20 @@ COMMANDS: tuple[tuple[str, str, dict[str, Any], tuple[Option, ...], str], ...] =
         """,
     ),
 )
+#: the playbook of a command that is not called as it, and what such a command always sets
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {"plan": ("deploy", {"check": True, "diff": True})}
 
 
-def _command(name: str, playbook: str, always: dict[str, Any], more: tuple[Option, ...], doc: str) -> Command:
-    def body(context: object, **given: Any) -> int:
+def _command(name: str, more: tuple[Option, ...], doc: str) -> Command:
+    playbook, always = OTHERS.get(name, (name, {}))
+
+    def body(**given: Any) -> list[int]:
         return playbooks.run(playbook, name, **{**given, **always})
 
     return command_of(body, name, doc, (*OPTIONS, *more))
 
 
-def _play(context: object, playbook: str, **given: Any) -> int:
+def _play(playbook: str, **given: Any) -> list[int]:
     return playbooks.run(playbook, f"play {playbook}", **given)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sparkwright import defaults
-from sparkwright.app.outcome import worst
 from sparkwright.app.prompts import agreed
 from sparkwright.cli.framework.command import command
+from sparkwright.errors import Exit
 
 
 @command(
@@ -14,7 +14,7 @@ from sparkwright.cli.framework.command import command
         "json": "one JSON object a host: state, summary, exit, causes, tok_per_s (docs/diagnose.md)",
     }
 )
-def diagnose(context: object, host: str = "", token_s: float = 0.0, json: bool = False, debug: bool = False) -> int:
+def diagnose(host: str = "", token_s: float = 0.0, json: bool = False) -> list[int]:
     """Find out why a server is down or slow.
 
     One sentence, then each cause with its evidence and fix. Changes nothing, and needs no spark.lock, registry or earlier run.
@@ -23,7 +23,7 @@ def diagnose(context: object, host: str = "", token_s: float = 0.0, json: bool =
     """
     from sparkwright.app.questions import diagnosis
 
-    return worst(diagnosis.run(host, token_s=token_s, json=json))
+    return diagnosis.run(host, token_s=token_s, json=json)
 
 
 @command(
@@ -33,9 +33,7 @@ def diagnose(context: object, host: str = "", token_s: float = 0.0, json: bool =
         "json": "one JSON object a host: findings (check, verdict, evidence, fix, source), fixed, bad",
     }
 )
-def doctor(
-    context: object, host: str = "", fix: bool = False, yes: bool = False, json: bool = False, debug: bool = False
-) -> int:
+def doctor(host: str = "", fix: bool = False, yes: bool = False, json: bool = False) -> list[Exit]:
     """Check a host's setup, with a fix for each problem.
 
     Release, driver, Docker, name resolution, memory, disk, clock. Packages are never upgraded. Exit code: 0 no check failed
@@ -43,7 +41,7 @@ def doctor(
     """
     from sparkwright.app.questions import host_checks
 
-    return worst(host_checks.run(host, fix=fix, agreed=lambda: agreed("Apply these fixes?", yes=yes), json=json))
+    return host_checks.run(host, fix=fix, agreed=lambda: agreed("Apply these fixes?", yes=yes), json=json)
 
 
 TASKS = {"": [diagnose, doctor]}

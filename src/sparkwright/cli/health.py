@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sparkwright import defaults
-from sparkwright.app.outcome import worst
 from sparkwright.cli.framework.command import command
 
 
@@ -15,18 +14,15 @@ from sparkwright.cli.framework.command import command
         "json": "events as JSON lines",
     },
 )
-def check(
-    context: object, host: str = "", smoke: bool = False, token_s: float = 0.0, json: bool = False, debug: bool = False
-) -> int:
+def check(host: str = "", smoke: bool = False, token_s: float = 0.0, json: bool = False) -> list[int]:
     """Check a server's health now.
 
     Exit code: 0 ok or starting, 2 degraded, 1 down or worse, 3 unreachable, 4 unknown.
     """
-    from sparkwright.app import session
     from sparkwright.app.connect import choose
+    from sparkwright.app.runs import session
 
-    chosen = choose(host)
-    return worst(session.ask(chosen, {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json))
+    return session.ask(choose(host), {"verb": "health", "smoke": smoke, "token_s": token_s}, json=json)
 
 
 @command(
@@ -44,7 +40,6 @@ def check(
     }
 )
 def install(
-    context: object,
     host: str = "",
     every: str = defaults.HEALTH_EVERY,
     system: bool = False,
@@ -56,8 +51,7 @@ def install(
     webhook_file: str = "",
     textfile: str = "",
     json: bool = False,
-    debug: bool = False,
-) -> int:
+) -> list[int]:
     """Check a server's health on a schedule (systemd timer).
 
     The host checks by itself; no laptop is needed for it.
@@ -70,7 +64,7 @@ def install(
 
 
 @command(help={"json": "events as JSON lines"})
-def uninstall(context: object, host: str = "", json: bool = False, debug: bool = False) -> int:
+def uninstall(host: str = "", json: bool = False) -> list[int]:
     """Remove the health timer, its settings and records."""
     from sparkwright.app import health_timer
 

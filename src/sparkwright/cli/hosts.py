@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.app.outcome import worst
 from sparkwright.cli.framework.command import command
+from sparkwright.errors import Exit
 
 EVENTS = "events as JSON lines"
 
 
 @command(help={"json": "one JSON object a host"})
-def hosts(context: object, host: str = "all", json: bool = False, debug: bool = False) -> int:
+def hosts(host: str = "all", json: bool = False) -> None:
     """List the hosts: address, groups, recipe."""
     from sparkwright.app.connect import choose
     from sparkwright.app.questions import host_list
 
     host_list.show(choose(host).hosts, json=json)
-    return 0
 
 
 @command(help={"json": EVENTS})
-def ps(context: object, host: str = "", json: bool = False, debug: bool = False) -> int:
+def ps(host: str = "", json: bool = False) -> list[int]:
     """List the models that Ollama holds in memory.
 
     And how Ollama runs there: service, process or container. Changes nothing.
@@ -32,7 +31,7 @@ def ps(context: object, host: str = "", json: bool = False, debug: bool = False)
 @command(
     help={"timeout-s": "how long a busy model may take to finish its request, seconds (default 60)", "json": EVENTS}
 )
-def unload(context: object, host: str = "", timeout_s: float = 60.0, json: bool = False, debug: bool = False) -> int:
+def unload(host: str = "", timeout_s: float = 60.0, json: bool = False) -> list[int]:
     """Unload Ollama's models; Ollama stays up.
 
     Every model of every Ollama on the host.
@@ -40,11 +39,11 @@ def unload(context: object, host: str = "", timeout_s: float = 60.0, json: bool 
     return _run(host, "ollama_unload", {"timeout_s": timeout_s}, read_only=False, json=json)
 
 
-def _run(host: str, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> int:
-    from sparkwright.app import session
+def _run(host: str, module: str, args: dict[str, Any], *, read_only: bool, json: bool) -> list[int]:
     from sparkwright.app.connect import choose
+    from sparkwright.app.runs import session
 
-    return worst(session.one_task(choose(host), module, args, read_only=read_only, json=json))
+    return session.one_task(choose(host), module, args, read_only=read_only, json=json)
 
 
 @command(
@@ -53,7 +52,7 @@ def _run(host: str, module: str, args: dict[str, Any], *, read_only: bool, json:
         "python": "their Python: 3.12 (default, DGX OS 7) or 3.11,3.12",
     }
 )
-def fetch(context: object, machine: str = "aarch64", python: str = "3.12", debug: bool = False) -> int:
+def fetch(machine: str = "aarch64", python: str = "3.12") -> None:
     """Download the hosts' runtime, for an offline deploy.
 
     Into this laptop's cache: a first deploy then needs no internet for it.
@@ -61,7 +60,6 @@ def fetch(context: object, machine: str = "aarch64", python: str = "3.12", debug
     from sparkwright.app.stores import runtime_cache
 
     runtime_cache.fetch(machine, python)
-    return 0
 
 
 @command(
@@ -75,7 +73,6 @@ def fetch(context: object, machine: str = "aarch64", python: str = "3.12", debug
     }
 )
 def clean(
-    context: object,
     host: str = "",
     server: bool = False,
     models: bool = False,
@@ -83,8 +80,7 @@ def clean(
     check: bool = False,
     yes: bool = False,
     json: bool = False,
-    debug: bool = False,
-) -> int:
+) -> list[Exit]:
     """Remove everything sparkwright put on a host.
 
     Lists it first, each part with its size, and asks. The server keeps running. Removed: the runtime, state and journals, the

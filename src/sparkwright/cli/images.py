@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkwright.cli.framework.command import command
-from sparkwright.errors import Refused
+from sparkwright.errors import Exit, Refused
 
 
 @command(
@@ -14,15 +14,7 @@ from sparkwright.errors import Refused
         "json": "one JSON object a host: its images, and what was freed (null: nothing was removed)",
     }
 )
-def prune(
-    context: object,
-    host: str = "",
-    all: bool = False,
-    check: bool = False,
-    yes: bool = False,
-    json: bool = False,
-    debug: bool = False,
-) -> int:
+def prune(host: str = "", all: bool = False, check: bool = False, yes: bool = False, json: bool = False) -> list[Exit]:
     """Remove a host's unused images, after asking.
 
     Shows which images nothing needs and what removing them frees. What spark.lock pins for any host is kept.
@@ -43,9 +35,7 @@ def prune(
         "json": "events as JSON lines",
     }
 )
-def copy(
-    context: object, from_: str = "", to: str = "", image: str = "", json: bool = False, debug: bool = False
-) -> int:
+def copy(from_: str = "", to: str = "", image: str = "", json: bool = False) -> list[Exit]:
     """Copy an image from one host to others.
 
     One compressed stream over ssh, compared at the end. No registry is asked.

@@ -14,14 +14,7 @@ from sparkwright.errors import Exit
         "json": "one JSON object",
     }
 )
-def lint(
-    context: object,
-    recipe: str = "",
-    engine_version: str = "",
-    model: str = "",
-    json: bool = False,
-    debug: bool = False,
-) -> int:
+def lint(recipe: str = "", engine_version: str = "", model: str = "", json: bool = False) -> Exit:
     """Check recipes against their model and engine.
 
     Finds what the engine would refuse, ignore or run slowly. Exit code 1 when a recipe has an error.
@@ -30,16 +23,15 @@ def lint(
 
     checked = findings.check(recipe, engine_version, model)
     findings.print_json(checked) if json else findings.print_lines(checked)
-    return int(Exit.FAILED) if any(observed.served.errors for observed in checked) else int(Exit.OK)
+    return Exit.FAILED if any(one.served.errors for one in checked) else Exit.OK
 
 
 @command(word="rule", help={"rule": "a rule's name (default: list them)", "json": "one JSON object"})
-def explain(context: object, rule: str | None = None, json: bool = False, debug: bool = False) -> int:
+def explain(rule: str | None = None, json: bool = False) -> None:
     """Explain a lint rule: reason, sources, an example."""
     from sparkwright.app import findings
 
     findings.explain(rule, as_json=json)
-    return 0
 
 
 TASKS = {"": [lint, explain]}

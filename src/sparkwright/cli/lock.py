@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from sparkwright.app.outcome import worst
 from sparkwright.app.prompts import agreed
 from sparkwright.cli.framework.command import command
 from sparkwright.console.out import say, say_json
@@ -26,14 +25,8 @@ if TYPE_CHECKING:
     },
 )
 def lock(
-    context: object,
-    host: str = "",
-    update: str | None = None,
-    check: bool = False,
-    yes: bool = False,
-    json: bool = False,
-    debug: bool = False,
-) -> int:
+    host: str = "", update: str | None = None, check: bool = False, yes: bool = False, json: bool = False
+) -> list[Exit]:
     """Pin images and models in spark.lock.
 
     Fills in what is missing. --update shows old -> new, asks, and writes it; --check only reports what moved upstream.
@@ -51,19 +44,18 @@ def lock(
     locking.ask_upstream(chosen, asked, follow=follow)
     for entry in asked:
         _show(entry, json=json)
-    failed = [int(entry.error.exit) for entry in asked if entry.error is not None]
+    failed = [entry.error.exit for entry in asked if entry.error is not None]
     if check:
-        pending = any(entry.state in ("moved", "new") for entry in asked)
-        return int(worst([*failed, int(Exit.CHANGES) if pending else int(Exit.OK)]))
+        return [*failed, *(Exit.CHANGES for entry in asked if entry.state in ("moved", "new"))]
     fresh = [entry for entry in asked if entry.state in ("new", "moved", "completed")]
     if any(entry.state == "moved" for entry in fresh) and not agreed("Write this to spark.lock?", yes=yes):
         say("spark.lock unchanged.", file=sys.stderr)
-        return int(worst([*failed, int(Exit.CHANGES)]))
+        return [*failed, Exit.CHANGES]
     locking.write(fresh)
     if not json:
         states = ", ".join(f"{entry.key} {entry.state}" for entry in fresh)
         say(f"spark.lock: {states}." if fresh else "spark.lock: unchanged.")
-    return int(worst(failed))
+    return failed
 
 
 def _show(entry: Pinned, *, json: bool) -> None:
@@ -73,12 +65,9 @@ def _show(entry: Pinned, *, json: bool) -> None:
         return say_json(entry.to_json())
     if entry.error is not None:
         return say(f"{entry.key}: {entry.error}", file=sys.stderr)
-    say(f"{entry.key}: {entry.sentence()}")
-    for line in lock_diff.shown(entry.rows):
-        say(f"  {line}")
-    if entry.gone:
-        say("  The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`).")
-    return None
+    gone = "The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`)."
+    lines = [*lock_diff.shown(entry.rows), *([gone] if entry.gone else [])]
+    return say("\n  ".join([f"{entry.key}: {entry.sentence()}", *lines]))
 
 
 TASKS = {"": [lock]}

@@ -17,7 +17,7 @@ JSON = "one JSON array"
         "json": "one JSON object",
     },
 )
-def inspect(context: object, source: str, revision: str = "main", json: bool = False, debug: bool = False) -> int:
+def inspect(source: str, revision: str = "main", json: bool = False) -> None:
     """Show a model's architecture, with evidence.
 
     From its config.json: recurrent or dense, block sizes, the releases of vLLM that can serve it.
@@ -26,11 +26,10 @@ def inspect(context: object, source: str, revision: str = "main", json: bool = F
 
     config = model_config.read(source, revision)
     say_json(model_kind.facts(config)) if json else say("\n".join(model_kind.lines(source, config)))
-    return 0
 
 
 @command(name="list", help={"json": JSON})
-def list_models(context: object, host: str = "all", json: bool = False, debug: bool = False) -> int:
+def list_models(host: str = "all", json: bool = False) -> list[int]:
     """List the models on hosts: size, complete or not, users."""
     from sparkwright.app.stores import models
 
@@ -38,7 +37,7 @@ def list_models(context: object, host: str = "all", json: bool = False, debug: b
 
 
 @command(help={"deep": "read every byte again, not only files that changed", "json": JSON})
-def verify(context: object, host: str = "", deep: bool = False, json: bool = False, debug: bool = False) -> int:
+def verify(host: str = "", deep: bool = False, json: bool = False) -> list[int]:
     """Compare a host's model files with spark.lock.
 
     Exit code 2 when a file is missing or changed.
@@ -56,9 +55,7 @@ def verify(context: object, host: str = "", deep: bool = False, json: bool = Fal
         "json": "events as JSON lines",
     }
 )
-def copy(
-    context: object, from_: str = "", to: str = "", check: bool = False, json: bool = False, debug: bool = False
-) -> int:
+def copy(from_: str = "", to: str = "", check: bool = False, json: bool = False) -> list[int]:
     """Copy a model from one host to others.
 
     From host to host, verified by the hashes of spark.lock. The hub is not asked.
@@ -71,7 +68,7 @@ def copy(
 
 
 @command(help={"yes": "do not ask", "json": JSON})
-def prune(context: object, host: str = "", yes: bool = False, json: bool = False, debug: bool = False) -> int:
+def prune(host: str = "", yes: bool = False, json: bool = False) -> list[int]:
     """Remove a host's unused models, after asking.
 
     Those that no container mounts and no recipe of the host names.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from json import dumps
 from pathlib import Path
 
 from invoke.collection import Collection
@@ -11,6 +12,7 @@ from sparkwright import program
 from sparkwright.cli.framework.command import Command, command
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit
+from sparkwright.project import starter
 
 
 @command(
@@ -20,7 +22,7 @@ from sparkwright.errors import Exit
         "json": "one JSON object: host, script",
     }
 )
-def render(context: object, host: str = "", recipe: str = "", json: bool = False, debug: bool = False) -> int:
+def render(host: str = "", recipe: str = "", json: bool = False) -> None:
     """Print the docker run command of a host's recipe.
 
     As a script that can be run by hand on the host.
@@ -36,7 +38,6 @@ def render(context: object, host: str = "", recipe: str = "", json: bool = False
         say(script, end="")
     else:
         print(script, end="")  # a file or a program gets it byte for byte
-    return 0
 
 
 @command(
@@ -46,42 +47,37 @@ def render(context: object, host: str = "", recipe: str = "", json: bool = False
         "diff": "write nothing: print a patch from this project's files to this version's; exit code 2 if they differ",
     },
 )
-def init(context: object, folder: str | None = None, diff: bool = False, debug: bool = False) -> int:
+def init(folder: str | None = None, diff: bool = False) -> Exit:
     """Create a project in an empty folder.
 
     Writes hosts/, recipes/, playbooks/, templates/ and tasks.py. After an upgrade, `init --diff` prints what this version ships
     differently; `init --diff | git apply` takes it.
     """
-    from sparkwright.project import starter
-
     if diff:
         patch = starter.patch(Path(folder or "."))
         print(patch, end="")
-        return int(Exit.CHANGES if patch else Exit.OK)
+        return Exit.CHANGES if patch else Exit.OK
     for path in starter.lay(Path(folder or ".")):
         say(path)
     print(f"Fill in hosts/spark1.yml, then: {program.name()} deploy --host spark1   (or --host sandbox, to try)")
-    return 0
+    return Exit.OK
 
 
 @command(
     positional=["kind"],
     help={"kind": "host, groups, recipe, playbook, lock or results", "json": "on one line, not indented"},
 )
-def schema(context: object, kind: str, json: bool = False, debug: bool = False) -> int:
+def schema(kind: str, json: bool = False) -> None:
     """Print the JSON Schema of a kind of file, for editors."""
-    from json import dumps
-
     from sparkwright.app import schemas
 
     print(dumps(schemas.schema(kind), indent=None if json else 2))
-    return 0
 
 
 @command(
     name="module", word="name", help={"name": "a module (default: list them)", "json": "one JSON object: name, text"}
 )
-def module_docs(context: object, name: str | None = None, json: bool = False, debug: bool = False) -> int:
+def module_docs(name: str | None = None, json: bool = False) -> None:
     """Show a module's documentation.
 
     What it guarantees, its arguments with units, what it returns, what can go wrong.
@@ -90,14 +86,13 @@ def module_docs(context: object, name: str | None = None, json: bool = False, de
 
     text = program.typed(docs.module(name) if name else docs.index())
     say_json({"name": name, "text": text}) if json else print(text)
-    return 0
 
 
 def completion_of(namespace: Collection) -> Command:
     """The command `completion`, of the commands of a collection."""
 
     @command(positional=["shell"], help={"shell": "bash, zsh or fish"})
-    def completion(context: object, shell: str, debug: bool = False) -> int:
+    def completion(shell: str) -> None:
         """Print a shell's completion script.
 
         It completes commands, options, and the hosts, recipes and playbooks of the project in the current folder. For bash,
@@ -107,7 +102,6 @@ def completion_of(namespace: Collection) -> Command:
         from sparkwright.cli.framework import completions
 
         print(script.of(shell, completions.of(namespace)), end="")
-        return 0
 
     return completion
 

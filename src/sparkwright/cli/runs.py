@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.app.outcome import worst
+from sparkwright.app.prompts import lock_release
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Refused
 
@@ -12,7 +12,7 @@ RUN = {"run": "the run's id (default: the newest)"}
 
 
 @command(help=RUN)
-def attach(context: object, host: str = "", run: str = "", json: bool = False, debug: bool = False) -> int:
+def attach(host: str = "", run: str = "", json: bool = False) -> list[int]:
     """Follow a run again, from its first event.
 
     After a lost connection, or from another laptop. Ctrl-C asks whether to stop the run or to leave it running.
@@ -21,7 +21,7 @@ def attach(context: object, host: str = "", run: str = "", json: bool = False, d
 
 
 @command(help=RUN)
-def stop(context: object, host: str = "", run: str = "", json: bool = False, debug: bool = False) -> int:
+def stop(host: str = "", run: str = "", json: bool = False) -> list[int]:
     """Stop a run at the next safe point.
 
     If it had already stopped the previous server, that is restored.
@@ -30,20 +30,20 @@ def stop(context: object, host: str = "", run: str = "", json: bool = False, deb
 
 
 @command()
-def runs(context: object, host: str = "", json: bool = False, debug: bool = False) -> int:
+def runs(host: str = "", json: bool = False) -> list[int]:
     """List the runs on a host, newest first."""
     return _ask(host, {"verb": "runs"}, json=json)
 
 
 @command(help={"json": "one JSON object a change", "last": "how many (default 20)"})
-def history(context: object, host: str = "", last: int = 20, json: bool = False, debug: bool = False) -> int:
+def history(host: str = "", last: int = 20, json: bool = False) -> list[int]:
     """List the changes to a host's server, newest first.
 
     Who made them, when, what differed, and what was measured when the server was verified.
     """
     from sparkwright.app.questions import host_records
 
-    return worst(host_records.history(host, last, json=json))
+    return host_records.history(host, last, json=json)
 
 
 @command(
@@ -53,16 +53,14 @@ def history(context: object, host: str = "", last: int = 20, json: bool = False,
         "json": "one JSON object a host: its incident, the folder, the files",
     }
 )
-def incident(
-    context: object, host: str = "", run: str = "", to: str = "", json: bool = False, debug: bool = False
-) -> int:
+def incident(host: str = "", run: str = "", to: str = "", json: bool = False) -> list[int]:
     """Download the diagnostics of a failed server.
 
     Its log, docker inspect, memory, kernel messages, the plan and the events, as they were collected when it failed.
     """
     from sparkwright.app.questions import host_records
 
-    return worst(host_records.incident(host, run, to, json=json))
+    return host_records.incident(host, run, to, json=json)
 
 
 @command(
@@ -72,25 +70,24 @@ def incident(
         "kill": "do not ask: kill its run; the next deploy resumes what it left",
     }
 )
-def unlock(context: object, host: str = "", stop: bool = False, kill: bool = False, debug: bool = False) -> int:
+def unlock(host: str = "", stop: bool = False, kill: bool = False) -> int:
     """Show who holds a host's lock, and release it.
 
     Asks whether to stop the run that holds it, to kill it, or to leave it.
     """
-    from sparkwright.app.prompts import lock_release
     from sparkwright.app.questions import host_records
 
     if stop and kill:
         raise Refused("give one of --stop and --kill.")
     answer = "stop" if stop else "kill" if kill else ""
-    return worst([host_records.unlock(host, lambda owner: answer or lock_release(owner))])
+    return host_records.unlock(host, lambda owner: answer or lock_release(owner))
 
 
-def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> int:
-    from sparkwright.app import session
+def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> list[int]:
     from sparkwright.app.connect import choose
+    from sparkwright.app.runs import session
 
-    return worst(session.ask(choose(pattern), header, json=json))
+    return session.ask(choose(pattern), header, json=json)
 
 
 TASKS = {"": [attach, stop, runs, history, incident, unlock]}

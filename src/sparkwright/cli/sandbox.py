@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from typing import Any
 
 from sparkwright.cli.framework.command import command
 from sparkwright.console.out import say_json
@@ -13,11 +14,8 @@ from sparkwright.errors import Refused
 NONE = "none"
 
 
-@command(
-    word="name",
-    help={"name": "the fault; `none` clears it (default: list them)", "json": "one JSON object"},
-)
-def fault(context: object, name: str | None = None, json: bool = False, debug: bool = False) -> int:
+@command(word="name", help={"name": "the fault; `none` clears it (default: list them)", "json": "one JSON object"})
+def fault(name: str | None = None, json: bool = False) -> None:
     """Inject a fault into the sandbox, or clear it.
 
     It takes effect now and at the next start.
@@ -25,8 +23,7 @@ def fault(context: object, name: str | None = None, json: bool = False, debug: b
     from sparkwright.sandbox import control
 
     if not name:
-        _list(control.FAULTS, json=json)
-        return 0
+        return _show(control.FAULTS, max(map(len, control.FAULTS)) + 1, json=json)
     if name not in (*control.FAULTS, NONE):
         near = difflib.get_close_matches(name, [*control.FAULTS, NONE], n=1)
         hint = f"Did you mean `{near[0]}`?" if near else "`invoke sandbox.fault` lists them."
@@ -38,40 +35,32 @@ def fault(context: object, name: str | None = None, json: bool = False, debug: b
         say_json({"fault": wanted})
     else:
         print(f"sandbox: {wanted}: {control.FAULTS[wanted]}" if wanted else "sandbox: nothing is broken.")
-    return 0
-
-
-def _list(faults: Mapping[str, str], *, json: bool) -> None:
-    if json:
-        return say_json(faults)
-    width = max(map(len, faults))
-    for name, what in faults.items():
-        print(f"{name:<{width}}  {what}")
     return None
 
 
 @command()
-def down(context: object, debug: bool = False) -> int:
+def down() -> None:
     """Remove the sandbox: processes, host, containers."""
     from sparkwright.sandbox import control
 
     control.down(control.default_folder())
     print("sandbox: removed.")
-    return 0
 
 
 @command(help={"json": "one JSON object"})
-def status(context: object, json: bool = False, debug: bool = False) -> int:
+def status(json: bool = False) -> None:
     """Show the sandbox: containers, models, memory, fault."""
     from sparkwright.sandbox import control
 
-    found = control.status(control.default_folder())
+    _show(control.status(control.default_folder()), 12, json=json)
+
+
+def _show(found: Mapping[str, Any], width: int, *, json: bool) -> None:
     if json:
-        say_json(found)
-        return 0
+        return say_json(found)
     for name, value in found.items():
-        print(f"{name:<12} {value}")
-    return 0
+        print(f"{name:<{width}} {value}")
+    return None
 
 
 TASKS = {"sandbox": [fault, down, status]}

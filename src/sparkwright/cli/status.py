@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sparkwright.app.outcome import worst
 from sparkwright.cli.framework.command import command
 from sparkwright.errors import Exit, Refused
 
@@ -18,9 +17,7 @@ TAIL_LINES = 1000
         "json": "one JSON object a host; with --watch one a host and refresh",
     }
 )
-def status(
-    context: object, host: str = "", watch: bool = False, every: float = 5.0, json: bool = False, debug: bool = False
-) -> int:
+def status(host: str = "", watch: bool = False, every: float = 5.0, json: bool = False) -> list[int]:
     """Show one line per host: state, recipe, tok/s, memory, drift.
 
     From the last scheduled check; a host without one is checked now, and the line says so. Exit code: 0 every host serves,
@@ -32,8 +29,8 @@ def status(
     from sparkwright.app.questions import fleet_status
 
     if watch:
-        return fleet_status.watch(chosen, every_s=every, json=json)
-    return worst(fleet_status.once(chosen, json=json))
+        return [fleet_status.watch(chosen, every_s=every, json=json)]
+    return fleet_status.once(chosen, json=json)
 
 
 @command(
@@ -44,14 +41,7 @@ def status(
         "json": "what the plots show as one JSON object a host, instead of the page",
     }
 )
-def report(
-    context: object,
-    host: str = "",
-    since: str = "7d",
-    to: str = "report.html",
-    json: bool = False,
-    debug: bool = False,
-) -> int:
+def report(host: str = "", since: str = "7d", to: str = "report.html", json: bool = False) -> list[int]:
     """Write an HTML page of states, throughput and temperatures.
 
     One self-contained file, made from the scheduled checks. Exit code 3 when a host is unreachable; the page then says so.
@@ -61,7 +51,7 @@ def report(
     chosen = reach(host or everyone(), "light")
     from sparkwright.app.questions import host_report
 
-    return worst(host_report.write(chosen, since, to, json=json))
+    return host_report.write(chosen, since, to, json=json)
 
 
 @command(
@@ -72,15 +62,7 @@ def report(
         "json": "one JSON object a host: version, chunked_prefill ... ready, failure, evidence; null is unknown",
     }
 )
-def logs(
-    context: object,
-    host: str = "",
-    file: str = "",
-    state: bool = False,
-    tail: int = TAIL_LINES,
-    json: bool = False,
-    debug: bool = False,
-) -> int:
+def logs(host: str = "", file: str = "", state: bool = False, tail: int = TAIL_LINES, json: bool = False) -> list[Exit]:
     """Print an engine's log, or the settings it reports.
 
     Only the last start counts. Exit code: 0 printed, or a start was found in it; 1 the engine failed; 3 a host is unreachable;
@@ -93,18 +75,18 @@ def logs(
     found = log_reading.of_file(file, tail) if file else log_reading.of_hosts(host, tail)
     for reading in found:
         log_reading.show(reading, state=state, json=json, titled=len(found) > 1)
-    return worst([reading.exit if state or reading.error else Exit.OK for reading in found])
+    return [reading.exit if state or reading.error else Exit.OK for reading in found]
 
 
 @command(help={"json": "one JSON object a host: base_url, model, context_length, max_tokens ..."})
-def client(context: object, host: str = "", json: bool = False, debug: bool = False) -> int:
+def client(host: str = "", json: bool = False) -> list[int]:
     """Print a client's settings: URL, model, context, key."""
     from sparkwright.app.connect import reach
 
     chosen = reach(host)
     from sparkwright.app.questions import client_settings
 
-    return worst(client_settings.show(chosen, json=json))
+    return client_settings.show(chosen, json=json)
 
 
 TASKS = {"": [status, report, logs, client]}

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sparkwright.console.live import styled
+from sparkwright.console.events.live import styled
 from sparkwright.console.terminal import terminal
 from sparkwright.errors import Exit
 from sparkwright.program import typed_in
@@ -37,7 +37,8 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[str, str]]:
     """(style, text) of each line. width: columns. named: with the host's name in front."""
     summary = one_line(str(row["summary"]))
-    yield _style(row["exit"]), f"{row['host']}: {summary}" if named else summary
+    style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(Exit(row["exit"]), "failed")
+    yield style, f"{row['host']}: {summary}" if named else summary
     causes = row["causes"]
     if row["fix"] and row["fix"] not in [one["fix"] for one in causes]:
         yield "fix", f"→ {row['fix']}"
@@ -56,10 +57,8 @@ def lines(row: Mapping[str, Any], width: int, *, named: bool) -> Iterator[tuple[
 
 
 def _cause(one: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:
-    first, *more = _wrapped(str(one["cause"]), str(one["verdict"]), width)
     style = STYLES.get(str(one["verdict"]), "plain")
-    yield style, first
-    yield from ((style, text) for text in more)
+    yield from ((style, text) for text in _wrapped(str(one["cause"]), str(one["verdict"]), width))
     yield from (("plain", text) for text in _wrapped(str(one["evidence"]), "", width))
     if one["fix"]:
         yield from (("fix", text) for text in _wrapped(f"→ {one['fix']}", "", width))
@@ -75,7 +74,3 @@ def _wrapped(text: str, title: str, width: int) -> list[str]:
     indent = " " * MARGIN
     first = f"{title:<{MARGIN}}"
     return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
-
-
-def _style(code: int) -> str:
-    return {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(Exit(code), "failed")

@@ -30,6 +30,11 @@ class Column:
     leaves: int = 0
 
 
+def columns(*given: tuple[str, int]) -> tuple[Column, ...]:
+    """The columns of a table from (title, leaves)."""
+    return tuple(Column(*one) for one in given)
+
+
 def width() -> int | None:
     """Columns of the terminal, or those of COLUMNS; None in a pipe without it, where nothing has to be folded."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None

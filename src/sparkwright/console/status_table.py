@@ -12,33 +12,21 @@ from rich.text import Text
 from sparkwright import units
 from sparkwright.console import grid, words
 from sparkwright.console.status_row import Row
-from sparkwright.console.terminal import terminal
+from sparkwright.console.terminal import styled_line, terminal
 from sparkwright.health.record import differs
 
 DIGEST, COMMIT = 12, 8
 STYLES = {
-    "ok": "green",
-    "up": "green",
-    "starting": "cyan",
-    "in progress": "cyan",
+    **dict.fromkeys(("ok", "up"), "green"),
+    **dict.fromkeys(("starting", "in progress"), "cyan"),
     "degraded": "yellow",
     "unknown": "dim",
     "unreachable": "bold red",
 }
 FINE = ("ok", "up")
-COLUMNS = (
-    grid.Column("HOST"),
-    grid.Column("STATE"),
-    grid.Column("RECIPE", leaves=4),
-    grid.Column("IMAGE", leaves=8),
-    grid.Column("VLLM", leaves=7),
-    grid.Column("MODEL", leaves=9),
-    grid.Column("TOK/S", leaves=3),
-    grid.Column("UP", leaves=5),
-    grid.Column("MEMORY", leaves=6),
-    grid.Column("DRIFT", leaves=1),
-    grid.Column("CHECKED", leaves=2),
-    grid.Column("WHY"),
+COLUMNS = grid.columns(
+    *(("HOST", 0), ("STATE", 0), ("RECIPE", 4), ("IMAGE", 8), ("VLLM", 7), ("MODEL", 9)),
+    *(("TOK/S", 3), ("UP", 5), ("MEMORY", 6), ("DRIFT", 1), ("CHECKED", 2), ("WHY", 0)),
 )
 
 
@@ -71,15 +59,8 @@ def table(rows: Sequence[Row], room: int | None = None) -> Text:
     title, *shown = grid.lines(COLUMNS, [[one[column.title] for column in COLUMNS] for one in cells], room)
     styles = [STYLES.get(row.state, "bold red") for row in rows]
     lines = [Text(grid.text(line), style="dim") for line in title]
-    lines += [_styled(line, style) for style, found in zip(styles, shown, strict=True) for line in found]
+    lines += [styled_line(line, "STATE", style) for style, found in zip(styles, shown, strict=True) for line in found]
     return Text("\n").join(lines)
-
-
-def _styled(line: grid.Line, style: str) -> Text:
-    """A line whose state has a colour."""
-    found = Text.assemble(*((text, style if title == "STATE" else "") for title, text in line))
-    found.rstrip()
-    return found
 
 
 def _cells(row: Row) -> dict[str, str]:
@@ -115,11 +96,9 @@ def _memory(row: Row) -> str:
 
 
 def _drift(row: Row) -> str:
-    if row.drift is None:
-        return "-" if not row.behind else f"behind the lock: {', '.join(row.behind)}"
-    answer = [differs(row.drift)] if row.drift else []
-    answer += [f"behind the lock: {', '.join(row.behind)}"] if row.behind else []
-    return "; ".join(answer) or "none"
+    behind = f"behind the lock: {', '.join(row.behind)}" if row.behind else ""
+    drift = differs(row.drift) if row.drift else ""
+    return "; ".join(filter(None, (drift, behind))) or ("-" if row.drift is None else "none")
 
 
 def _checked(row: Row) -> str:

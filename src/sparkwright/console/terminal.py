@@ -6,6 +6,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import TextColumn
+from rich.text import Text
+
+from sparkwright.console import grid
 
 
 class Terminal(Console):
@@ -19,6 +22,13 @@ class Terminal(Console):
 def terminal(**options: Any) -> Console:
     """A Console for text from anywhere. options: as `Console` takes them."""
     return Terminal(markup=False, emoji=False, highlight=False, **options)
+
+
+def styled_line(line: grid.Line, title: str, style: str) -> Text:
+    """A line of a table; the cell below this title has the style."""
+    found = Text.assemble(*((text, style if name == title else "") for name, text in line))
+    found.rstrip()
+    return found
 
 
 def column(text: str, **options: Any) -> TextColumn:

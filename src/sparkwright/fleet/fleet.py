@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
+import collections
 import queue
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from sparkwright.console.subscriber import Subscriber
+from sparkwright.console.events.subscriber import Subscriber
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
+from sparkwright.fleet.member import Member, broke, hang_up, run_request
 from sparkwright.fleet.rollout import Roll
 from sparkwright.program import typed_in
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook.rollout_policy import RolloutPolicy
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
-from sparkwright.remote import Link, Need, open_link
-from sparkwright.secret import Secret
-from sparkwright.trust import system_errors
 from sparkwright.trust.bounds import clean
-from sparkwright.trust.engine_options import engine_options
-from sparkwright.trust.names import VERSION
 from sparkwright.visible import visible
 
-GOOD = (Exit.OK, Exit.CHANGES)
 #: how a check ends that needs no other turn: nothing to do, or nothing that could be done. What failed otherwise may be somebody
 #: else's run at work there, and has its turn
 SETTLED = (Exit.OK, Exit.REFUSED)
-#: the modules whose success means that a host serves; one that only looked says so
-PROOFS = ("verify_health", "liveness")
 #: events that carry what others wrote: files of an incident, lines that are no event
 PASSED_ON = ("file", "raw")
 #: requests whose answer ends with a recap; without one their outcome is unknown
@@ -42,50 +33,6 @@ END_IN_A_RECAP = ("run", "attach", "health", "clean")
 
 
 Answer = TypeVar("Answer")
-
-
-class PlaySource(Protocol):
-    """A play as the fleet needs it. serial: batch sizes, "25%" or numbers; empty: all at once."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def serial(self) -> Sequence[int | str]: ...
-    @property
-    def max_fail_percentage(self) -> float | None: ...
-
-
-@dataclass
-class Member:
-    """A host taking part: its link, kept for the command, and what its plays registered and ended with.
-
-    restart: the restart plan that goes down beside the next plan (see app/plans/restart_plan.py); empty: none could be made.
-    engine_version, engine_options: what a task of its plays learnt from the image; empty when none did. proved: it was seen to
-    serve. need: what will be asked of it. noted: the notes about it that were said.
-    """
-
-    host: Host
-    secrets: dict[str, Secret] = field(default_factory=dict)
-    link: Link | None = None
-    registered: dict[str, Any] = field(default_factory=dict)
-    recap: Event | None = None
-    run_id: str = ""
-    restart: dict[str, Any] | None = None
-    engine_version: str = ""
-    engine_options: dict[str, Any] | None = None
-    proved: bool = False
-    need: Need = "engine"
-    noted: set[str] = field(default_factory=set)
-
-    @property
-    def failed(self) -> bool:
-        return self.recap is not None and self.recap["exit"] not in GOOD
-
-    def open(self) -> Link:
-        """The link; connecting goes on in the background while the laptop still plans."""
-        if self.link is None:
-            self.link = open_link(self.host, self.need)
-        return self.link
 
 
 class Fleet:
@@ -121,24 +68,22 @@ class Fleet:
 
     def play(
         self,
-        play: PlaySource,
+        name: str,
         hosts: Sequence[Host],
         plan_for: Callable[[Member], Plan],
-        roll: Roll | None = None,
+        roll: Roll,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
         """Run a play, batch after batch. What ends it before its end is in `stopped`; then no other play begins either.
 
-        roll: how fast, and who must go on serving; without it as the play itself says. preview: a host's plan in check mode, for
-        a roll that looks first.
+        roll: how fast, and who must go on serving. preview: a host's plan in check mode, for a roll that looks first.
         """
-        roll = roll or Roll(RolloutPolicy(serial=tuple(play.serial), max_fail_percentage=play.max_fail_percentage))
         names = {host.name for host in hosts}
         waiting = {one.host.name: one for one in self.members if one.host.name in names and not one.failed}
         if not waiting or self.stopped:
             return
         rolls = roll.policy.rolls(len(waiting))
-        self._say(event("play_started", play=play.name, hosts=list(waiting), host=""))
+        self._say(event("play_started", play=name, hosts=list(waiting), host=""))
         if preview is not None and roll.checks_first and len(waiting) > 1:
             waiting = self._checked(waiting, preview, roll, rolls=rolls)
         proved: list[str] = []
@@ -151,8 +96,8 @@ class Fleet:
             if rolls or waiting:
                 canary = roll.batch == 0 and roll.policy.canary > 0
                 self._say(event("batch_started", host="", n=roll.batch + 1, hosts=go, left=len(waiting), canary=canary))
-            self.each(batch, lambda member: self._run(member, plan_for(member)), then=self._finished)
-            failed = {member.host.name: str((member.recap or {}).get("msg", "")) for member in batch if member.failed}
+            self.each(batch, lambda one: self.request(one, run_request(one, plan_for(one))), then=self._finished)
+            failed = _failed(batch)
             self.stopped = roll.policy.stops(roll.batch, list(failed), go, rolls=rolls)
             roll.ended([name for name in go if name not in failed], failed)
             proved = [member.host.name for member in batch if member.proved and not member.failed]
@@ -195,7 +140,7 @@ class Fleet:
             self.each(self.members, one)
         finally:
             self.close()
-        return answers
+        return {member.host.name: answers[member.host.name] for member in self.members if member.host.name in answers}
 
     def close(self) -> None:
         """Report the outcome on every host, and close every connection."""
@@ -208,6 +153,10 @@ class Fleet:
         for subscriber in self.subscribers:
             self._guarded_from(subscriber, subscriber.close)
         hang_up(self.members)
+
+    def errors(self) -> dict[str, SparkwrightError]:
+        """Why there is no answer, by name of the member."""
+        return {member.host.name: recap.error(member.recap) for member in self.members if member.failed}
 
     def codes(self) -> list[int]:
         """The exit code of each member; 0 for one that has none, for nothing went wrong there."""
@@ -239,8 +188,9 @@ class Fleet:
         seen = []
         if header["verb"] == "run":
             member.run_id = header["plan"]["run_id"]
-        for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
-            one = {**self._in_our_words(one), "host": member.host.name}
+        for one in member.request(header):
+            # with the commands as they are typed here, but for what the host only passes on
+            one = {**(one if one["event"] in PASSED_ON else typed_in(one)), "host": member.host.name}
             seen.append(one)
             if held:
                 if one["event"] == "progress":
@@ -250,14 +200,6 @@ class Fleet:
         if header["verb"] in END_IN_A_RECAP and not any(one["event"] == "recap" for one in seen):
             raise Failed("the host did not report a result.", where=member.host.name)
         return seen
-
-    @staticmethod
-    def _in_our_words(one: Event) -> Event:
-        """What a host says, with the commands in it as they are typed here; what it only passes on stays as it is."""
-        return one if one["event"] in PASSED_ON else typed_in(one)
-
-    def _run(self, member: Member, plan: Plan) -> None:
-        self.request(member, run_request(member, plan))
 
     def _checked(
         self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: Roll, *, rolls: bool
@@ -284,7 +226,7 @@ class Fleet:
 
         before = {name: member.recap for name, member in waiting.items()}
         self.each(list(waiting.values()), check, then)
-        failed = {name: str((one.recap or {}).get("msg", "")) for name, one in settled.items() if one.failed}
+        failed = _failed(settled.values())
         self.stopped = roll.policy.stops_before(list(failed), list(waiting), rolls=rolls)
         roll.looked([name for name in settled if name not in failed], failed)
         return {name: member for name, member in waiting.items() if name not in settled}
@@ -293,13 +235,9 @@ class Fleet:
         recap = {key: value for key, value in (member.recap or {}).items() if key not in ("event", "time")}
         self._events.put(event("host_finished", **{"host": member.host.name, **recap}))
 
-    def _guarded(
-        self, member: Member, act: Callable[[Member], object], then: Callable[[Member], object] = lambda member: None
-    ) -> None:
+    def _guarded(self, member: Member, act: Callable[[Member], object], then: Callable[[Member], object]) -> None:
         try:
             act(member)
-        except SparkwrightError as error:
-            self._note(member, recap.of_error(member.host.name, error))
         except Exception as error:
             self._note(member, recap.of_error(member.host.name, broke(error)))
         then(member)
@@ -310,14 +248,7 @@ class Fleet:
             member.recap = recap.added(member.recap, one)
             return
         if one["event"] == "task_finished":
-            version = (one.get("data") or {}).get("engine_version")
-            if isinstance(version, str) and VERSION.fullmatch(version):
-                member.engine_version = version
-            member.engine_options = _options(one.get("data")) or member.engine_options
-            proof = one["module"] in PROOFS and one["status"] == "ok"
-            member.proved |= proof and (one.get("data") or {}).get("serves") is not False
-        if one["event"] == "task_finished" and one.get("register"):
-            member.registered[one["register"]] = one["registered"]
+            member.learn(one)
         self._events.put(one)
 
     def _interrupted(self, running: Sequence[Member]) -> None:
@@ -333,13 +264,10 @@ class Fleet:
 
     def _stop(self, member: Member) -> None:
         """Ask a member to stop the run that this command began there, and no other."""
-        for _ in member.open().request({"verb": "stop", "run": member.run_id, "env": dict(member.host.env)}, {}):
-            pass
+        collections.deque(member.request({"verb": "stop", "run": member.run_id}, secrets={}), maxlen=0)
 
     def _say(self, one: Event) -> None:
-        one = typed_in(
-            clean(one)
-        )  # a host's is already; the name of a play, and a reason, come from files and libraries
+        one = typed_in(clean(one))  # a host's is already; a play's name, and a reason, come from files and libraries
         for subscriber in self.subscribers:
             self._guarded_from(subscriber, subscriber.on, one)
 
@@ -356,32 +284,6 @@ class Fleet:
                 print(visible(message), file=sys.stderr)
 
 
-def hang_up(members: Iterable[Member]) -> None:
-    """Close the connections of these hosts."""
-    for member in members:
-        if member.link is not None:
-            member.link.close()
-
-
-def run_request(member: Member, plan: Plan) -> dict[str, Any]:
-    """The request that runs a plan on a member, with the restart plan that goes with it."""
-    beside = {} if member.restart is None or plan.check else {"restart": member.restart}
-    return {"verb": "run", "plan": plan.to_json(), **beside}
-
-
-def _options(data: Any) -> dict[str, Any] | None:
-    """The engine's options in a task's result; None where it tells none that can be kept."""
-    try:
-        return engine_options((data or {}).get("options"))
-    except ValueError:
-        return None
-
-
-def broke(error: Exception) -> SparkwrightError:
-    """An error as a sentence; one that nobody foresaw says where it happened."""
-    if isinstance(error, SparkwrightError):
-        return error
-    if sentence := system_errors.sentence(error):
-        return SparkwrightError(sentence)
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return SparkwrightError(f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno}).")
+def _failed(members: Iterable[Member]) -> dict[str, str]:
+    """Those that failed, by name, and why."""
+    return {member.host.name: str((member.recap or {}).get("msg", "")) for member in members if member.failed}

@@ -72,27 +72,22 @@ class RecordFile:
         try:
             data = json.loads(self.path.read_text())
         except FileNotFoundError:
-            raise Refused(
-                f"nothing to resume: no unfinished rolling {self.playbook} in this project.",
-                fix="Start one without --resume.",
-            ) from None
+            message = f"nothing to resume: no unfinished rolling {self.playbook} in this project."
+            raise Refused(message, fix="Start one without --resume.") from None
         except (OSError, ValueError):
             data = None
         if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
-            raise Refused(
-                f"{self.path} is not readable by this sparkwright version.", fix="Start again without --resume."
-            )
+            message = f"{self.path} is not readable by this sparkwright version."
+            raise Refused(message, fix="Start again without --resume.")
         return Record(**data)
 
 
 def refuse_other_hosts(record: Record, chosen: Sequence[str]) -> None:
     """Raises Refused when --host means other hosts now than those of the run that was left."""
     if set(chosen) != set(record.hosts):
-        began = ", ".join(record.hosts)
-        raise Refused(
-            f"the unfinished {record.playbook} is for {began}, not for {', '.join(chosen)}.",
-            fix="Omit --host to resume it, or omit --resume to start another.",
-        )
+        hosts = f"{', '.join(record.hosts)}, not for {', '.join(chosen)}"
+        fix = "Omit --host to resume it, or omit --resume to start another."
+        raise Refused(f"the unfinished {record.playbook} is for {hosts}.", fix=fix)
 
 
 def refuse_other(

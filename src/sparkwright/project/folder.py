@@ -24,10 +24,8 @@ class Project:
         for folder in (here, *here.parents):
             if (folder / MARK).is_dir() and (folder / "playbooks").is_dir():
                 return cls(folder)
-        raise Refused(
-            f"no hosts/ and playbooks/ in {here} or a parent directory.",
-            fix="Run `sparkwright init` in an empty directory.",
-        )
+        fix = "Run `sparkwright init` in an empty directory."
+        raise Refused(f"no hosts/ and playbooks/ in {here} or a parent directory.", fix=fix)
 
     @classmethod
     def here_or_cwd(cls) -> Path:

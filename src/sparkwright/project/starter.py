@@ -10,9 +10,9 @@ from pathlib import Path
 from sparkwright.errors import Failed, Refused
 
 FOLDERS = ("hosts", "recipes", "playbooks", "templates")
-#: what commands leave in a project's folder and nobody commits; spark.lock is committed
 #: what `patch` compares; hosts are the user's own from the first day
 COMPARED = ("recipes", "playbooks", "templates")
+#: what commands leave in a project's folder and nobody commits; spark.lock is committed
 GITIGNORE = """\
 .sandbox/
 .sparkwright/
@@ -70,12 +70,8 @@ def patch(folder: Path) -> str:
 def _patch_of(name: Path, folder: Path, shipped: Path) -> str:
     there = folder / name
     before = there.read_text(errors="replace").splitlines(keepends=True) if there.exists() else []
-    lines = difflib.unified_diff(
-        before,
-        shipped.read_text().splitlines(keepends=True),
-        f"a/{name}" if there.exists() else "/dev/null",
-        f"b/{name}",
-    )
+    after, own = shipped.read_text().splitlines(keepends=True), f"a/{name}" if there.exists() else "/dev/null"
+    lines = difflib.unified_diff(before, after, own, f"b/{name}")
     ended = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
     header = [f"diff --git a/{name} b/{name}\n", *([] if there.exists() else ["new file mode 100644\n"])]
     return "".join([*header, *ended]) if ended else ""
@@ -83,7 +79,5 @@ def _patch_of(name: Path, folder: Path, shipped: Path) -> str:
 
 def _shipped(top: Path, folders: Sequence[str]) -> list[Path]:
     """The files of these folders, and tasks.py."""
-    files = [
-        path for name in folders for path in sorted((top / name).rglob("*")) if path.is_file() and path.name[0] != "."
-    ]
-    return [*files, top / "tasks.py"]
+    files = (path for name in folders for path in sorted((top / name).rglob("*")) if path.is_file())
+    return [*(path for path in files if path.name[0] != "."), top / "tasks.py"]

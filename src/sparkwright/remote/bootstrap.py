@@ -60,9 +60,8 @@ def interpreter(answer: Event, host: str) -> Interpreter:
         wrong = one_line(answer["machine"], at_most=80)
         raise Refused(f"its processor is '{wrong}'; sparkwright runs on {' and '.join(MACHINES)}.", where=host)
     path = matched(PYTHON_PATH, answer["path"], f"the path of Python that {host} gives")
-    return Interpreter(
-        path, matched(PYTHON_VERSION, answer["python"], f"the Python that {host} gives"), answer["machine"]
-    )
+    version = matched(PYTHON_VERSION, answer["python"], f"the Python that {host} gives")
+    return Interpreter(path, version, answer["machine"])
 
 
 def start(runtime: str, need: str) -> str:

@@ -56,9 +56,8 @@ class LocalLink:
         if process.wait() != 0:
             errors.join(LAST_WORDS_S)
             answer = b"".join(last_words).decode(errors="replace").strip().splitlines()
-            raise Unreachable(
-                f"the runner ended with {process.returncode}: {answer[-1] if answer else 'no reason given'}."
-            )
+            why = answer[-1] if answer else "no reason given"
+            raise Unreachable(f"the runner ended with {process.returncode}: {why}.")
 
     def ready(self) -> None:
         """See `Link.ready`: it is this machine."""

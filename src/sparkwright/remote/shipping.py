@@ -72,9 +72,8 @@ def _sent(channel: Channel, data: bytes) -> Iterator[Event]:
         for start in range(0, len(data), CHUNK_BYTES):
             channel.sendall(data[start : start + CHUNK_BYTES])
             done = min(start + CHUNK_BYTES, len(data))
-            yield event(
-                "progress", task="runtime", done=done, total=len(data), unit="bytes", text="shipping the runtime"
-            )
+            about = {"task": "runtime", "text": "shipping the runtime", "unit": "bytes"}
+            yield event("progress", done=done, total=len(data), **about)
         channel.shutdown_write()
     except TimeoutError:
         raise

@@ -76,9 +76,6 @@ def _turn(parent: Path) -> Iterator[None]:
         yield
 
 
-# -- unpacking ---------------------------------------------------------------------------------------------------------
-
-
 def _unpack(archive: IO[bytes], new: Path) -> None:
     """The manifest comes first: every other file is compared with it as it is written."""
     with tarfile.open(fileobj=archive, mode="r|gz") as tar:
@@ -113,9 +110,6 @@ def _sync(folder: Path) -> None:
         os.sync()
 
 
-# -- which runtimes there are ------------------------------------------------------------------------------------------
-
-
 def _complete(place: Path) -> bool:
     """Whether another laptop has brought this runtime meanwhile, and every byte of it is right."""
     try:
@@ -145,8 +139,11 @@ def _replace(place: Path, new: Path) -> None:
             (new / "in-use").touch()
         _remove(place)
     new.rename(place)
-    with _opened(place.parent) as parent:
+    parent = os.open(place.parent, os.O_RDONLY)
+    try:
         os.fsync(parent)
+    finally:
+        os.close(parent)
 
 
 def _prune(ours: Path) -> None:
@@ -166,18 +163,6 @@ def _remove(path: Path) -> None:
     away = Path(tempfile.mkdtemp(prefix=".old.", dir=path.parent))
     path.replace(away / path.name)
     shutil.rmtree(away, ignore_errors=True)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        yield number
-    finally:
-        os.close(number)
-
-
-# -- what is said ------------------------------------------------------------------------------------------------------
 
 
 def _reason(error: OSError, folder: Path) -> str:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,10 +45,8 @@ def fetched(python: str, machine: str, progress: Progress = lambda done, total, 
     Raises Failed when a wheel can't be had, or the index offers another one.
     """
     if python not in PYTHONS or machine not in MACHINES:
-        known = f"{', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
-        raise Failed(
-            f"there is no runtime for {one_line(machine)}, Python {one_line(python)}: there is one for {known}."
-        )
+        known = f"there is one for {', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
+        raise Failed(f"there is no runtime for {one_line(machine)}, Python {one_line(python)}: {known}.")
     folder = _folder(python, machine)
     found = _complete(folder)
     missing = {name: pin for name, pin in locked().items() if name not in found}
@@ -115,17 +113,10 @@ def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, 
     with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
         lines = Path(beside) / "requirements.txt"
         lines.write_text("".join(written(name, *pin) for name, pin in missing.items()))
-        words = [
-            sys.executable,
-            "-P",  # the current folder may hold a project of somebody else
-            "-m",
-            "pip",
-            "download",
-            "--require-hashes",
-            "--no-deps",
-            "--disable-pip-version-check",
-        ]
-        words += ["--retries=2", "--progress-bar=off", "--dest", beside, "--requirement", str(lines)]
+        # -P: the current folder may hold a project of somebody else
+        words = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
+        words += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
+        words += ["--dest", beside, "--requirement", str(lines)]
         answer = _reported([*words, *platform_words(machine, python)], len(missing), progress)
         if answer:
             raise _refusal(answer, python, machine)
@@ -152,18 +143,11 @@ def _refusal(message: str, python: str, machine: str) -> Failed:
     what = f"the runtime for {machine}, Python {python}"
     command = join(["sparkwright", "runtime.fetch", "--machine", machine, "--python", python])
     if "DO NOT MATCH THE HASHES" in message:
-        return Failed(
-            f"{what} is not fetched: the package index offers a wheel that is not the pinned one.",
-            fix=f"Somebody may be in between, or the index is broken: look at it with `{command} --debug`.",
-        )
+        fix = f"Somebody may be in between, or the index is broken: look at it with `{command} --debug`."
+        return Failed(f"{what} is not fetched: the package index offers a wheel that is not the pinned one.", fix=fix)
     if _NOBODY.search(message):
-        return Failed(
-            f"{what} is not in this laptop's cache, and no package index can be reached.",
-            fix=f"Run `{command}` once where there is internet.",
-        )
-    last = next((line for line in _backwards(message) if line.startswith("ERROR:")), next(_backwards(message), ""))
+        message = f"{what} is not in this laptop's cache, and no package index can be reached."
+        return Failed(message, fix=f"Run `{command}` once where there is internet.")
+    lines = message.strip().splitlines()
+    last = next((line for line in reversed(lines) if line.startswith("ERROR:")), "".join(lines[-1:]))
     return Failed(f"{what} can't be fetched: {one_line(last.removeprefix('ERROR:').strip(), at_most=300)}.")
-
-
-def _backwards(message: str) -> Iterator[str]:
-    return reversed(message.strip().splitlines())

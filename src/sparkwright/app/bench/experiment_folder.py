@@ -26,6 +26,11 @@ SETTLED = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), Usual((None, bool), None)),
     "ready_s": Usual((None, float), None),
 }
+#: what became of holding two arms' settings against each other, where nothing differs
+VERDICTS = {
+    "same": "the flag does nothing: both arms run with the same settings, by the engine's own log. Not measured.",
+    "not shown": "the engine's log shows no difference between the arms, and does not show every flag that differs",
+}
 #: settings longer than this are named, not shown
 SHORT = 60
 
@@ -47,8 +52,10 @@ class Place:
             state = {}
         goes_on = bool(state.get("series")) and not state.get("finished") and not again
         place = cls(folder, state["series"] if goes_on else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
-        if not goes_on:
-            place._put_by(str(state.get("series", "")))
+        old, series = folder / results_files.JSON, str(state.get("series", ""))
+        if not goes_on and series and old.is_file():  # kept under the name of its series
+            (folder / "before").mkdir(exist_ok=True)
+            old.replace(folder / "before" / f"{series}.json")
         place.mark(finished=False)
         return place
 
@@ -56,13 +63,6 @@ class Place:
         """Remember whether there is something left to do."""
         content = json.dumps({"series": self.series, "finished": finished}, indent=1) + "\n"
         write_atomically(self.folder / STATE, content.encode())
-
-    def _put_by(self, series: str) -> None:
-        """The results of the series before are kept under its name."""
-        old = self.folder / results_files.JSON
-        if series and old.is_file():
-            (self.folder / "before").mkdir(exist_ok=True)
-            old.replace(self.folder / "before" / f"{series}.json")
 
 
 @dataclass
@@ -108,10 +108,14 @@ class Collector:
         out = {name for name, arm in self.arms.items() if arm.get("refused")}
         return all(key in there or key.split(".")[0] in out for key in self.experiment.keys)
 
+    @property
+    def failed(self) -> bool:
+        """Whether an arm could not be measured although it was tried."""
+        return any(arm.get("failed") for arm in self.arms.values())
+
     def results(self) -> Results:
         """As they are now, in the experiment's order."""
         order = {key: n for n, key in enumerate(self.experiment.keys)}
-        cells = sorted(self.cells.values(), key=lambda cell: order.get(cell["key"], len(order)))
         found = {
             "schema": SCHEMA,
             "name": self.experiment.name,
@@ -123,7 +127,7 @@ class Collector:
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "tool": f"sparkwright {__version__}",
             "arms": clean(list(self.arms.values())),
-            "cells": cells,
+            "cells": sorted(self.cells.values(), key=lambda cell: order.get(cell["key"], len(order))),
             "notes": clean(list(dict.fromkeys([*self.experiment.notes, *self.notes]))),
         }
         return Results.model_validate(found)
@@ -132,21 +136,12 @@ class Collector:
         """results.json and results.csv."""
         results_files.write(self.place.folder, self.results())
 
-    # -- events ----------------------------------------------------------------------------------------------------------
-
     def _on_bench(self, event: Event) -> None:
-        cell = (event.get("data") or {}).get("cell")
-        if cell:
+        if cell := (event.get("data") or {}).get("cell"):
             self.keep(cell)
 
-    @property
-    def failed(self) -> bool:
-        """Whether an arm could not be measured although it was tried."""
-        return any(arm.get("failed") for arm in self.arms.values())
-
     def _on_bench_failed(self, event: Event) -> None:
-        data = event["data"]
-        self.arms[data["arm"]]["failed"] = str(data["why"])
+        self.arms[event["data"]["arm"]]["failed"] = str(event["data"]["why"])
 
     def _on_container(self, event: Event) -> None:
         """What runs may be something else than its recipe."""
@@ -160,12 +155,13 @@ class Collector:
         number = str(event.get("register", "")).removeprefix("lint_")
         if event["status"] == "ignored" and number.isdigit():
             name = list(self.arms)[int(number)]
-            findings = [one for one in event["data"].get("findings") or () if one["severity"] == "error"]
-            rule = findings[0]["rule"] if findings else "lint"
+            findings = event["data"].get("findings") or ()
+            rule = next((one["rule"] for one in findings if one["severity"] == "error"), "lint")
             self.arms[name]["refused"] = {"rule": str(rule), "sentence": event["msg"]}
 
     def _on_engine_config(self, event: Event) -> None:
-        data, arm = event.get("data") or {}, self._serving(event)
+        data = event.get("data") or {}
+        arm = data.get("arm") or ("server" if event.get("register") == "config_server" else None)
         if not data.get("state") or arm is None:
             return
         self.settle(arm, data)
@@ -181,22 +177,12 @@ class Collector:
 
     def judged(self, data: dict[str, Any]) -> None:
         """What became of holding two arms' settings against each other."""
-        if data["verdict"] == "same":
-            self.notes.append(
-                "the flag does nothing: both arms run with the same settings, by the engine's own log. Not measured."
-            )
-        elif data["verdict"] == "not shown":
-            self.notes.append(
-                "the engine's log shows no difference between the arms, and does not show every flag that differs"
-            )
-        else:
-            arm = data.get("arm") or "b"
-            reported = [_difference(name, first, second, arm) for name, (first, second) in data["differs"].items()]
-            self.notes.append(f"by the engine's own log the arms differ in: {'; '.join(reported)}")
-
-    def _serving(self, event: Event) -> str | None:
-        """Whose settings these are: the module's key says it."""
-        return event["data"].get("arm") or ("server" if event.get("register") == "config_server" else None)
+        if data["verdict"] in VERDICTS:
+            self.notes.append(VERDICTS[data["verdict"]])
+            return
+        arm = data.get("arm") or "b"
+        reported = [_difference(name, first, second, arm) for name, (first, second) in data["differs"].items()]
+        self.notes.append(f"by the engine's own log the arms differ in: {'; '.join(reported)}")
 
 
 def _difference(name: str, other: str | None, value: str | None, arm: str) -> str:

@@ -4,44 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sparkwright.app.bench import run_experiment, run_local
+from sparkwright.app.connect import reach
+from sparkwright.bench import arena, results_files, summary
+from sparkwright.bench.order import Order
+from sparkwright.bench.results_models import Results
 from sparkwright.console.out import say
 from sparkwright.errors import Refused
-
-if TYPE_CHECKING:
-    from sparkwright.bench.results_models import Results
+from sparkwright.html import experiment_page
+from sparkwright.project.folder import Project
+from sparkwright.visible import listed
 
 
 def run(command: str, given: dict[str, Any]) -> int:
     """Do what a bench command asks. Returns the exit code."""
     order = order_of(command, given).checked()
     if bool(given.get("url")) == bool(given["host"]):
-        raise Refused(
-            "say where: --host NAME, or --url of a server." if "url" in given else "say which host: --host NAME."
-        )
+        other = "where: --host NAME, or --url of a server." if "url" in given else "which host: --host NAME."
+        raise Refused(f"say {other}")
     if given.get("url"):
-        from sparkwright.app.bench import run_local
-        from sparkwright.project.folder import Project
-
-        outcome: tuple[Results | None, int, Path] = run_local.at_url(
-            given["url"], given["model"], order, root=Project.here_or_cwd(), quiet=given["json"]
-        )
-    else:
-        from sparkwright.app.connect import reach
-
-        chosen = reach(given["host"])
-        from sparkwright.app.bench import run_experiment
-
-        outcome = run_experiment.on_host(chosen, order, json=given["json"], wait=given["wait"])
-    results, code, folder = outcome
+        place = {"root": Project.here_or_cwd(), "quiet": given["json"]}
+        return _shown(*run_local.at_url(given["url"], given["model"], order, **place), given)
+    chosen = reach(given["host"])
+    results, code, folder = run_experiment.on_host(chosen, order, json=given["json"], wait=given["wait"])
     return _shown(results, code, folder, given) if results is not None else code
 
 
 def _shown(results: Results, code: int, folder: Path, given: dict[str, Any]) -> int:
-    from sparkwright.bench import arena, results_files, summary
-    from sparkwright.html import experiment_page
-
     written = experiment_page.write(folder, results)
     if given["json"]:
         if given.get("url"):
@@ -55,14 +46,13 @@ def _shown(results: Results, code: int, folder: Path, given: dict[str, Any]) -> 
     return code
 
 
-def order_of(command: str, given: dict[str, Any]) -> Any:
+def order_of(command: str, given: dict[str, Any]) -> Order:
     """The options of a command as the lab takes them."""
-    from sparkwright.bench.order import Order
 
     def numbers(name: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
         text = str(given.get(name) or "")
         try:
-            return tuple(number for word in text.split(",") if word.strip() for number in _span(word.strip(), kind))
+            return tuple(number for word in listed(text) for number in _span(word, kind))
         except ValueError:
             raise Refused(f"--{name.replace('_', '-')} {text}: numbers, separated by commas.") from None
 
@@ -74,7 +64,7 @@ def order_of(command: str, given: dict[str, Any]) -> Any:
         sizes=numbers("max_num_batched_tokens", int),
         concurrency=numbers("concurrency", int),
         rates=numbers("rate", float),
-        loads=tuple(word.strip() for word in str(given.get("loads") or "").split(",") if word.strip()),
+        loads=tuple(listed(str(given.get("loads") or ""))),
     )
 
 

@@ -21,15 +21,14 @@ def compare(first: str, second: str, *, json: bool) -> None:
     """Two results side by side. Raises Refused when no load is in both."""
     one, other = _read(first), _read(second)
     found = comparing.two_files(one, other)
+    only = comparing.unmatched(one, other)
     if not found:
-        raise Refused(
-            "these results have no load in common.", fix=f"Loads: {', '.join(comparing.unmatched(one, other))}."
-        )
+        raise Refused("these results have no load in common.", fix=f"Loads: {', '.join(only)}.")
     if json:
         say_json([{**dataclasses.asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in found])
         return
     summary.show_differences(found, one.name, other.name)
-    for line in comparing.unmatched(one, other):
+    for line in only:
         say(f"only one of them has: {line}")
 
 
@@ -69,11 +68,11 @@ def show_all(*, json: bool) -> None:
     for path in sorted((Project.here_or_cwd() / FOLDER).glob(f"*/{results_files.JSON}")):
         found = results_files.read(path)
         if json:
-            about = {"name": found.name, "experiment": found.experiment, "host": found.host}
+            about = {name: getattr(found, name) for name in ("name", "experiment", "host")}
             say_json({**about, "cells": len(found.cells), "created_at": found.created_at})
-            continue
-        cells = f"{len(found.cells):>3} cells"
-        say(f"{found.name:<28} {found.experiment:<8} {found.host or '-':<20} {cells}  {found.created_at}")
+        else:
+            cells = f"{len(found.cells):>3} cells"
+            say(f"{found.name:<28} {found.experiment:<8} {found.host or '-':<20} {cells}  {found.created_at}")
 
 
 def _write(folder: Path, found: Results) -> str:

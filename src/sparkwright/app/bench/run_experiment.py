@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparkwright.app import session
 from sparkwright.app.bench.experiment_folder import Collector, Place
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pinning import Pins, lock_folder
-from sparkwright.app.presenters import Shown
 from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.runs import session
+from sparkwright.app.runs.presenters import Shown
 from sparkwright.bench import arms as lab_arms
 from sparkwright.bench import play
 from sparkwright.bench.arms import Arm
@@ -22,10 +22,12 @@ from sparkwright.bench.order import Order, Room, planned
 from sparkwright.bench.results_models import Results
 from sparkwright.engines.vllm.logs.settings import judged
 from sparkwright.errors import Exit, Refused
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.member import Member
+from sparkwright.fleet.rollout import Roll
 from sparkwright.program import typed
 from sparkwright.project import playbook, recipe
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.playbook.rollout_policy import RolloutPolicy
 from sparkwright.protocol.plan import Plan, new_run_id, who
 
 
@@ -36,9 +38,8 @@ def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Re
     host = chosen.hosts[0]
     bench = _Bench(chosen, order, host, wait=wait)
     Shown(chosen, json=json, diff=False)
-    chosen.fleet.subscribers.append(bench)
     try:
-        chosen.fleet.play(bench, [host], bench.plan_for)
+        chosen.fleet.play("Bench", [host], bench.plan_for, Roll(RolloutPolicy()))
     finally:
         chosen.fleet.close()
     recap = chosen.fleet.members[0].recap
@@ -46,11 +47,7 @@ def on_host(chosen: Chosen, order: Order, *, json: bool, wait: bool) -> tuple[Re
 
 
 class _Bench:
-    """The play of one order, made when the host has told what is known there. It listens for the cells itself."""
-
-    name = "Bench"
-    serial: Sequence[int | str] = ()
-    max_fail_percentage = None
+    """The play of one order, made when the host has told what is known there."""
 
     def __init__(self, chosen: Chosen, order: Order, host: Host, *, wait: bool) -> None:
         self.chosen = chosen
@@ -63,16 +60,6 @@ class _Bench:
         self.place = Place.of(self.root, order.name or f"{order.command}-{host.name}", again=order.again)
         self.collector: Collector | None = None
 
-    # -- a subscriber ------------------------------------------------------------------------------------------------------
-
-    def on(self, event: dict[str, Any]) -> None:
-        if self.collector is not None:
-            self.collector.on(event)
-
-    def close(self) -> None:
-        if self.collector is not None:
-            self.collector.close()
-
     def ended(self, code: int) -> tuple[Results | None, int, Path]:
         """The results, the exit code and the folder."""
         if self.collector is None:
@@ -84,8 +71,6 @@ class _Bench:
         elif code == 0:
             code = int(Exit.FAILED if found.failed else Exit.INCONCLUSIVE)
         return found.results(), code, self.place.folder
-
-    # -- the plan ----------------------------------------------------------------------------------------------------------
 
     def plan_for(self, member: Member) -> Plan:
         """Everything that files, lock and host know, as one plan."""
@@ -100,6 +85,7 @@ class _Bench:
             pinned[arm.name] = pins.complete(fleet, member, arm.recipe, run_id)
         experiment = self._experiment(arms, pinned)
         self.collector = self._collector(experiment, arms, pinned)
+        fleet.subscribers.append(self.collector)
         tasks, known = self._tasks(member, experiment, pinned)
         path = self.place.folder / "play.yml"
         path.write_text(typed(play.text(tasks, member.host.name, experiment.name)))
@@ -114,7 +100,7 @@ class _Bench:
         return playbook.compile(one, member.host, names, options, run_id=run_id, project=self.root)
 
     def _arms(self, pinned: Mapping[str, Any]) -> list[Arm]:
-        order, container = self.order, self.production.file.container.name
+        order = self.order
         if not order.has_arms:
             return [lab_arms.as_it_runs(self.production)]
         if order.a:
@@ -123,20 +109,19 @@ class _Bench:
             found = lab_arms.flag(self.base, order.flag, pinned)
         else:
             found = lab_arms.sweep(self.base, lab_arms.BUDGET, order.sizes)
-        return [lab_arms.named(arm, container) for arm in found]
+        return [lab_arms.named(arm, self.production.file.container.name) for arm in found]
 
     def _experiment(self, arms: Sequence[Arm], pinned: Mapping[str, Mapping[str, Any]]) -> Experiment:
         runs = [arm for arm in arms if not self.order.has_arms or lab_arms.refusal(arm, pinned[arm.name]) is None]
         loads = planned(self.order, Room.of([arm.effective(pinned[arm.name]) for arm in runs]), Path.cwd())
-        identities = {arm.name: self._identity(arm, pinned[arm.name]) for arm in runs}
-        one_is_out = self.order.command != "sweep" and self.order.has_arms and len(runs) < 2
-        pair = self.order.command != "sweep" and len(runs) == 2
-        sequence = order_of([arm.name for arm in runs], self.order.repeat, pair=pair) if not one_is_out else []
-        notes = list(loads.notes)
-        if one_is_out:
-            notes.append("one arm alone is no comparison: nothing was measured")
+        identities = {arm.name: self._names(arm, pinned[arm.name])["serve"]["baseline_key"] for arm in runs}
+        compares = self.order.command != "sweep"
+        one_is_out = compares and self.order.has_arms and len(runs) < 2
+        names = [] if one_is_out else [arm.name for arm in runs]
+        notes = ("one arm alone is no comparison: nothing was measured",) if one_is_out else ()
+        sequence = order_of(names, self.order.repeat, pair=compares and len(names) == 2)
         made = turns(sequence, loads.loads, identities)
-        return Experiment(self.order.command, self.place.folder.name, tuple(arms), made, tuple(notes))
+        return Experiment(self.order.command, self.place.folder.name, tuple(arms), made, (*loads.notes, *notes))
 
     def _collector(
         self, experiment: Experiment, arms: Sequence[Arm], pinned: Mapping[str, Mapping[str, Any]]
@@ -167,14 +152,13 @@ class _Bench:
         configs = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
         asked = {"series": self.place.series, "keys": [*experiment.keys, *configs.values()]}
         finished = ask_module(self.chosen.fleet, member, "bench_cells", asked)["cells"]
-        for key in experiment.keys:
-            if key in finished:
-                self.collector.keep(finished[key])
+        for key in filter(finished.__contains__, experiment.keys):
+            self.collector.keep(finished[key])
         left = experiment.without(finished)
-        known = {name: finished[key]["settings"] for name, key in configs.items() if key in finished}
-        for name, key in configs.items():
-            if key in finished:
-                self.collector.settle(name, finished[key])
+        settled = {name: finished[key] for name, key in configs.items() if key in finished}
+        known = {name: one["settings"] for name, one in settled.items()}
+        for name, one in settled.items():
+            self.collector.settle(name, one)
         if not self.order.has_arms:
             return play.on_the_server(left, self.place.series), {}
         changed = lab_arms.changed_flags(*experiment.arms[:2]) if experiment.compares else []
@@ -191,15 +175,5 @@ class _Bench:
         """What a play may say of an arm."""
         scope = recipe.scope(self.host, recipes.user_of(self.host), arm.recipe, pinned)
         engine = {**scope["engine"], "platform": arm.recipe.file.platform, "env": scope["container"]["env"]}
-        return {
-            "spec": scope["container"],
-            "model": scope["pinned_model"],
-            "serve": scope["serve"],
-            "base_url": scope["base_url"],
-            "engine": engine,
-            "lock": scope["lock"],
-        }
-
-    def _identity(self, arm: Arm, pinned: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self._names(arm, pinned)["serve"]["baseline_key"]
-        return found
+        same = {name: scope[name] for name in ("serve", "base_url", "lock")}
+        return {**same, "spec": scope["container"], "model": scope["pinned_model"], "engine": engine}

@@ -73,10 +73,8 @@ def _served(url: str, model: str, key: str) -> tuple[str, int | None]:
     """The served name and its context's length."""
     answer = http_probe.ask(url, endpoints.MODELS, api_key=key)
     if answer.status != 200:
-        raise Failed(
-            f"{url}{endpoints.MODELS} answers {answer.status or answer.error}.",
-            fix=f"A key is taken from {KEY}." if answer.status == 401 else "",
-        )
+        fix = f"A key is taken from {KEY}." if answer.status == 401 else ""
+        raise Failed(f"{url}{endpoints.MODELS} answers {answer.status or answer.error}.", fix=fix)
     rows = answer.json()
     data = rows.get("data") if isinstance(rows, dict) else None
     reported = [row.get("id") for row in data if isinstance(row, dict)] if isinstance(data, list) else []

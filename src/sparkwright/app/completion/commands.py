@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparkwright.engines.vllm.rules import RULES
+from sparkwright.modules.registry import NAMES
+from sparkwright.sandbox.faults import FAULTS
+
 #: kinds of values whose names the shell reads from the project's folder
 HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
 FILES, TEXT = "files", "text"
@@ -53,10 +57,6 @@ def kind_of(command: str, option: str) -> str:
 
 def choices() -> dict[str, list[str]]:
     """The kinds of values that the program knows itself."""
-    from sparkwright.engines.vllm.rules import RULES
-    from sparkwright.modules.registry import NAMES
-    from sparkwright.sandbox.faults import FAULTS
-
     return {
         "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
         "modules": list(NAMES),

@@ -10,10 +10,11 @@ from typing import Any
 
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Fleet, Member, hang_up
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member, hang_up
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
-from sparkwright.protocol.plan import Block, Plan, Step, Task
+from sparkwright.protocol.plan import Block, Plan, Step, Task, tasks_of
 from sparkwright.secret import Secret
 from sparkwright.trust.names import matched
 
@@ -37,7 +38,7 @@ class Neighbours:
 
         A host that is named as its own source, and one that has the model whole, needs nobody.
         """
-        wanted = [task for task in _tasks(plan.steps) if task.module == MODULE and task.args.get("from")]
+        wanted = [task for task in tasks_of(plan.steps) if task.module == MODULE and task.args.get("from")]
         if not wanted:
             return plan
         reported = {task.id: self._reported(fleet, member, task, check=plan.check) for task in wanted}
@@ -65,15 +66,12 @@ class Neighbours:
         if source == member.host.name:
             return dataclasses.replace(task, args=here)
         if any(name in task.open for name in (*ABOUT, "from")):
-            raise Refused(
-                "`from` needs a model that is known before the run.",
-                where=task.where,
-                fix="Use the recipe's and the lock's.",
-            )
+            message = "`from` needs a model that is known before the run."
+            raise Refused(message, where=task.where, fix="Use the recipe's and the lock's.")
         looked = ask_module(fleet, member, "verify_model", {key: task.args[key] for key in ABOUT})
         if not looked["wrong"] or check:
             return dataclasses.replace(task, args=here)
-        token = new_token()
+        token = Secret(secrets.token_urlsafe(32))
         member.secrets = {**member.secrets, TOKEN: token}
         urls = self.hand_out(source, task.args, token, readers=1)
         return dataclasses.replace(task, args={**task.args, "peer": urls})
@@ -95,11 +93,6 @@ def addresses(found: Mapping[str, Any], source: str) -> list[str]:
     return [matched(ADDRESS, url, f"where {source} hands the model out") for url in urls]
 
 
-def new_token() -> Secret:
-    """A token for one copy."""
-    return Secret(secrets.token_urlsafe(32))
-
-
 def source_host(inventory: Inventory, pattern: str) -> Host:
     """The one host that a pattern names. Raises Refused when it names more."""
     hosts = inventory.match(pattern)
@@ -108,30 +101,11 @@ def source_host(inventory: Inventory, pattern: str) -> Host:
     return hosts[0]
 
 
-def _tasks(steps: Iterable[Step]) -> Iterator[Task]:
-    for step in steps:
-        if isinstance(step, Block):
-            yield from _tasks((*step.tasks, *step.rescue, *step.always))
-        else:
-            yield step
-
-
 def _replaced(steps: Iterable[Step], reported: Mapping[str, Task]) -> Iterator[Step]:
     for step in steps:
         if isinstance(step, Block):
-            yield dataclasses.replace(
-                step,
-                tasks=tuple(_replaced(step.tasks, reported)),
-                rescue=tuple(_replaced(step.rescue, reported)),
-                always=tuple(_replaced(step.always, reported)),
-            )
+            names = ("tasks", "rescue", "always")
+            parts: Any = {name: tuple(_replaced(getattr(step, name), reported)) for name in names}
+            yield dataclasses.replace(step, **parts)
         else:
             yield reported.get(step.id, step)
-
-
-def refuse_missing(entry: Mapping[str, Any] | None, key: str, host: Host) -> Mapping[str, Any]:
-    """The lock's entry of a model. Raises Failed when there is none."""
-    if entry is None:
-        fix = f"`invoke deploy --host {host.name}` pins it (or the host that has it)."
-        raise Failed(f"spark.lock has no entry for {key}.", fix=fix)
-    return entry

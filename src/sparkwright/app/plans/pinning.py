@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import Failed, Refused
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
@@ -25,6 +26,16 @@ def lock_folder(project: Project, host: Host) -> Path:
     from sparkwright.sandbox import control
 
     return control.default_folder()
+
+
+def lock_of(project: Project, host: Host) -> lockfile.Lock:
+    """The lock that counts for a host."""
+    return lockfile.load(lock_folder(project, host))
+
+
+def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
+    """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not."""
+    return {"image": lock.image(wanted.image), "model": lock.model(wanted.file.model.id, wanted.file.model.revision)}
 
 
 class Pins:
@@ -46,10 +57,7 @@ class Pins:
             if asked:
                 found = ask(fleet, member, asked, run_id)
                 self._keep(wanted, found, fleet, member)
-            return {
-                "image": self.lock.image(wanted.image),
-                "model": self.lock.model(wanted.file.model.id, wanted.file.model.revision),
-            }
+            return entries(self.lock, wanted)
 
     def learn_engine(self, fleet: Fleet, member: Member, image: str) -> None:
         """Keep what an image's engine said of itself to a member. image: REPOSITORY:TAG."""
@@ -65,13 +73,9 @@ class Pins:
             fleet.tell(member, f"spark.lock: {image} holds vLLM {member.engine_version}.")
 
     def _missing(self, wanted: Recipe, host: Host) -> list[Task]:
-        model = wanted.file.model
-        tasks = []
-        if self.lock.image(wanted.image) is None:
-            tasks.append(image_task(wanted, host))
-        if self.lock.model(model.id, model.revision) is None:
-            tasks.append(model_task(wanted, or_here=True))
-        return tasks
+        known = entries(self.lock, wanted)
+        image = [image_task(wanted, host)] if known["image"] is None else []
+        return image + ([model_task(wanted, or_here=True)] if known["model"] is None else [])
 
     def _keep(self, wanted: Recipe, found: dict[str, dict[str, Any]], fleet: Fleet, member: Member) -> None:
         if "image" in found:
@@ -84,12 +88,16 @@ class Pins:
                 fleet.tell(member, f"spark.lock: {text}; commit it, so that the next host gets the same.")
 
     def _write(self) -> None:
-        if not self._save:
-            return
-        try:
-            self.lock.save(self._folder)
-        except OSError as error:
-            raise Failed(f"spark.lock can't be written: {error}.") from None
+        if self._save:
+            save(self.lock, self._folder)
+
+
+def save(lock: lockfile.Lock, folder: Path) -> None:
+    """Write spark.lock. Raises Failed."""
+    try:
+        lock.save(folder)
+    except OSError as error:
+        raise Failed(f"spark.lock can't be written: {error}.") from None
 
 
 def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -112,13 +120,7 @@ def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = T
 def model_task(wanted: Recipe, *, or_here: bool = False) -> Task:
     """Ask the hub about a recipe's model. or_here: when it is down, the host's whole copy will do."""
     model = wanted.file.model
-    args = {
-        "id": model.id,
-        "revision": model.revision,
-        "allow": list(model.allow),
-        "ignore": list(model.ignore),
-        "or_here": or_here,
-    }
+    args = {**model.model_dump(include={"id", "revision", "allow", "ignore"}), "or_here": or_here}
     name = f"Pin {model.id}: ask the hub for its commit and files"
     return Task(id="model", name=name, module="lock_model", args=args)
 

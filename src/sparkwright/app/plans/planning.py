@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import restart_plan
-from sparkwright.app.plans.pinning import Pins, lock_folder
-from sparkwright.app.plans.recipes import OPEN, entries, recipe_of, served, user_of
-from sparkwright.console.summary import Served
+from sparkwright.app.plans.pinning import Pins, entries, lock_folder
+from sparkwright.app.plans.recipes import OPEN, recipe_of, served, user_of
+from sparkwright.console.events.summary import Served
 from sparkwright.errors import Refused
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.member import Member
 from sparkwright.project import playbook, recipe
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
@@ -77,16 +77,9 @@ class Planner:
             member.restart = self._restart_plan(member, names)
         if self._play.uses({"container"}):
             self._serves(served(member.host, names))
+        given: dict[str, Any] = {"run_id": run_id, "project": self._root, "registered": member.registered}
         with _ONE_BY_ONE:
-            plan = playbook.compile(
-                self._play,
-                member.host,
-                names,
-                options,
-                run_id=run_id,
-                project=self._root,
-                registered=member.registered,
-            )
+            plan = playbook.compile(self._play, member.host, names, options, **given)
         return self._neighbours.fill(self._chosen.fleet, member, plan)
 
     def _restart_plan(self, member: Member, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +100,9 @@ class Planner:
         with _ONE_BY_ONE:
             wanted = recipe_of(self._chosen.project, host)
             if self._asks_key:
-                member.secrets |= self._keys.get(wanted.name) or self._read_key(wanted)
+                if wanted.name not in self._keys:  # once for all hosts: its command may ask a person
+                    self._keys[wanted.name] = wanted.secrets()
+                member.secrets |= self._keys[wanted.name]
             known = entries(pins.lock, wanted)
             serving = _linted(wanted, known) if self._lints else None
         pinned = self._pinned(pins, member, wanted, run_id) if self._asks_lock else {}
@@ -134,11 +129,6 @@ class Planner:
                 raise
             self._chosen.fleet.tell(member, f"not in spark.lock, and not to be learnt now: {error.message}")
             return entries(pins.lock, wanted)
-
-    def _read_key(self, wanted: recipe.Recipe) -> dict[str, Secret]:
-        """The key of a recipe's server, read once for all hosts: its command may ask a person."""
-        self._keys[wanted.name] = wanted.secrets()
-        return self._keys[wanted.name]
 
     def _pins_of(self, member: Member) -> Pins:
         return self._pins[self._folders[member.host.name]]

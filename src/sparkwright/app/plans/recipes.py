@@ -6,16 +6,15 @@ import getpass
 from collections.abc import Mapping
 from typing import Any
 
-from sparkwright.app import templates
-from sparkwright.app.plans.pinning import lock_folder
-from sparkwright.console.summary import Served
+from sparkwright.app.plans import templates
+from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.console.events.summary import Served
 from sparkwright.engines.vllm.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe.rules import is_loopback
 
 #: of a server that is published beyond the loopback and asks for no key
@@ -25,8 +24,7 @@ OPEN = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 def docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:
     """The docker run script of a host, as a deploy leaves it there. recipe_name: another recipe than its own."""
     wanted = recipe.load(project.root, recipe_name) if recipe_name else recipe_of(project, host)
-    lock = lockfile.load(lock_folder(project, host))
-    names = recipe.scope(host, user_of(host), wanted, entries(lock, wanted))
+    names = recipe.scope(host, user_of(host), wanted, entries(lock_of(project, host), wanted))
     return templates.rendered(project.root, "docker-run.sh.j2", names)
 
 
@@ -37,16 +35,11 @@ def recipe_of(project: Project, host: Host) -> recipe.Recipe:
     return recipe.load(project.root, host.recipe, named_at=host.set_at.get("recipe", ""))
 
 
-def entries(lock: lockfile.Lock, wanted: recipe.Recipe) -> dict[str, Any]:
-    """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not."""
-    return {"image": lock.image(wanted.image), "model": lock.model(wanted.file.model.id, wanted.file.model.revision)}
-
-
 def user_of(host: Host) -> str:
     """Who logs in there, as the inventory or ssh's own configuration says."""
     if host.user or host.connection != "ssh":
         return host.user or getpass.getuser()
-    from sparkwright.remote import ssh_config
+    from sparkwright.remote.ssh import ssh_config
 
     return ssh_config.resolve(host).user
 

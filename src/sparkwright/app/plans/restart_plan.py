@@ -15,10 +15,12 @@ from typing import Any
 
 from sparkwright import host_side
 from sparkwright.app.connect import Chosen
+from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.app.plans.recipes import recipe_of, user_of
 from sparkwright.errors import Refused
 from sparkwright.host.records.restart_plans import CHECK
 from sparkwright.host.state import write_atomically
-from sparkwright.project import playbook, starter
+from sparkwright.project import playbook, recipe, starter
 from sparkwright.project.documents.document import shown
 from sparkwright.project.inventory.host import Host
 from sparkwright.trust import private
@@ -31,14 +33,9 @@ OPTIONS = playbook.Options(extra=HEALING)
 
 def give(chosen: Chosen) -> None:
     """Let the plan of each chosen host go down with what is asked of it next. Raises Refused, with file and line."""
-    from sparkwright.app.plans.pinning import lock_folder
-    from sparkwright.app.plans.recipes import entries, recipe_of, user_of
-    from sparkwright.project import recipe
-    from sparkwright.project.lock import lockfile
-
     for member in chosen.fleet.members:
         wanted = recipe_of(chosen.project, member.host)
-        known = entries(lockfile.load(lock_folder(chosen.project, member.host)), wanted)
+        known = entries(lock_of(chosen.project, member.host), wanted)
         member.restart = of(chosen, member.host, recipe.scope(member.host, user_of(member.host), wanted, known))
 
 
@@ -50,7 +47,9 @@ def of(chosen: Chosen, host: Host, names: Mapping[str, Any]) -> dict[str, Any]:
     lock = names.get("lock") or {}
     if not lock.get("image") or not lock.get("model"):
         return {}
-    root, path = chosen.project.root, _playbook(chosen.project.root)
+    root = chosen.project.root
+    own, shipped = (folder / "playbooks" / f"{NAME}.yml" for folder in (root, starter.source()))
+    path = own if own.is_file() else shipped
     about = _about(path, root, names)
     kept = host_side.cache() / "restart-plans" / f"{_digest(str(root.resolve()))}-{host.name}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -74,12 +73,6 @@ def _play(chosen: Chosen, path: Path, host: Host) -> playbook.Play:
         message = f"{host.name} needs exactly one play that restarts and verifies it (`grant_restart`)"
         raise Refused(f"{message}.", where=shown(path), fix="Compare it with the shipped playbooks/restart.yml.")
     return plays[0]
-
-
-def _playbook(root: Path) -> Path:
-    """The project's own, else the shipped one."""
-    own = root / "playbooks" / f"{NAME}.yml"
-    return own if own.is_file() else starter.source() / "playbooks" / f"{NAME}.yml"
 
 
 def _about(path: Path, root: Path, names: Mapping[str, Any]) -> str:

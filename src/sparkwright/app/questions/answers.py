@@ -47,7 +47,7 @@ STATE: dict[str, Shape] = {
 }
 MODEL: dict[str, Shape] = {
     **dict.fromkeys(("dir", "id", "commit"), line),
-    "size_bytes": COUNT,
+    **dict.fromkeys(("files", "size_bytes"), COUNT),
     "changed": [line],
     "used_by": [line],
 }
@@ -62,12 +62,13 @@ ANSWERS: dict[str, dict[str, Shape]] = {
     "doctor": {"findings": [FINDING], "user": USER, "now_s": moment},
     "inspect_server": {
         **dict.fromkeys(("name", "image"), line),
-        "models": {str: (None, COUNT)},
+        "models": {str: (None, within(1, 2**53))},
         "port": within(1, 65535),
         **dict.fromkeys(("loopback", "server_key"), bool),
     },
     "engine_log": {"state": STATE, "known": bool, "text": str},
     "models": {"models": [MODEL]},
+    "remove_model": {"dir": line, "freed_bytes": COUNT, "left": COUNT},
     "verify_model": {"dir": line, "wrong": [line], "files": COUNT, "size_bytes": COUNT},
     "prune_images": {"images": [IMAGE], "freed_bytes": float},
     "clean_host": {"items": [ITEM], "busy": line},

@@ -6,56 +6,41 @@ from typing import Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pinning import lock_folder
-from sparkwright.app.questions import served
+from sparkwright.app.plans.pinning import entries, lock_of
+from sparkwright.app.plans.templates import rendered
 from sparkwright.app.questions.one_module import ask_module
-from sparkwright.app.templates import rendered
+from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
-from sparkwright.console.summary import Served
 from sparkwright.engines.vllm import endpoints
-from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.fleet.fleet import Member, hang_up
+from sparkwright.errors import Failed
+from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
 from sparkwright.project.folder import Project
-from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe.recipe import KEY_VARIABLE
 
 
 def show(chosen: Chosen, *, json: bool) -> list[int]:
     """Print each host's settings. Returns the exit codes."""
-    found: dict[str, Served | SparkwrightError] = {}
-
-    def ask(member: Member) -> None:
-        try:
-            found[member.host.name] = asked(chosen, member)
-        except SparkwrightError as error:
-            found[member.host.name] = error
-
-    try:
-        chosen.fleet.each(chosen.fleet.members, ask)
-    finally:
-        hang_up(chosen.fleet.members)
-    codes = []
+    answers = chosen.fleet.ask(lambda member: asked(chosen, member))
+    errors = chosen.fleet.errors()
     for host in (member.host.name for member in chosen.fleet.members):
-        one = found[host]
-        codes.append(int(one.exit) if isinstance(one, SparkwrightError) else 0)
-        if isinstance(one, SparkwrightError):
-            say_error(one, json=json, host=host)
+        if host in errors:
+            say_error(errors[host], json=json, host=host)
         elif json:
-            say_json(settings(one))
+            say_json(settings(answers[host]))
         else:
-            say(text(chosen.project, one), end="")
-    return codes
+            say(text(chosen.project, answers[host]), end="")
+    return chosen.fleet.codes()
 
 
 def asked(chosen: Chosen, member: Member) -> Served:
     """What a host serves now, as its running container and its server say. Raises Failed where none answers."""
     host = member.host
     wanted = recipes.recipe_of(chosen.project, host)
-    known = recipes.entries(lockfile.load(lock_folder(chosen.project, host)), wanted)
+    known = entries(lock_of(chosen.project, host), wanted)
     names = recipe.scope(host, recipes.user_of(host), wanted, known)
     args = {"spec": names["container"], "base_url": names["base_url"], "recipe": wanted.name, "host": host.name}
-    now = served.read(served.Server, ask_module(chosen.fleet, member, "inspect_server", args))
+    now = ask_module(chosen.fleet, member, "inspect_server", args)
     models: dict[str, int | None] = now["models"]
     if not models:
         raise Failed("the server does not tell which models it serves.", where=host.name)

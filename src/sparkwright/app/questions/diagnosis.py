@@ -12,7 +12,7 @@ from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Exit, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Member, hang_up
+from sparkwright.fleet.member import Member, hang_up
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 
@@ -99,11 +99,6 @@ def _row(host: Host, answer: fan_out.Answer, known: Mapping[str, Any]) -> dict[s
         reply = {name: answer[name] for name in FIELDS if name in answer}
     row = {"host": host.name, **FIELDS, **reply}
     if "error" in known:
-        unread = {
-            "cause": "the host's recipe can't be read",
-            "verdict": "unknown",
-            "evidence": known["error"],
-            "fix": "",
-        }
-        row["causes"] = [*row["causes"], unread]
+        unread = {"cause": "the host's recipe can't be read", "verdict": "unknown", "evidence": known["error"]}
+        row["causes"] = [*row["causes"], {**unread, "fix": ""}]
     return row

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.fleet.fleet import Member, broke, hang_up
+from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 
@@ -30,7 +30,7 @@ def everyone(members: Sequence[Member], header_of: Callable[[Member], dict[str, 
 def _ask(member: Member, header: dict[str, Any], kind: str) -> Answer:
     """A member that could not be asked is connected to anew the next time."""
     try:
-        for one in member.open().request({**header, "env": dict(member.host.env)}, member.secrets):
+        for one in member.request(header):
             if one["event"] == kind:
                 return one
             if one["event"] == "recap":

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.plans.pinning import entries, lock_folder
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import say_json
 from sparkwright.console.status_row import Row
 from sparkwright.errors import Exit, Failed, SparkwrightError
-from sparkwright.fleet.fleet import Member, hang_up
+from sparkwright.fleet.member import Member, hang_up
 from sparkwright.health.judging.judge import EXITS
 from sparkwright.health.record import checked
 from sparkwright.project import recipe
@@ -45,12 +45,7 @@ def once(chosen: Chosen, *, json: bool) -> list[int]:
         rows = ask(chosen, pinned(chosen))
     finally:
         hang_up(chosen.fleet.members)
-    if json:
-        _print_json(rows)
-    else:
-        from sparkwright.console import status_table
-
-        status_table.show(rows)
+    _print(rows, json=json)
     return [row.exit for row in rows]
 
 
@@ -64,12 +59,10 @@ def watch(chosen: Chosen, *, every_s: float, json: bool) -> int:
         while True:
             started_s = time.monotonic()
             rows = ask(chosen, wanted)
-            if json:
-                _print_json(rows)
-            elif screen is not None:
+            if screen is not None:
                 screen.update(rows)
             else:
-                status_table.show(rows)
+                _print(rows, json=json)
             sys.stdout.flush()
             time.sleep(max(0.0, every_s - (time.monotonic() - started_s)))
     except KeyboardInterrupt:
@@ -92,12 +85,14 @@ def ask(chosen: Chosen, wanted: Mapping[str, Pinned]) -> list[Row]:
 
 
 def _row(member: Member, answer: fan_out.Answer, wanted: Pinned) -> Row:
-    if isinstance(answer, SparkwrightError):
-        return _unasked(member, answer, wanted)
-    try:
-        return row_of(member.host.name, answer, wanted, time.time())
-    except ValueError as error:
-        return _unasked(member, Failed(f"its answer can't be used: {error}"), wanted)
+    if not isinstance(answer, SparkwrightError):
+        try:
+            return row_of(member.host.name, answer, wanted, time.time())
+        except ValueError as error:
+            answer = Failed(f"its answer can't be used: {error}")
+    state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
+    why = str(answer).removeprefix("unreachable: ")
+    return Row(member.host.name, state, why, wanted.recipe, error=str(answer), exit=int(answer.exit))
 
 
 def row_of(name: str, event: Mapping[str, Any], wanted: Pinned, now_s: float) -> Row:
@@ -154,24 +149,21 @@ def pinned(chosen: Chosen) -> dict[str, Pinned]:
         try:
             wanted = recipe.load(chosen.project.root, host.recipe)
             folder = lock_folder(chosen.project, host)
-            lock = locks.setdefault(folder, lockfile.load(folder)) if folder not in locks else locks[folder]
+            lock = locks[folder] = locks.get(folder) or lockfile.load(folder)
         except SparkwrightError:
             continue
-        model = wanted.file.model
-        image, commit = lock.image(wanted.image) or {}, lock.model(model.id, model.revision) or {}
-        found[host.name] = Pinned(
-            *(host.recipe, wanted.file.container.name), image.get("digest", ""), commit.get("commit", "")
-        )
+        known = {kind: entry or {} for kind, entry in entries(lock, wanted).items()}
+        digest, commit = known["image"].get("digest", ""), known["model"].get("commit", "")
+        found[host.name] = Pinned(host.recipe, wanted.file.container.name, digest, commit)
     return found
 
 
-def _unasked(member: Member, error: SparkwrightError, wanted: Pinned) -> Row:
-    state = "unreachable" if error.exit is Exit.UNREACHABLE else "unknown"
-    why = str(error).removeprefix("unreachable: ")
-    return Row(member.host.name, state, why, wanted.recipe, error=str(error), exit=int(error.exit))
+def _print(rows: list[Row], *, json: bool) -> None:
+    if not json:
+        from sparkwright.console import status_table
 
-
-def _print_json(rows: list[Row]) -> None:
+        return status_table.show(rows)
     for row in rows:
         reported = asdict(row)
         say_json(reported if row.error else {name: value for name, value in reported.items() if name != "error"})
+    return None

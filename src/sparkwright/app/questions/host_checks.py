@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.app.connect import Chosen, choose
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.questions.one_module import ask_module
-from sparkwright.console import grid, tables
+from sparkwright.console import grid
+from sparkwright.console.events import tables
+from sparkwright.console.events.live import styled
 from sparkwright.console.out import say, say_json
+from sparkwright.console.terminal import terminal
 from sparkwright.doctor.checks import clock
 from sparkwright.doctor.fixes import FIXES
 from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.fleet.fleet import Member
+from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.lock import lockfile
-from sparkwright.protocol import recap
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
@@ -60,8 +62,11 @@ def run(pattern: str, *, fix: bool, agreed: Callable[[], bool], json: bool) -> l
     if wanted:
         if not json:
             _show(seen)
-        for line in _announced(seen):
-            say(line, file=sys.stderr if json else sys.stdout)
+        file = sys.stderr if json else sys.stdout
+        say("\nThis can be done now:", file=file)
+        for one in seen:
+            for name in one.repairs:
+                say(f"  {one.host}: {FIXES[name].manual_command(one.user)}   # {FIXES[name].says}", file=file)
         if agreed():
             seen = _repair(pattern, seen, wanted)
         elif not json:
@@ -86,22 +91,24 @@ def inspect(chosen: Chosen) -> list[Seen]:
         return Seen(member.host.name, [*found["findings"], beside.to_json()], found["user"])
 
     answers = chosen.fleet.ask(checks_of)
-    return [answers.get(member.host.name) or _unanswered(member) for member in chosen.fleet.members]
+    failed = {
+        name: Seen(name, error=error.message, error_exit=error.exit) for name, error in chosen.fleet.errors().items()
+    }
+    return [answers.get(member.host.name) or failed[member.host.name] for member in chosen.fleet.members]
 
 
 def _repair(pattern: str, seen: Sequence[Seen], wanted: Mapping[str, Sequence[str]]) -> list[Seen]:
     """Apply the confirmed fixes. The checks after it use new connections: a login keeps the groups it began with."""
     chosen = choose(pattern)
-    fixed: dict[str, list[str]] = {one.host: [] for one in seen}
-    broken: dict[str, list[str]] = {one.host: [] for one in seen}
+    fixed, broken = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     users = {one.host: one.user for one in seen}
 
     def act(member: Member) -> None:
         name = member.host.name
         member.secrets = chosen.inventory.secrets(member.host)
         for one in wanted[name]:
-            args = {"name": one, "user": users[name]}
             try:
+                args = {"name": one, "user": users[name]}
                 ask_module(chosen.fleet, member, "fix", args, exclusive=True, become=True)
             except SparkwrightError as error:
                 broken[name].append(str(error))
@@ -125,7 +132,7 @@ def _wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
     if not host.recipe:
         return about
     wanted = recipes.recipe_of(chosen.project, host)
-    entry = lockfile.load(lock_folder(chosen.project, host)).image(wanted.image)
+    entry = lock_of(chosen.project, host).image(wanted.image)
     return {
         **about,
         "recipe": wanted.name,
@@ -139,24 +146,7 @@ def _wanted(chosen: Chosen, host: Host) -> dict[str, Any]:
     }
 
 
-def _unanswered(member: Member) -> Seen:
-    error = recap.error(member.recap)
-    return Seen(member.host.name, error=error.message, error_exit=error.exit)
-
-
-# -- what a person sees --------------------------------------------------------------------------------------------------
-
-
-def _announced(seen: Sequence[Seen]) -> list[str]:
-    rows = [(one.host, one.user, name) for one in seen for name in one.repairs]
-    lines = [f"  {host}: {FIXES[name].manual_command(user)}   # {FIXES[name].says}" for host, user, name in rows]
-    return ["", "This can be done now:", *lines]
-
-
 def _show(seen: Sequence[Seen]) -> None:
-    from sparkwright.console.live import styled
-    from sparkwright.console.terminal import terminal
-
     console = terminal()
     for one in seen:
         if len(seen) > 1:
@@ -171,17 +161,14 @@ def _show(seen: Sequence[Seen]) -> None:
             console.print(styled("changed", f"fixed: {name}: {FIXES[name].says}"), soft_wrap=True)
         for message in one.broken:
             console.print(styled("failed", f"not fixed: {message}"), soft_wrap=True)
-        console.print(_counted(one))
+        counts = Counter(row["verdict"] for row in one.findings)
+        counted = ", ".join(f"{counts[name]} {name}" for name in ("bad", "warning", "unknown", "ok") if counts[name])
+        console.print(f"{one.host}: {counted}")
 
 
 def _row(finding: Mapping[str, Any]) -> dict[str, Any]:
     source = f" [{finding['source']}]" if finding["source"] and finding["verdict"] in ("warning", "bad") else ""
     return {**finding, "evidence": f"{finding['evidence']}{source}"}
-
-
-def _counted(one: Seen) -> str:
-    counts = {name: sum(row["verdict"] == name for row in one.findings) for name in ("bad", "warning", "unknown", "ok")}
-    return f"{one.host}: " + ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
 def _json(one: Seen) -> dict[str, Any]:

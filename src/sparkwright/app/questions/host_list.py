@@ -8,7 +8,7 @@ from sparkwright.console import grid, listed
 from sparkwright.console.out import say_json
 from sparkwright.project.inventory.host import Host
 
-COLUMNS = (*map(grid.Column, ("HOST", "ADDRESS")), grid.Column("GROUPS", 1), grid.Column("RECIPE"))
+COLUMNS = grid.columns(("HOST", 0), ("ADDRESS", 0), ("GROUPS", 1), ("RECIPE", 0))
 
 
 def show(hosts: Sequence[Host], *, json: bool) -> None:
@@ -18,11 +18,6 @@ def show(hosts: Sequence[Host], *, json: bool) -> None:
             about = {"host": host.name, "connection": host.connection, "address": host.address}
             say_json({**about, "groups": list(host.groups), "recipe": host.recipe})
         return
-    rows = [
-        (
-            *(host.name, host.connection if host.connection != "ssh" else f"ssh {host.address}"),
-            *(",".join(host.groups), host.recipe or "-"),
-        )
-        for host in hosts
-    ]
-    listed.show(list(COLUMNS), rows)
+    ways = [host.connection if host.connection != "ssh" else f"ssh {host.address}" for host in hosts]
+    rows = [(host.name, way, ",".join(host.groups), host.recipe or "-") for host, way in zip(hosts, ways, strict=True)]
+    listed.show(COLUMNS, rows)

@@ -10,7 +10,8 @@ from sparkwright import units
 from sparkwright.app.connect import choose
 from sparkwright.console.out import say, say_error, say_json
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member
 from sparkwright.protocol import recap
 from sparkwright.protocol.events import Event
 from sparkwright.trust import evidence
@@ -23,14 +24,12 @@ def history(pattern: str, last: int, *, json: bool) -> list[int]:
     answers, codes = _ask(pattern, {"verb": "history"}, json=json)
     for host, events in answers.items():
         rows = [one for one in events if one["event"] == "history"][:last]
-        if json:
-            for row in rows:
-                say_json({**{k: v for k, v in row.items() if k not in ("event", "time")}, "host": host})
-            continue
         for row in rows:
-            for text in _act(host, row):
-                say(text)
-        if not rows:
+            if json:
+                say_json({**{k: v for k, v in row.items() if k not in ("event", "time")}, "host": host})
+            else:
+                say("\n".join(_act(host, row)))
+        if not rows and not json:
             say(f"{host}: nothing was done to its server yet")
     return codes
 
@@ -105,10 +104,9 @@ def _ask(pattern: str, header: dict[str, Any], *, json: bool) -> tuple[dict[str,
     """What each host answers, by name, and the exit code of each."""
     chosen = choose(pattern)
     answers = chosen.fleet.ask(lambda member: _answer(chosen.fleet, member, header))
-    for member in chosen.fleet.members:
-        if member.recap is not None:
-            say_error(recap.error(member.recap), json=json, host=member.host.name)
-    return {name: answers[name] for name in sorted(answers)}, chosen.fleet.codes()
+    for name, error in chosen.fleet.errors().items():
+        say_error(error, json=json, host=name)
+    return answers, chosen.fleet.codes()
 
 
 def _answer(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:

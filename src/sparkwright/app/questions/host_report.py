@@ -12,8 +12,9 @@ from sparkwright.app.connect import Chosen
 from sparkwright.app.questions import fan_out
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.fleet.fleet import hang_up
+from sparkwright.fleet.member import hang_up
 from sparkwright.host.state import write_atomically
+from sparkwright.visible import count
 
 
 def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
@@ -33,8 +34,8 @@ def write(chosen: Chosen, since: str, to: str, *, json: bool) -> list[int]:
             write_atomically(path, html.page(hosts, since_s, until_s).encode(), mode=0o644)
         except OSError as error:
             raise Refused(f"can't be written: {error.strerror}.", where=str(path)) from None
-        checks = sum(len(one.checks) for one in hosts)
-        say(f"{path}: {len(hosts)} host{'s' if len(hosts) != 1 else ''}, {checks} check{'s' if checks != 1 else ''}")
+        checks = count(sum(len(one.checks) for one in hosts), "check")
+        say(f"{path}: {count(len(hosts), 'host')}, {checks}")
         for one in hosts:
             if one.error:
                 say(f"{one.name}: {one.error}")

@@ -16,8 +16,7 @@ from sparkwright.console import grid, state_table
 from sparkwright.console.out import error_row, say, say_json
 from sparkwright.engines.vllm.logs import log_text, logs
 from sparkwright.errors import Exit, Refused
-from sparkwright.fleet.fleet import Member
-from sparkwright.protocol import recap
+from sparkwright.fleet.member import Member
 from sparkwright.visible import visible
 
 
@@ -65,15 +64,13 @@ def of_hosts(pattern: str, tail: int) -> list[Found]:
         return ask_module(chosen.fleet, member, "engine_log", {"name": container.name, "tail": tail})
 
     answers = chosen.fleet.ask(log_of)
-    return [_answer(member, answers.get(member.host.name)) for member in chosen.fleet.members]
-
-
-def _answer(member: Member, data: Mapping[str, Any] | None) -> Found:
-    source = {"host": member.host.name}
-    if data is not None:
-        return Found(source, data["state"], data["text"], known=data["known"])
-    error = recap.error(member.recap)
-    return Found(source, logs.EngineState().to_json(), error=error.message, error_exit=error.exit)
+    nothing, errors = logs.EngineState().to_json(), chosen.fleet.errors()
+    return [
+        Found({"host": name}, nothing, error=errors[name].message, error_exit=errors[name].exit)
+        if name in errors
+        else Found({"host": name}, answers[name]["state"], answers[name]["text"], known=answers[name]["known"])
+        for name in (host.name for host in chosen.hosts)
+    ]
 
 
 def show(one: Found, *, state: bool, json: bool, titled: bool) -> None:

@@ -1,11 +1,16 @@
-"""One module, asked of one host: what it found, checked."""
+"""One module, asked of one host: what it found, checked. And hosts one after the other, where a person is asked for each."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from sparkwright.app.connect import Chosen
 from sparkwright.app.questions import answers
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.console.out import say_error
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member
 from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 
@@ -31,3 +36,19 @@ def ask_module(
     if done is None:
         raise recap.error(recap.of(events))
     return answers.checked(name, done["data"], host=member.host.name)
+
+
+def in_turn(chosen: Chosen, act: Callable[[Member], Exit], *, json: bool) -> list[Exit]:
+    """Act on one host after the other. An error is told, and its exit code is that of its host. Closes the fleet."""
+    codes = []
+    try:
+        for member in chosen.fleet.members:
+            try:
+                codes.append(act(member))
+            except SparkwrightError as error:
+                error.where = error.where or member.host.name
+                say_error(error, json=json, host=member.host.name)
+                codes.append(error.exit)
+    finally:
+        chosen.fleet.close()
+    return codes

@@ -9,19 +9,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from sparkwright import units
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Fleet, Member
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member
 from sparkwright.host.images import image_stream
-from sparkwright.project.lock import lockfile
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.events import event
-from sparkwright.remote import ssh_config
-from sparkwright.remote.ssh import SshLink
+from sparkwright.remote.relay import relay
+from sparkwright.remote.ssh import ssh_config
+from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
 from sparkwright.trust.image_name import Name, pinned
 
@@ -84,9 +88,9 @@ def copy(chosen: Chosen, fleet: Fleet, source: Member, target: Member, image: st
     there = ask_module(fleet, target, "inspect_image", wanted.to_json())
     if there["present"] and there["layers"] == here["layers"]:
         return f"{target.host.name}: has {wanted.ref} already."
-    _refuse_what_cannot_be(wanted, here, there, source, target)
     incoming, packer = wanted.incoming, image_stream.packer(here["tools"], there["tools"])
     trip = Trip(fleet, source, target, here, there, incoming, packer)
+    _refuse_what_cannot_be(wanted, trip)
     started_s = time.monotonic()
     try:
         way = _some_way(trip)
@@ -117,31 +121,26 @@ def _wanted(chosen: Chosen, target: Member, image: str) -> Wanted:
     if not image:
         image = recipes.recipe_of(chosen.project, target.host).image
     name = Name.given(image)
-    entry = lockfile.load(lock_folder(chosen.project, target.host)).image(name.by_tag)
+    entry = lock_of(chosen.project, target.host).image(name.by_tag)
     if entry is None or (name.digest and name.digest != entry["digest"]):
         return Wanted(image)
     return Wanted(pinned(name.by_tag, entry["digest"]), locked_ids(entry))
 
 
-def _refuse_what_cannot_be(
-    wanted: Wanted, here: dict[str, Any], there: dict[str, Any], source: Member, target: Member
-) -> None:
+def _refuse_what_cannot_be(wanted: Wanted, trip: Trip) -> None:
+    here, there, source, target = trip.here, trip.there, trip.source, trip.target
     if here["platform"] != there["host_platform"]:
         has = f"{source.host.name} has {wanted.ref} for {here['platform']}"
         message = f"{has}, {target.host.name} needs {there['host_platform']}."
         raise Refused(message, fix="Take it from a host of the same kind.")
     need = int(here["size_bytes"] * MARGIN)
     if there["free_bytes"] is not None and there["free_bytes"] < need:
-        message = (
-            f"{units.size(there['free_bytes'])} are free where Docker stores images, and {units.size(need)} are needed."
-        )
+        free = units.size(there["free_bytes"])
+        message = f"{free} are free where Docker stores images, and {units.size(need)} are needed."
         raise Refused(message, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
     for member, found in ((source, here), (target, there)):
         if "docker" not in found["tools"]:
             raise Refused("the docker command is not there.", where=member.host.name, fix="Install docker-ce-cli.")
-
-
-# -- straight ----------------------------------------------------------------------------------------------------------
 
 
 def _straight(trip: Trip) -> str:
@@ -180,9 +179,6 @@ def _addresses(target: Member, own: list[str]) -> list[str]:
 
 
 def _key_pair() -> tuple[Secret, str]:
-    from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
     public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
@@ -200,12 +196,7 @@ def _given(member: Member, name: str, secret: Secret) -> Iterator[None]:
         member.secrets = before
 
 
-# -- through the laptop ------------------------------------------------------------------------------------------------
-
-
 def _through_the_laptop(trip: Trip) -> str:
-    from sparkwright.remote.relay import relay
-
     links = (trip.source.open(), trip.target.open())
     if not isinstance(links[0], SshLink) or not isinstance(links[1], SshLink):
         raise Refused("both hosts must be reached over ssh.", where=trip.source.host.name)
@@ -214,10 +205,8 @@ def _through_the_laptop(trip: Trip) -> str:
     into = links[1].run(["sh", "-c", image_stream.load_command(trip.packer)])
 
     def progress(sent: int) -> None:
-        done = event(
-            "progress", task="copy", host=trip.target.host.name, done=sent, total=0, unit="bytes", text="packed"
-        )
-        trip.fleet.say_later(done)
+        about = {"task": "copy", "host": trip.target.host.name, "unit": "bytes", "text": "packed"}
+        trip.fleet.say_later(event("progress", done=sent, total=0, **about))
 
     ended = relay(out, into, progress)
     if ended.code:

@@ -8,36 +8,26 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.app.connect import Chosen, choose
-from sparkwright.app.outcome import worst
-from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.prompts import agreed
-from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.questions.one_module import ask_module, in_turn
+from sparkwright.app.runs.presenters import Shown
+from sparkwright.app.stores import image_copy
 from sparkwright.console import grid, listed
-from sparkwright.console.out import say, say_error, say_json
+from sparkwright.console.out import say, say_json
 from sparkwright.errors import Exit, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Member, hang_up
+from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
-from sparkwright.project.lock import lockfile
 from sparkwright.protocol.container import locked_ids
 from sparkwright.trust import image_name
 
-COLUMNS = (*map(grid.Column, ("HOST", "STATE")), grid.Column("FREES", 1), *map(grid.Column, ("IMAGE", "WHY")))
+COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("FREES", 1), ("IMAGE", 0), ("WHY", 0))
 
 
-def prune(chosen: Chosen, *, everything: bool, check: bool, yes: bool, json: bool) -> int:
+def prune(chosen: Chosen, *, everything: bool, check: bool, yes: bool, json: bool) -> list[Exit]:
     """Show what would go on each host, ask, and remove it. everything: of all repositories. check: only show."""
-    codes: list[int] = []
-    try:
-        for member in chosen.fleet.members:
-            try:
-                codes.append(int(_prune(chosen, member, everything=everything, check=check, yes=yes, json=json)))
-            except SparkwrightError as error:
-                error.where = error.where or member.host.name
-                say_error(error, json=json, host=member.host.name)
-                codes.append(int(error.exit))
-    finally:
-        hang_up(chosen.fleet.members)
-    return int(worst(codes))
+    given = {"everything": everything, "check": check, "yes": yes, "json": json}
+    return in_turn(chosen, lambda member: _prune(chosen, member, **given), json=json)
 
 
 def _prune(chosen: Chosen, member: Member, *, everything: bool, check: bool, yes: bool, json: bool) -> Exit:
@@ -60,30 +50,26 @@ def _prune(chosen: Chosen, member: Member, *, everything: bool, check: bool, yes
 def _prune_args(chosen: Chosen, member: Member, *, everything: bool) -> dict[str, Any]:
     """The repositories that recipes and lock know, and what the lock pins for any host: another host's rest may be wanted."""
     root: Path = chosen.project.root
-    lock = lockfile.load(lock_folder(chosen.project, member.host))
+    lock = lock_of(chosen.project, member.host)
     refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
     pinned = {image_name.pinned(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()}
-    return {
-        "repositories": [] if everything else sorted({image_name.Name.parse(ref).repository for ref in refs}),
-        "pinned": pinned,
-    }
+    repositories = set() if everything else {image_name.Name.parse(ref).repository for ref in refs}
+    return {"repositories": sorted(repositories), "pinned": pinned}
 
 
 def _show(host: str, found: dict[str, Any]) -> None:
     """Print what stays and what would go."""
     going = any(not row["kept"] for row in found["images"])
+    names = [row["names"][0] if row["names"] else row["id"][7:19] for row in found["images"]]
     rows = [
-        (
-            *(host, "keep" if row["kept"] else "free", units.size(row["frees_bytes"])),
-            *(row["names"][0] if row["names"] else row["id"][7:19], row["kept"]),
-        )
-        for row in found["images"]
+        (host, "keep" if row["kept"] else "free", units.size(row["frees_bytes"]), name, row["kept"])
+        for row, name in zip(found["images"], names, strict=True)
     ]
-    listed.show(list(COLUMNS), rows)
+    listed.show(COLUMNS, rows)
     say(f"{host}: would free {units.size(found['freed_bytes'])}." if going else f"{host}: nothing to free.")
 
 
-def copy(source_name: str, to: str, image: str, *, json: bool) -> int:
+def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
     """Copy an image from one host to others, over ssh. image: empty for what the receiving host's recipe names."""
     chosen = choose(f"{source_name},{to}")
     sources = chosen.inventory.match(source_name)
@@ -100,27 +86,23 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> int:
     return _copy(chosen, source, targets, image, json=json)
 
 
-def _copy(chosen: Chosen, source: Member, targets: list[Member], image: str, *, json: bool) -> int:
-    from sparkwright.app.presenters import Shown
-    from sparkwright.app.stores import image_copy
-
+def _copy(chosen: Chosen, source: Member, targets: list[Member], image: str, *, json: bool) -> list[Exit]:
     Shown(chosen, json=json, diff=False)
-    sentences: dict[str, str] = {}
-    codes: list[int] = []
+    sentences, codes = list[str](), list[Exit]()
 
     def copy_to(member: Member) -> None:
         try:
-            sentences[member.host.name] = image_copy.copy(chosen, chosen.fleet, source, member, image)
+            sentences.append(image_copy.copy(chosen, chosen.fleet, source, member, image))
         except SparkwrightError as error:
             error.where = error.where or member.host.name
-            sentences[member.host.name] = str(error)
-            codes.append(int(error.exit))
+            sentences.append(str(error))
+            codes.append(error.exit)
 
     try:
         for member in targets:  # one after the other: they would share the source's network and its engine
             chosen.fleet.each([member], copy_to)
     finally:
         chosen.fleet.close()
-    for sentence in sentences.values():
+    for sentence in sentences:
         say(sentence, file=sys.stderr if json else sys.stdout)
-    return int(worst(codes))
+    return codes

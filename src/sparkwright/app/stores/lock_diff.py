@@ -39,10 +39,10 @@ def image(old: Entry, new: Entry) -> list[Row]:
 def model(old: Entry, new: Entry) -> list[Row]:
     """Between two entries of a model: the commit, and the files added, removed and changed."""
     rows = _row("commit", old["commit"][:12], new["commit"][:12])
-    before, after = _files(old), _files(new)
+    before, after = ({one["path"]: one for one in entry["files"]} for entry in (old, new))
     added = [after[path] for path in after if path not in before]
     removed = [before[path] for path in before if path not in after]
-    changed = [(before[path], after[path]) for path in after if path in before and _hash(before[path], after[path])]
+    changed = [(before[path], after[path]) for path in after if path in before and _differ(before[path], after[path])]
     rows += [Row(f"+ {one['path']}", "absent", _size(one["size_bytes"])) for one in added]
     rows += [Row(f"- {one['path']}", _size(one["size_bytes"]), "absent") for one in removed]
     rows += [Row(f"~ {b['path']}", _content(b), _content(a)) for b, a in changed]
@@ -61,11 +61,7 @@ def _row(what: str, before: str | None, after: str | None) -> list[Row]:
     return [] if before == after else [Row(what, before, after)]
 
 
-def _files(entry: Entry) -> dict[str, Entry]:
-    return {one["path"]: one for one in entry["files"]}
-
-
-def _hash(before: Entry, after: Entry) -> bool:
+def _differ(before: Entry, after: Entry) -> bool:
     return any(before.get(key) != after.get(key) for key in ("sha256", "blob_id", "size_bytes"))
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sparkwright import units
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans import recipes
-from sparkwright.app.plans.pinning import ask, image_task, lock_folder, model_task
+from sparkwright.app.plans.pinning import ask, entries, image_task, lock_folder, model_task, save
 from sparkwright.app.stores import lock_diff
 from sparkwright.console import words
 from sparkwright.console.out import error_row
-from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Member, broke, hang_up
+from sparkwright.errors import Refused, SparkwrightError
+from sparkwright.fleet.member import Member, broke, hang_up
 from sparkwright.project.documents.checked import nearest
 from sparkwright.project.lock import lockfile
 from sparkwright.project.recipe import Recipe
@@ -73,7 +73,7 @@ class Pinned:
 
     def to_json(self) -> dict[str, Any]:
         """As --json gives it."""
-        rows = [{"what": row.what, "before": row.before, "after": row.after} for row in self.rows]
+        rows = [asdict(row) for row in self.rows]
         found = {"kind": self.kind, "name": self.key, "state": self.state, "rows": rows, "gone": self.gone}
         if self.error is None:
             return found
@@ -104,16 +104,12 @@ def _entries(chosen: Chosen) -> Iterator[Pinned]:
         wanted = recipes.recipe_of(chosen.project, member.host)
         member.secrets = chosen.inventory.secrets(member.host)
         folder = lock_folder(chosen.project, member.host)
-        known = locks.setdefault(folder, lockfile.load(folder))
-        model = wanted.file.model
-        both = (
-            ("image", wanted.image, known.image(wanted.image)),
-            ("model", lockfile.model_key(model.id, model.revision), known.model(model.id, model.revision)),
-        )
-        for kind, key, old in both:
+        model = lockfile.model_key(wanted.file.model.id, wanted.file.model.revision)
+        known = entries(locks.setdefault(folder, lockfile.load(folder)), wanted)
+        for kind, key in (("image", wanted.image), ("model", model)):
             if (folder, key) not in seen:
                 seen.add((folder, key))
-                yield Pinned(kind, key, wanted, member, folder, old)
+                yield Pinned(kind, key, wanted, member, folder, known[kind])
 
 
 def ask_upstream(chosen: Chosen, entries: Sequence[Pinned], *, follow: bool) -> None:
@@ -136,16 +132,14 @@ def ask_upstream(chosen: Chosen, entries: Sequence[Pinned], *, follow: bool) -> 
 
 
 def _ask(chosen: Chosen, entry: Pinned, run_id: str, *, follow: bool) -> None:
-    pinned = entry.old["digest"] if entry.kind == "image" and entry.old else ""
+    image = entry.kind == "image"
+    pinned = entry.old["digest"] if image and entry.old else ""
     task = (
-        image_task(entry.wanted, entry.member.host, pinned=pinned, follow=follow)
-        if entry.kind == "image"
-        else model_task(entry.wanted)
+        image_task(entry.wanted, entry.member.host, pinned=pinned, follow=follow) if image else model_task(entry.wanted)
     )
     try:
         answer = ask(chosen.fleet, entry.member, [task], run_id)[entry.kind]
-        made = lockfile.image_entry if entry.kind == "image" else lockfile.model_entry
-        entry.new = {**made(entry.key, answer), "gone": answer.get("gone")}
+        entry.new = {**lockfile.entry(entry.kind, entry.key, answer), "gone": answer.get("gone")}
     except Exception as error:  # a full disk, a folder that is read-only
         entry.error = broke(error)
         return
@@ -164,10 +158,7 @@ def write(fresh: Sequence[Pinned]) -> None:
             else:
                 model = entry.wanted.file.model
                 known = known.with_model(model.id, model.revision, new)
-        try:
-            known.save(folder)
-        except OSError as error:
-            raise Failed(f"spark.lock can't be written: {error}.") from None
+        save(known, folder)
 
 
 def _kept(entry: Pinned) -> dict[str, Any]:

@@ -30,11 +30,15 @@ def read(source: str, revision: str = "main") -> Mapping[str, Any]:
     if path.is_dir():
         path = path / "config.json"
     if path.is_file():
-        return parse(_bytes(path), str(path))
+        try:
+            return parse(bounds.bytes_of(path, bounds.CONFIG_BYTES), str(path))
+        except bounds.TooMuch as error:
+            raise Refused(f"this is not the config of a model: it {error}.", where=str(path)) from None
+        except OSError as error:
+            raise Refused(f"it cannot be read: {error.strerror}.", where=str(path)) from error
     if "/" not in source or why_not_an_id(source) or Path(source).is_dir():
-        raise Refused(
-            f"there is no {path}.", fix="Give a folder with a config.json, such a file, or a hub id (org/name)."
-        )
+        fix = "Give a folder with a config.json, such a file, or a hub id (org/name)."
+        raise Refused(f"there is no {path}.", fix=fix)
     return parse(_fetch(source, revision), source)
 
 
@@ -49,15 +53,6 @@ def parse(raw: bytes, where: str) -> Mapping[str, Any]:
     if not isinstance(config, dict):
         raise Refused("a model's config is a JSON object, this is something else.", where=where)
     return config
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return bounds.bytes_of(path, bounds.CONFIG_BYTES)
-    except bounds.TooMuch as error:
-        raise Refused(f"this is not the config of a model: it {error}.", where=str(path)) from None
-    except OSError as error:
-        raise Refused(f"it cannot be read: {error.strerror}.", where=str(path)) from error
 
 
 def _fetch(model: str, revision: str) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkwright.engines.vllm.architecture import architecture_support
-from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
+from sparkwright.engines.vllm.architecture.architecture import classify
 from sparkwright.engines.vllm.architecture.substring_rule import by_substrings
 from sparkwright.engines.vllm.prediction.block_size import block_size
 
@@ -44,7 +44,9 @@ def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
     yield f"{source}  {found.name or found.model_type or 'of no named architecture'}"
     yield _line("kind", KINDS[found.kind].format(found.mechanism))
     if found.layers:
-        yield _line("layers", _layers(found))
+        recurrent = "an unknown number" if found.recurrent_layers is None else found.recurrent_layers
+        plain = found.kind in ("dense", "unknown")
+        yield _line("layers", f"{found.layers}" if plain else f"{recurrent} of {found.layers} are recurrent")
     for label, one in zip(["because", *[""] * len(found.evidence)], found.evidence, strict=False):
         yield _line(label, f"{one.path}: {one.seen}")
     if found.max_position_embeddings:
@@ -59,11 +61,6 @@ def lines(source: str, config: Mapping[str, Any]) -> Iterator[str]:
     releases = architecture_support.in_words(found.name)
     if releases:
         yield _line("vLLM", releases)
-
-
-def _layers(found: Architecture) -> str:
-    recurrent = "an unknown number" if found.recurrent_layers is None else found.recurrent_layers
-    return f"{found.layers}" if found.kind in ("dense", "unknown") else f"{recurrent} of {found.layers} are recurrent"
 
 
 def _substring_rule(config: Mapping[str, Any]) -> str:

@@ -2,120 +2,91 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkwright import units
 from sparkwright.app.connect import Chosen, choose
-from sparkwright.app.outcome import worst
 from sparkwright.app.plans import peers, recipes
-from sparkwright.app.plans.pinning import lock_folder
-from sparkwright.app.presenters import Shown
+from sparkwright.app.plans.pinning import lock_of
 from sparkwright.app.prompts import agreed
-from sparkwright.app.questions import served
+from sparkwright.app.questions import answers
 from sparkwright.app.questions.one_module import ask_module
+from sparkwright.app.runs.presenters import Shown
 from sparkwright.console import grid, listed
-from sparkwright.console.out import error_row, say, say_json
-from sparkwright.errors import Exit, Refused, SparkwrightError
-from sparkwright.fleet.fleet import Member, hang_up
+from sparkwright.console.out import error_row, say, say_error, say_json
+from sparkwright.errors import Exit, Failed, Refused
+from sparkwright.fleet.member import Member
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.lock import lockfile
-from sparkwright.protocol import recap
 from sparkwright.protocol.plan import Plan, Task, new_run_id
-from sparkwright.visible import first, one_line
+from sparkwright.secret import Secret
+from sparkwright.visible import count, first, one_line
 
 #: of `models.list`
-LISTED = (
-    grid.Column("HOST"),
-    grid.Column("MODEL"),
-    grid.Column("SIZE", leaves=1),
-    grid.Column("STATE"),
-    grid.Column("USED BY"),
-    grid.Column("FOLDER"),
-)
+LISTED = grid.columns(("HOST", 0), ("MODEL", 0), ("SIZE", 1), ("STATE", 0), ("USED BY", 0), ("FOLDER", 0))
+Rows = list[tuple[str, dict[str, Any]]]
 
 
-@dataclass
-class Answers:
-    """What each host said of its models; a host that could not is kept with its error."""
-
-    found: dict[str, Any]
-    errors: dict[str, SparkwrightError]
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The errors as --json gives them."""
-        return [error_row(str(error), error.exit, host=host) for host, error in self.errors.items()]
-
-    def exit(self, others: Exit = Exit.OK) -> int:
-        """The worst of what happened."""
-        return int(worst([int(others), *(int(error.exit) for error in self.errors.values())]))
+def ask(chosen: Chosen, module: str, args_of: Callable[[Host], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What a module that only looks finds on every chosen host, by name. A host that can't say has its error printed."""
+    found = chosen.fleet.ask(lambda member: ask_module(chosen.fleet, member, module, args_of(member.host)))
+    for name, error in chosen.fleet.errors().items():
+        say_error(error, json=False, host=name)
+    return found
 
 
-def ask(chosen: Chosen, module: str, kind: type[served.Answer], args_of: Any) -> Answers:
-    """Run a module that only looks on every chosen host. kind: of its answer. args_of: the arguments for a host."""
-    answers = Answers({}, {})
-
-    def one(member: Member) -> None:
-        try:
-            found = ask_module(chosen.fleet, member, module, args_of(member.host))
-            answers.found[member.host.name] = served.read(kind, found)
-        except SparkwrightError as error:
-            answers.errors[member.host.name] = error
-
-    try:
-        chosen.fleet.each(chosen.fleet.members, one)
-    finally:
-        hang_up(chosen.fleet.members)
-    for name, error in answers.errors.items():
-        say(error if error.where else f"{name}: {error}", file=sys.stderr)
-    return answers
-
-
-def list_models(pattern: str, *, as_json: bool) -> int:
+def list_models(pattern: str, *, as_json: bool) -> list[int]:
     """Every model of every host, with who uses it."""
     chosen = choose(pattern)
-    answers = ask(chosen, "models", served.Models, lambda host: {})
-    rows = [(host, one) for host in answers.found for one in answers.found[host]["models"]]
+    found = ask(chosen, "models", lambda host: {})
+    rows = [(host, one) for host in found for one in found[host]["models"]]
     if as_json:
-        say_json([{"host": host, **one} for host, one in rows] + answers.rows())
-        return answers.exit()
+        say_json(_objects(rows) + _errors(chosen))
+        return chosen.fleet.codes()
     listed.show(LISTED, [_cells(host, one) for host, one in rows])
-    if not rows and not answers.errors:
+    if not rows and len(found) == len(chosen.hosts):
         say("no models that sparkwright proved.")
-    return answers.exit()
+    return chosen.fleet.codes()
+
+
+def _objects(rows: Rows) -> list[dict[str, Any]]:
+    return [{"host": host, **one} for host, one in rows]
+
+
+def _errors(*asked: Chosen) -> list[dict[str, Any]]:
+    """The errors as --json gives them, one a host."""
+    found = {host: error for chosen in reversed(asked) for host, error in chosen.fleet.errors().items()}
+    return [error_row(str(error), error.exit, host=host) for host, error in found.items()]
 
 
 def _cells(host: str, one: Mapping[str, Any]) -> tuple[str, ...]:
     """A model as a row of LISTED."""
-    changed, used = len(one["changed"]), ", ".join(one["used_by"])
-    state = f"{changed} file{'s' * (changed != 1)} changed" if changed else "whole"
-    model = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}"
+    state = f"{count(len(one['changed']), 'file')} changed" if one["changed"] else "whole"
+    model, used = f"{one['id'] or '?'}@{one['commit'][:12] or '?'}", ", ".join(one["used_by"])
     return host, model, units.size(one["size_bytes"]), state, used or "unused", one["dir"]
 
 
-def verify(pattern: str, *, deep: bool, as_json: bool) -> int:
+def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
     """Compare each host's model with the lock. Exit 2 when a file is missing or wrong."""
     chosen = choose(pattern)
     models = {host.name: locked_model(chosen.project, host) for host in chosen.hosts}
-    answers = ask(chosen, "verify_model", served.Verified, lambda host: {**models[host.name], "deep": deep})
+    found = ask(chosen, "verify_model", lambda host: {**models[host.name], "deep": deep})
     if as_json:
-        say_json(
-            [{"host": host, "id": models[host]["id"], **one} for host, one in answers.found.items()] + answers.rows()
-        )
+        say_json([{"host": host, "id": models[host]["id"], **one} for host, one in found.items()] + _errors(chosen))
     else:
-        for host, one in answers.found.items():
+        for host, one in found.items():
             how = "every byte read again" if deep else "as proved"
             summary = f"whole: {one['files']} files, {units.size(one['size_bytes'])}, {how}"
             message = f"wrong: {first(one['wrong'], 3)}" if one["wrong"] else summary
             say(one_line(f"{host:<12} {models[host]['id']}  {message}"))
-    drift = any(one["wrong"] for one in answers.found.values())
-    return answers.exit(Exit.CHANGES if drift else Exit.OK)
+    return [*chosen.fleet.codes(), *(Exit.CHANGES for one in found.values() if one["wrong"])]
 
 
-def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> int:
+def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     """Bring the locked model of each host's recipe from a host that has it; the hub is not asked."""
     chosen = choose(pattern)
     giver = peers.source_host(chosen.inventory, source)
@@ -144,7 +115,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> int:
     finally:
         message.close()
         chosen.fleet.close()
-    return int(worst(chosen.fleet.codes()))
+    return chosen.fleet.codes()
 
 
 def _handed_out(
@@ -157,57 +128,58 @@ def _handed_out(
         key = (model["id"], model["commit"])
         if key not in urls:
             readers = sum(1 for other in models.values() if (other["id"], other["commit"]) == key)
-            tokens[key] = peers.new_token()
+            tokens[key] = Secret(secrets.token_urlsafe(32))
             urls[key] = [] if check else message.hand_out(giver.name, model, tokens[key], readers=readers)
     return urls, tokens
 
 
-def prune(pattern: str, *, yes: bool, as_json: bool) -> int:
+def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
     """Show the models that nobody uses, ask, and remove them. Never one that a container mounts or a recipe names."""
     chosen = choose(pattern)
-    kept = {host.name: _kept_folders(chosen.project, host) for host in chosen.hosts}
-    answers = ask(chosen, "models", served.Models, lambda host: {})
+    own = {one.name: recipes.recipe_of(chosen.project, one).file.model.dir for one in chosen.hosts if one.recipe}
     rows = [
         (host, one)
-        for host, found in answers.found.items()
+        for host, found in ask(chosen, "models", lambda host: {}).items()
         for one in found["models"]
-        if not one["used_by"] and not _is_kept(one["dir"], kept[host])
+        if not one["used_by"] and not _is_kept(one["dir"], own.get(host, ""))
     ]
-    total = sum(one["size_bytes"] for _, one in rows)
     if not as_json:
         for host, one in rows:
             say(one_line(f"{host:<12} {one['id'] or '?'}  {units.size(one['size_bytes']):>9}  {one['dir']}"))
+        total = sum(one["size_bytes"] for _, one in rows)
         say(f"{units.size(total)} can be freed." if rows else "nothing to free.")
-    if not rows:
-        return _ended([], answers, as_json=as_json)
-    if not agreed(f"Remove {len(rows)} models?", yes=yes):
+    if rows and not agreed(f"Remove {len(rows)} models?", yes=yes):
         say("nothing was removed.", file=sys.stderr)
         if as_json:
-            say_json([{"host": host, **one} for host, one in rows] + answers.rows())
-        return answers.exit(Exit.CHANGES)
-    return _ended(_removed(choose(pattern), rows, answers), answers, as_json=as_json)
+            say_json(_objects(rows) + _errors(chosen))
+        return [*chosen.fleet.codes(), Exit.CHANGES]
+    again = choose(pattern)
+    done = _removed(again, rows) if rows else []
+    if as_json:
+        say_json(_objects(done) + _errors(chosen, again))
+    for host, one in [] if as_json else done:
+        say(one_line(f"{host:<12} {one['dir']}: {units.size(one['freed_bytes'])} freed"))
+    return [*chosen.fleet.codes(), *again.fleet.codes()]
 
 
 def locked_model(project: Project, host: Host) -> dict[str, Any]:
     """id, commit, files and dir of the model that a host's recipe names, from the lock. Raises Failed, Refused."""
     wanted = recipes.recipe_of(project, host).file.model
-    known = lockfile.load(lock_folder(project, host)).model(wanted.id, wanted.revision)
-    entry = peers.refuse_missing(known, f"{wanted.id}@{wanted.revision}", host)
+    entry = lock_of(project, host).model(wanted.id, wanted.revision)
+    if entry is None:
+        fix = f"`invoke deploy --host {host.name}` pins it (or the host that has it)."
+        raise Failed(f"spark.lock has no entry for {lockfile.model_key(wanted.id, wanted.revision)}.", fix=fix)
     return {"id": wanted.id, "commit": entry["commit"], "files": entry["files"], "dir": wanted.dir}
 
 
-def _kept_folders(project: Project, host: Host) -> list[str]:
-    return [recipes.recipe_of(project, host).file.model.dir] if host.recipe else []
+def _is_kept(folder: str, own: str) -> bool:
+    """Whether the recipe names this folder; ~ is a home that the laptop need not know."""
+    return folder.endswith(own[1:]) if own.startswith("~/") else folder == own
 
 
-def _is_kept(folder: str, kept: list[str]) -> bool:
-    """Whether a recipe names this folder; ~ is a home that the laptop need not know."""
-    return any(folder.endswith(one[1:]) if one.startswith("~/") else folder == one for one in kept)
-
-
-def _removed(chosen: Chosen, rows: list[tuple[str, Any]], answers: Answers) -> list[dict[str, Any]]:
-    """Remove them, one host after the other's answer; each host looks again before it does."""
-    done: list[dict[str, Any]] = []
+def _removed(chosen: Chosen, rows: Rows) -> Rows:
+    """Remove them on all hosts at once; each host looks again before it does."""
+    done: Rows = []
 
     def one(member: Member) -> None:
         tasks = tuple(
@@ -220,20 +192,10 @@ def _removed(chosen: Chosen, rows: list[tuple[str, Any]], answers: Answers) -> l
         plan = Plan(run_id=new_run_id(), host=member.host.name, play="Prune", steps=tasks)
         for event in chosen.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
             if event["event"] == "task_finished" and event["status"] == "changed":
-                removed = served.read(served.Removed, event["data"])
-                done.append({"host": member.host.name, **removed})
+                removed = answers.checked("remove_model", event["data"], host=member.host.name)
+                done.append((member.host.name, {key: removed[key] for key in ("dir", "freed_bytes", "left")}))
 
     chosen.fleet.ask(one)
-    for member in chosen.fleet.members:
-        if member.recap and member.recap["exit"]:
-            say(f"{member.host.name}: {member.recap['msg']}", file=sys.stderr)
-            answers.errors.setdefault(member.host.name, recap.error(member.recap))
+    for name, error in chosen.fleet.errors().items():
+        say(f"{name}: {error.message}", file=sys.stderr)
     return done
-
-
-def _ended(done: list[dict[str, Any]], answers: Answers, *, as_json: bool) -> int:
-    if as_json:
-        say_json(done + answers.rows())
-    for one in [] if as_json else done:
-        say(one_line(f"{one['host']:<12} {one['dir']}: {units.size(one['freed_bytes'])} freed"))
-    return answers.exit()

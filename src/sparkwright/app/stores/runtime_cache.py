@@ -10,13 +10,14 @@ from sparkwright import units
 from sparkwright.console.out import say
 from sparkwright.errors import Refused
 from sparkwright.remote import bootstrap, wheels
+from sparkwright.visible import listed
 
 QUIET_S = 2.0
 
 
 def fetch(machines: str, pythons: str) -> None:
     """Download the wheels for processors and versions of Python, comma separated. Raises Refused for an unknown one."""
-    wanted = [(machine, version) for machine in _words(machines) for version in _words(pythons)]
+    wanted = [(machine, version) for machine in listed(machines) for version in listed(pythons)]
     for machine, version in wanted:
         if machine not in bootstrap.MACHINES:
             raise Refused(f"--machine must be one of {', '.join(bootstrap.MACHINES)}, got '{machine}'.")
@@ -30,10 +31,6 @@ def fetch(machines: str, pythons: str) -> None:
         size = units.size(sum(path.stat().st_size for path in found))
         how = "already cached" if cached else f"downloaded in {units.duration(time.monotonic() - started_s)}"
         print(f"{machine}, Python {version}: {len(found)} wheels, {size}, {how}; hashes verified.")
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _progress(what: str) -> Callable[[int, int, str], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter, Signature
 from typing import Any
 
 from invoke.tasks import Task
@@ -12,7 +13,9 @@ from sparkwright.app.outcome import reporting
 
 #: name, default, what `--help` says
 Option = tuple[str, str | bool | int, str]
-Body = Callable[..., int | None]
+Body = Callable[..., int | Sequence[int] | None]
+#: what every command has as its last option
+DEBUG = Parameter("debug", Parameter.KEYWORD_ONLY, default=False)
 
 #: every short option there is, the same in all commands: Fabric's -H, Ansible's -C and -D, Invoke's -d
 SHORT = {"host": "H", "check": "C", "diff": "D", "json": "j", "debug": "d"}
@@ -29,6 +32,11 @@ class Command(Task[Any]):
     """word: the option that a word after the command stands for, where the word may be left out (`explain [RULE]`)."""
 
     word = ""
+
+    def argspec(self, body: Callable[..., Any]) -> Signature:
+        """The options of a command. Its function takes neither Invoke's context nor --debug."""
+        own = inspect.signature(body)
+        return own.replace(parameters=[*own.parameters.values(), DEBUG])
 
     def arg_opts(self, name: str, default: str, taken_names: set[str]) -> dict[str, Any]:
         """One option as Invoke wants it, with its short name and its help."""
@@ -73,13 +81,9 @@ def command_of(body: Body, name: str, doc: str, options: Sequence[Option], *posi
     """A command whose options are a table: Invoke reads names and defaults off the signature."""
     run = reporting(body)
     run.__name__, run.__doc__ = name, doc
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    words = [inspect.Parameter(word, kind) for word in ("context", *positional)]
-    flags = [
-        inspect.Parameter(option.replace("-", "_"), kind, default=default)
-        for option, default, _ in options
-        if option not in positional
-    ]
-    run.__signature__ = inspect.Signature(words + flags)  # type: ignore[attr-defined]
-    texts = {option.replace("_", "-"): text for option, _, text in options if text}
+    defaults = {option: Parameter.empty if option in positional else default for option, default, _ in options}
+    run.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter(name.replace("-", "_"), Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
+    )
+    texts = {option.replace("_", "-"): text for option, _, text in options}
     return Command(run, name=name, positional=positional, help=texts, auto_shortflags=False)

@@ -17,16 +17,14 @@ def of(collection: Any) -> list[Command]:
             spoken(collection, name),
             first_line(collection[name]),
             tuple(
-                _option(name, option) for option in contexts[name].args.values() if _is_flag(collection[name], option)
+                _option(name, option)
+                for option in contexts[name].args.values()
+                if not option.positional and option.name != collection[name].word
             ),
             WORDS.get(name, ""),
         )
         for name in NAMES
     ]
-
-
-def _is_flag(task: Any, option: Any) -> bool:
-    return not option.positional and option.name != task.word
 
 
 def _option(command: str, option: Any) -> Option:

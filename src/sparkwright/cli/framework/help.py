@@ -27,18 +27,12 @@ def listing(collection: Any, root: str = "") -> str:
 
 def program_help(binary: str, options: Iterable[Any], collection: Any) -> str:
     """`sparkwright --help`. options: those that stand before a command."""
-    return "\n".join(
-        [
-            f"Usage: {binary} COMMAND [options]",
-            "",
-            listing(collection),
-            "Options:",
-            *columns([(spelled(option), option.help or "") for option in options]),
-            "",
-            f"`{binary} COMMAND --help` shows a command's options and two examples.",
-            "",
-        ]
-    )
+    lines = [f"Usage: {binary} COMMAND [options]", "", listing(collection), "Options:", *_columns(options), ""]
+    return "\n".join([*lines, f"`{binary} COMMAND --help` shows a command's options and two examples.", ""])
+
+
+def _columns(options: Iterable[Any]) -> list[str]:
+    return columns([(spelled(option), option.help or "") for option in options])
 
 
 def command_help(binary: str, name: str, collection: Any, context: Any) -> str:
@@ -46,9 +40,8 @@ def command_help(binary: str, name: str, collection: Any, context: Any) -> str:
     task = collection[name]
     word = getattr(task, "word", "")
     words = [option for option in context.args.values() if option.positional]
-    flags = [
-        option for option in context.args.values() if not option.positional and option.attr_name != word != option.name
-    ]
+    others = (option for option in context.args.values() if not option.positional)
+    flags = [option for option in others if option.attr_name != word != option.name]
     spoken_name = spoken(collection, name)
     usage = [*(option.name.upper() for option in words), *([f"[{word.upper()}]"] if word else []), "[options]"]
     lines = [f"Usage: {binary} {spoken_name} {' '.join(usage)}", ""]
@@ -56,7 +49,7 @@ def command_help(binary: str, name: str, collection: Any, context: Any) -> str:
     if words or word:
         named = [*words, *([context.args[word]] if word else [])]
         lines += ["Arguments:", *columns([(option.name.upper(), option.help or "") for option in named]), ""]
-    lines += ["Options:", *columns([(spelled(option), option.help or "") for option in flags]), ""]
+    lines += ["Options:", *_columns(flags), ""]
     if examples := examples_of(name):
         lines += ["Examples:", *(f"  {typed(f'invoke {spoken_name} {words}').rstrip()}" for words in examples), ""]
     return "\n".join(lines)

@@ -19,8 +19,6 @@ from sparkwright.errors import Exit
 
 #: options of Invoke's own that look like ours and would be taken without effect, with what is meant
 MISTAKEN = {"dry": "--dry-run (the same as --check)"}
-
-
 #: options that a bare word after a command may have been meant for
 WORDLIKE = ("--host", "--recipe")
 
@@ -38,13 +36,15 @@ def parse(program: Program, original: Callable[[Program], None]) -> None:
         raise _refusal(_sentence(str(error), words, error.context or _command(words, contexts), contexts)) from None
     except ValueError:
         raise _refusal(numbers.none_in(words, _command(words, _contexts(program)))) from None
-    _refuse(_not_there(program))
+    if wrong := _not_there(program):
+        raise _refusal(wrong)
     for name, meant in MISTAKEN.items():
         if program.args[name].value:
             raise _refusal(f"unknown option --{name}. Did you mean {meant}?")
     for context in program.tasks:
-        if isinstance(_task(program, str(context.name)), Command):  # a user's own tasks know their own numbers
-            _refuse(numbers.out_of_range(context))
+        own = isinstance(_task(program, str(context.name)), Command)  # a user's own tasks know their own numbers
+        if own and (wrong := numbers.out_of_range(context)):
+            raise _refusal(wrong)
 
 
 def _name_word(program: Program, words: list[str]) -> None:
@@ -91,11 +91,6 @@ def _not_there(program: Program) -> str:
     return ""
 
 
-def _refuse(sentence: str) -> None:
-    if sentence:
-        raise _refusal(sentence)
-
-
 def _refusal(sentence: str) -> InvokeExit:
     return InvokeExit(message=sentence, code=int(Exit.REFUSED))
 
@@ -128,9 +123,8 @@ def _unknown(word: str, words: Sequence[str], named: str, context: Any, contexts
     if not named or difflib.get_close_matches(word, contexts, n=1, cutoff=0.8):
         return f"unknown command '{word}'." + _meant(word, contexts, "--list")
     option = next((one for one in WORDLIKE if one in known), "")
-    return f"unexpected argument '{word}'." + (
-        f" Did you mean {named} {option} {word}?" if option else f" See {named} --help."
-    )
+    meant = f"Did you mean {named} {option} {word}?" if option else f"See {named} --help."
+    return f"unexpected argument '{word}'. {meant}"
 
 
 def _meant(word: str, known: Iterable[str], otherwise: str) -> str:

@@ -29,22 +29,25 @@ class Strict(BaseModel):
 
 
 def check(model: type[M], document: Document, data: Any = None, at: Place = ()) -> M:
-    """The document's data (or a part of it, at a place) as a model. Raises Refused for the first mistake."""
-    value = document.data if data is None and not at else data
+    """The document's data (or a part of it, at a place) as a model; an empty file is an empty mapping.
+
+    Raises Refused for the first mistake.
+    """
+    value = data if at else {} if document.data is None else document.data
     if not isinstance(value, dict):
         raise Refused(f"must be a mapping, got {kind_of(value)}.", where=document.where(*at))
     try:
         return model.model_validate(value)
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
-        first = next(
-            (one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0]
-        )  # a misspelt key is also missing
+        # a misspelt key is also missing
+        first = next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
         place = at + _place(value, first)
-        kinds = [
-            one for one in mistakes if one["type"].endswith(("_type", "_parsing")) and at + _place(value, one) == place
-        ]
-        raise Refused(_short(_sentence(model, first, place, kinds)), where=document.where(*place)) from None
+        typed = [one for one in mistakes if one["type"].endswith(("_type", "_parsing"))]
+        kinds = [one for one in typed if at + _place(value, one) == place]
+        # one line of it, cut after its escapes were written out
+        sentence = one_line(one_line(_sentence(model, first, place, kinds)), at_most=SENTENCE_CHARS)
+        raise Refused(sentence, where=document.where(*place)) from None
 
 
 def _place(value: Any, error: Any) -> Place:
@@ -57,17 +60,11 @@ def _place(value: Any, error: Any) -> Place:
     return (*found, *(error["loc"][-1:] if error["type"] == "missing" else ()))
 
 
-def _short(sentence: str) -> str:
-    """One line of it, cut after its escapes were written out."""
-    return one_line(one_line(sentence), at_most=SENTENCE_CHARS)
-
-
 def rule(why_not: Callable[[str], str]) -> AfterValidator:
     """A rule of `trust`, which says why a text is refused (empty: it is not), for a field."""
 
     def valid(text: str) -> str:
-        reason = why_not(text)
-        if reason:
+        if reason := why_not(text):
             raise ValueError(f"'{one_line(text, at_most=80)}' {reason}.")
         return text
 
@@ -89,9 +86,8 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
     if error["type"] == "extra_forbidden" and _is_source(model, error["loc"][:-1]):
         return _no_source(place[:-1])
     if error["type"] == "extra_forbidden":
-        return (
-            f"unknown key `{key}`. {nearest(str(key), _keys_at(model, error['loc'][:-1]), many='Known keys')}".strip()
-        )
+        near = nearest(str(key), _keys_at(model, error["loc"][:-1]), many="Known keys")
+        return f"unknown key `{key}`. {near}".strip()
     if error["type"] == "missing":
         return f"`{key}` is missing."
     dotted = one_line(".".join(map(str, place)), at_most=200)
@@ -99,7 +95,8 @@ def _sentence(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]
         return f"`{dotted}`: {_message(error)}"
     if _is_source(model, error["loc"]):
         return _no_source(place)
-    shown = kind_of(error["input"]) if any(_may_hold_a_secret(str(part)) for part in place) else _named(error["input"])
+    hidden = any(part in HIDDEN or names_a_secret(part) for part in map(str, place))
+    shown = kind_of(error["input"]) if hidden else _named(error["input"])
     rules = list(dict.fromkeys(filter(None, (_rule(one) for one in (kinds if error in kinds else [error])))))
     must = f"` must be {' or '.join(rules)}" if rules else f"`: {_message(error)}"
     return f"`{dotted}{must}, got {shown}{_in_quotes(error)}."
@@ -161,11 +158,7 @@ def _in_quotes(error: Any) -> str:
 
 def _is_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:
     """Whether a place is one where the source of a secret stands, so that what stands there may be the secret."""
-    kind: Any = model
-    for part in loc:
-        field = kind.model_fields.get(part) if _is_model(kind) else None
-        kind = _inner(field.annotation) if field is not None else kind
-    return bool(getattr(kind, "NAMES_A_SECRET", False))
+    return bool(getattr(_kind_at(model, loc), "NAMES_A_SECRET", False))
 
 
 def _no_source(place: Place) -> str:
@@ -176,20 +169,19 @@ def _no_source(place: Place) -> str:
     return f"`{dotted}` must name a source, e.g. {{env: {variable}}}; never the secret itself."
 
 
-def _may_hold_a_secret(name: str) -> bool:
-    """Whether what stands under a key is not to be repeated: it is, or in the wrong form may be, a secret."""
-    return name in HIDDEN or names_a_secret(name)
-
-
 def _keys_at(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:
-    """The keys that are known at a place, walking the models down."""
+    """The keys that are known at a place."""
+    kind = _kind_at(model, loc)
+    return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
+
+
+def _kind_at(model: type[BaseModel], loc: Iterable[str | int]) -> Any:
+    """What stands at a place, walking the models down."""
     kind: Any = model
     for part in loc:
         field = kind.model_fields.get(part) if _is_model(kind) else None
         kind = _inner(field.annotation) if field is not None else kind
-    if not _is_model(kind):
-        return []
-    return [field.alias or name for name, field in kind.model_fields.items()]
+    return kind
 
 
 def _inner(annotation: Any) -> Any:

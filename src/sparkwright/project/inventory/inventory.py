@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
@@ -87,10 +87,8 @@ def _groups(project: Path, path: Path) -> Groups:
         return Groups({}, Document(path, {}))
     read = document.load(path)
     if not isinstance(read.data, dict | None):
-        fix = "Write `lab: {hosts: [spark1]}`."
-        raise Refused(
-            f"groups.yml must be a mapping of groups by name, got {kind_of(read.data)}.", where=read.where(), fix=fix
-        )
+        message = f"groups.yml must be a mapping of groups by name, got {kind_of(read.data)}."
+        raise Refused(message, where=read.where(), fix="Write `lab: {hosts: [spark1]}`.")
     groups = {name: data if data is not None else {} for name, data in (read.data or {}).items()}
     for name, data in groups.items():
         if isinstance(data, list):
@@ -105,7 +103,7 @@ def _groups(project: Path, path: Path) -> Groups:
 
 def _read(path: Path) -> Own:
     source = document.load(path)
-    own = check(HostFile, source, source.data if source.data is not None else {}, at=())
+    own = check(HostFile, source)
     rules.refuse(own, source)
     return Own(own, source)
 
@@ -117,10 +115,8 @@ def _host(project: Path, name: str, read: Own, groups: Groups) -> Host:
     layers = [_Layer(groups.checked[one], groups.source, (one,)) for one in (EVERYONE, *mine) if one in groups.checked]
     layers.append(_Layer(own, read.source))
     inherited = {key: patterns.last(getattr(layer.file, key) for layer in layers) for key in INHERITED}
-    merged: dict[str, dict[str, Any]] = {key: {} for key in MERGED}
-    for layer in layers:
-        for key in MERGED:
-            merged[key].update(getattr(layer.file, key))
+    merged = {key: dict(ChainMap(*(getattr(layer.file, key) for layer in reversed(layers)))) for key in MERGED}
+    recipe = project / "recipes" / f"{inherited['recipe']}.yml"
     return Host(
         name=name,
         address=own.address or name,
@@ -131,9 +127,7 @@ def _host(project: Path, name: str, read: Own, groups: Groups) -> Host:
         secret_sources=merged["secrets"],
         where=document.shown(read.source.path),
         set_at={key: place for layer in layers for key, place in layer.set_at().items()},
-        key_variable=_key_variable(project / "recipes" / f"{inherited['recipe']}.yml")
-        if own.connection != "ssh"
-        else "",
+        key_variable=_key_variable(recipe) if own.connection != "ssh" else "",
         **inherited,
     )
 

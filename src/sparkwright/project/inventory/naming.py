@@ -37,11 +37,15 @@ class Groups:
     source: Document
 
 
+#: what is wrong, where, and what to do
+Mistake = tuple[str, str, str]
+
+
 def refuse(hosts: Mapping[str, Own], groups: Groups) -> None:
     """Raises Refused with file and line for the first such name."""
-    for rule in (_host_names(hosts, groups), _groups_of(hosts, groups), _members(hosts, groups)):
-        for refused in rule:
-            raise refused
+    for rule in (_host_names, _groups_of, _members):
+        for message, where, fix in rule(hosts, groups):
+            raise Refused(message, where=where, fix=fix)
 
 
 def refuse_source(host: Host, hosts: Mapping[str, Host]) -> None:
@@ -51,51 +55,48 @@ def refuse_source(host: Host, hosts: Mapping[str, Host]) -> None:
         raise Refused(message, where=host.set_at["model_from"], fix=nearest(host.model_from, hosts))
 
 
-def _host_names(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
+def _host_names(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Mistake]:
     named = {group: own.source.where("groups", n) for own in hosts.values() for n, group in enumerate(own.file.groups)}
     named |= {group: groups.source.where(group) for group in groups.checked}
     for name, own in hosts.items():
         where = own.source.where()
         if name == EVERYONE:
-            yield Refused(
-                f"a host cannot be named `{EVERYONE}`: that means all hosts.", where=where, fix="Rename the file."
-            )
+            yield f"a host cannot be named `{EVERYONE}`: that means all hosts.", where, "Rename the file."
         if name in named:
             message = f"the host has the same name as a group ({named[name]})."
-            yield Refused(message, where=where, fix="Rename one of them: `--host` is ambiguous.")
+            yield message, where, "Rename one of them: `--host` is ambiguous."
         if SIGNS.search(name):
-            fix = "Rename the file; ssh connects to `address:`."
-            yield Refused(f"no pattern can match this host: {SIGNS_SHOWN}.", where=where, fix=fix)
+            message = f"no pattern can match this host: {SIGNS_SHOWN}."
+            yield message, where, "Rename the file; ssh connects to `address:`."
 
 
-def _groups_of(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
+def _groups_of(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Mistake]:
     """Groups that hosts name. Several hosts of one group need no entry in groups.yml."""
     times = Counter(group for own in hosts.values() for group in set(own.file.groups))
-    for own in hosts.values():
-        for n, group in enumerate(own.file.groups):
-            if group not in groups.checked and group != EVERYONE and times[group] == 1:
-                others = sorted({*groups.checked, *(name for name, count in times.items() if count > 1)} - {EVERYONE})
-                near = nearest(group, others) if others else ""
-                fix = f"{near} To create it, add `{one_line(group)}: {{}}` to hosts/{GROUPS_FILE}.".strip()
-                message = f"no group `{one_line(group)}` is defined elsewhere."
-                yield Refused(message, where=own.source.where("groups", n), fix=fix)
-            if SIGNS.search(group):
-                yield Refused(
-                    f"no pattern can match the group `{one_line(group)}`: {SIGNS_SHOWN}.",
-                    where=own.source.where("groups", n),
-                )
+    named = [
+        (own.source.where("groups", n), group) for own in hosts.values() for n, group in enumerate(own.file.groups)
+    ]
+    for where, group in named:
+        if group not in groups.checked and group != EVERYONE and times[group] == 1:
+            others = sorted({*groups.checked, *(name for name, count in times.items() if count > 1)} - {EVERYONE})
+            near = nearest(group, others) if others else ""
+            fix = f"{near} To create it, add `{one_line(group)}: {{}}` to hosts/{GROUPS_FILE}.".strip()
+            yield f"no group `{one_line(group)}` is defined elsewhere.", where, fix
+        yield from _unmatched(group, where)
 
 
-def _members(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Refused]:
+def _members(hosts: Mapping[str, Own], groups: Groups) -> Iterator[Mistake]:
     for group, file in groups.checked.items():
-        if SIGNS.search(group):
-            yield Refused(
-                f"no pattern can match the group `{one_line(group)}`: {SIGNS_SHOWN}.", where=groups.source.where(group)
-            )
+        yield from _unmatched(group, groups.source.where(group))
         if group == EVERYONE and file.hosts:
             message = f"`{EVERYONE}` means all hosts: it takes no `hosts`."
-            yield Refused(message, where=groups.source.where(group, "hosts"), fix="Remove it, or name another group.")
+            yield message, groups.source.where(group, "hosts"), "Remove it, or name another group."
         for n, name in enumerate(file.hosts):
             if name not in hosts:
                 message = f"`{one_line(group)}.hosts`: no host named '{one_line(name)}'."
-                yield Refused(message, where=groups.source.where(group, "hosts", n), fix=nearest(name, hosts))
+                yield message, groups.source.where(group, "hosts", n), nearest(name, hosts)
+
+
+def _unmatched(group: str, where: str) -> Iterator[Mistake]:
+    if SIGNS.search(group):
+        yield f"no pattern can match the group `{one_line(group)}`: {SIGNS_SHOWN}.", where, ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from sparkwright.engines.vllm import key_file
@@ -35,7 +37,6 @@ def refusal(place: Place, source: Document, at: Place = (), *, fix: str = "") ->
     return Refused(message, where=source.where(*at, *place), fix=fix)
 
 
-def _is_url(value: Any, place: Place) -> bool:
-    for one in place:
-        value = value[one]
+def _is_url(file: Any, place: Place) -> bool:
+    value = reduce(getitem, place, file)
     return isinstance(value, str) and bool(password_of(value))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +21,6 @@ LARGEST_BYTES = 64 * 2**10
 
 def read(name: str, source: SecretSource) -> Secret | None:
     """The secret now; None when its environment variable is not set, or its file not there. Raises Failed, naming it."""
-    import os
-
     if source.env is not None:
         value = os.environ.get(source.env)
         return Secret(value) if value else None
@@ -32,21 +32,14 @@ def read(name: str, source: SecretSource) -> Secret | None:
 def refuse_short(name: str, secret: Secret | None, where: str) -> None:
     """Raises Refused for a secret too short to be told from ordinary words: it could not be kept out of what is written."""
     if secret and len(secret.reveal()) < SHORTEST:
-        raise Refused(
-            f"the secret {name} is shorter than {SHORTEST} characters.",
-            where=where,
-            fix="Masking it would garble ordinary words; use a longer one.",
-        )
+        message = f"the secret {name} is shorter than {SHORTEST} characters."
+        raise Refused(message, where=where, fix="Masking it would garble ordinary words; use a longer one.")
 
 
 def named(source: SecretSource) -> str:
     """The place, for a sentence."""
     if source.env is not None:  # some write the secret itself there
-        return (
-            "the environment variable of that name"
-            if is_secret("", source.env)
-            else f"the environment variable {source.env}"
-        )
+        return f"the environment variable {'of that name' if is_secret('', source.env) else source.env}"
     return f"the file {source.file}" if source.file is not None else "the command"
 
 
@@ -65,8 +58,6 @@ def _file(name: str, path: Path) -> Secret | None:
 
 
 def _command(name: str, words: list[str]) -> Secret:
-    import subprocess
-
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=False)
     except (OSError, subprocess.TimeoutExpired, IndexError, ValueError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +36,11 @@ def refuse(given: Mapping[str, Any], source: Document, at: Place, project: Path)
         where = source.where(*at, "vars", name)
         if isinstance(DEFAULTS.get(name), bool) and not isinstance(value, bool) and "{{" not in str(value):
             raise Refused(f"`vars.{name}` must be true or false.", where=where)
-        near = "" if name in DEFAULTS else _near(name)
-        if near and not any(_reads(text, name) for text in _texts(project)):
-            fix = f"Did you mean `{near}`?"
+        near = [] if name in DEFAULTS else get_close_matches(name.lower(), DEFAULTS, n=1, cutoff=ALIKE)
+        read = re.compile(rf"(?<![\w.]){re.escape(name)}(?!\w)")
+        if near and not any(map(read.search, _texts(project))):
+            fix = f"Did you mean `{near[0]}`?"
             raise Refused(f"`vars.{name}` is not used by any playbook or template.", where=where, fix=fix)
-
-
-def _near(name: str) -> str:
-    from difflib import get_close_matches
-
-    return next(iter(get_close_matches(name.lower(), DEFAULTS, n=1, cutoff=ALIKE)), "")
-
-
-def _reads(text: str, name: str) -> bool:
-    return re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text) is not None
 
 
 def _texts(project: Path) -> Iterator[str]:

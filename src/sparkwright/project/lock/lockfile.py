@@ -136,24 +136,22 @@ class Lock:
         """What this branch meant, or None. A revision that is a commit already is its own entry's key."""
         return self.models.get(model_key(model_id, revision))
 
-    def with_image(self, ref: str, entry: Mapping[str, Any]) -> Lock:
+    def with_image(self, ref: str, found: Mapping[str, Any]) -> Lock:
         """The lock with this image pinned. Raises Refused when the entry can't be one."""
-        return replace(self, images={**self.images, ref: image_entry(ref, entry)})
+        return replace(self, images={**self.images, ref: entry("image", ref, found)})
 
-    def with_model(self, model_id: str, revision: str, entry: Mapping[str, Any]) -> Lock:
+    def with_model(self, model_id: str, revision: str, found: Mapping[str, Any]) -> Lock:
         """The lock with this model pinned. Raises Refused when the entry can't be one."""
         key = model_key(model_id, revision)
-        return replace(self, models={**self.models, key: model_entry(key, entry)})
+        return replace(self, models={**self.models, key: entry("model", key, found)})
 
     def save(self, project: Path) -> None:
         """Write spark.lock in one step, sorted."""
         head = "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
-        body = {
-            "schema": SCHEMA,
-            "images": dict(sorted(self.images.items())),
-            "models": dict(sorted(self.models.items())),
-        }
-        text = yaml.dump(_laid_out(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
+        images = {ref: _rows_in(one, "manifests") for ref, one in sorted(self.images.items())}
+        models = {key: _rows_in(one, "files") for key, one in sorted(self.models.items())}
+        body = {"schema": SCHEMA, "images": images, "models": models}
+        text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
         write_atomically(project / NAME, (head + text).encode(), mode=0o644)
 
 
@@ -163,24 +161,20 @@ def load(project: Path) -> Lock:
     if not path.exists():
         return Lock()
     read = document.load(path, most_bytes=MOST_BYTES)
-    found = check(LockFile, read, read.data if read.data is not None else {}, at=())
+    found = check(LockFile, read)
     return Lock(
-        images={ref: entry.model_dump(mode="json") for ref, entry in found.images.items()},
-        models={key: entry.model_dump(mode="json") for key, entry in found.models.items()},
+        images={ref: one.model_dump(mode="json") for ref, one in found.images.items()},
+        models={key: one.model_dump(mode="json") for key, one in found.models.items()},
     )
 
 
-def image_entry(ref: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the lock keeps of a registry's answer about an image. Raises Refused when it can't be an entry."""
-    return _entry(ImageEntry, ref, found)
+def entry(kind: str, key: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the lock keeps of a registry's answer about an image, or of a hub's about a model. kind: image or model.
 
-
-def model_entry(key: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the lock keeps of a hub's answer about a model. Raises Refused when it can't be an entry."""
-    return _entry(ModelEntry, key, found)
-
-
-def _entry(model: type[Strict], key: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    Raises Refused when it can't be an entry.
+    """
+    kinds: dict[str, type[Strict]] = {"image": ImageEntry, "model": ModelEntry}
+    model = kinds[kind]
     known = {name: value for name, value in found.items() if name in model.model_fields}
     return check(model, document.Document(Path(key), known)).model_dump(mode="json")
 
@@ -189,14 +183,8 @@ class _Row(dict[str, Any]):
     """A file of a model, or an image for one platform: one line, so that a diff shows those that changed."""
 
 
-def _laid_out(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The lock's content with its rows marked."""
-    images = {ref: _rows_in(entry, "manifests") for ref, entry in body["images"].items()}
-    models = {key: _rows_in(entry, "files") for key, entry in body["models"].items()}
-    return {**body, "images": images, "models": models}
-
-
 def _rows_in(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """An entry with its rows marked."""
     return {key: [_Row(row) for row in value] if key == name else value for key, value in entry.items()}
 
 

@@ -13,9 +13,10 @@ from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import check, nearest
 from sparkwright.project.documents.document import Place, shown
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.playbook import cycles, selection, signatures
-from sparkwright.project.playbook.blame import Blame, Where
+from sparkwright.project.playbook import selection, signatures
+from sparkwright.project.playbook.blame import Blame
 from sparkwright.project.playbook.models import BlockFile, Condition, TaskFile
+from sparkwright.project.playbook.names import Names
 from sparkwright.project.playbook.playbook import Options, Play
 from sparkwright.protocol import arguments, expressions
 from sparkwright.protocol.expressions import ExpressionError
@@ -23,10 +24,6 @@ from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.trust.names import why_not_a_file
 from sparkwright.visible import one_line
 
-#: names that only the host knows
-HOST_SIDE = frozenset({"facts", "failed_result"})
-#: names whose values are data of the recipe: braces in them mean nothing
-LITERAL = frozenset({"recipe", "container", "engine", "lock", "pinned_model", "serve", "arms", "arms_known", "loads"})
 #: modules whose `content` may be the `src` of a file of templates/
 TEMPLATED = frozenset({"template", "run_script"})
 BLOCK_KEYS = ("block", "rescue", "always")
@@ -46,13 +43,15 @@ def compile(
 
     registered: results of earlier plays. Raises Refused with file and line for anything that can't be right.
     """
-    compiler = _Compiler(play, names, options.extra, project, earlier=dict(registered or {}), host=host)
+    file, blame = play.file, Blame(play, host)
+    registers = _registers(file.tasks) | _registers(file.handlers) | set(registered or {})
+    compiler = _Compiler(play, blame, Names(blame, file.vars, names, options.extra, registers), project)
     steps = compiler.steps(
-        play.file.tasks, (*play.place, "tasks"), _Inherited(become=play.file.become, tags=_list(play.file.tags))
+        file.tasks, (*play.place, "tasks"), _Inherited(become=file.become, tags=selection.words(file.tags))
     )
     handlers = compiler.handlers()
     compiler.check_notify()
-    chosen = selection.select(steps, options, compiler.where)
+    chosen = selection.select(steps, options)
     return Plan(
         run_id=run_id,
         host=host.name,
@@ -60,8 +59,8 @@ def compile(
         playbook=shown(play.document.path),
         steps=chosen,
         handlers=handlers,
-        vars=compiler.shipped(),
-        open_vars=compiler.open_vars,
+        vars=compiler.names.shipped(),
+        open_vars=compiler.names.open_vars,
         registered=dict(registered or {}),
         check=options.check,
         diff=options.diff,
@@ -84,106 +83,35 @@ class _Inherited:
 
 
 class _Compiler:
-    def __init__(
-        self,
-        play: Play,
-        names: Mapping[str, Any],
-        extra: Mapping[str, Any],
-        project: Path,
-        earlier: dict[str, Any],
-        host: Host,
-    ) -> None:
-        self.play = play
-        self.blame = Blame(play, host)
-        self.project = project
-        self.registers = _registers(play.file.tasks) | _registers(play.file.handlers) | set(earlier)
+    def __init__(self, play: Play, blame: Blame, names: Names, project: Path) -> None:
+        self.play, self.blame, self.names, self.project = play, blame, names, project
         self.notified: dict[str, str] = {}
         self.handler_names: set[str] = set()
-        self._shipped: set[str] = set()
         self._count = 0
-        self.names, self.open_vars = self._variables({**names, **extra}, set(extra))
-
-    # -- variables -----------------------------------------------------------------------------------------------
-
-    def _variables(self, names: dict[str, Any], given: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The play's variables beside the host's, each rendered as far as the laptop can; the rest stay open.
-
-        given: those that win over the play's own.
-        """
-        waiting = {**{k: v for k, v in names.items() if expressions.is_open(v) and k not in LITERAL}}
-        known = {k: v for k, v in names.items() if k not in waiting}
-        waiting |= {name: value for name, value in self.play.file.vars.items() if name not in given}
-        open_vars: dict[str, Any] = {}
-        while waiting:
-            ready = [k for k, v in waiting.items() if self._needs(v, k) <= known.keys()]
-            for name in ready:
-                known[name] = self._render(waiting.pop(name), known, self.blame.variable(name))
-            if not ready:
-                self._refuse_cycle(waiting)
-                known_later = known.keys() | waiting.keys() | HOST_SIDE | self.registers
-                for name, value in waiting.items():
-                    self._refuse_unknown(self._needs(value, name) - known_later, self.blame.variable(name), known_later)
-                open_vars = waiting
-                break
-        return known, open_vars
-
-    def _refuse_cycle(self, waiting: Mapping[str, Any]) -> None:
-        """Refuse variables that wait for each other. One that is named like a result may ask for that result."""
-        own = HOST_SIDE | self.registers
-        needs = {name: self._needs(value, name) - ({name} if name in own else set()) for name, value in waiting.items()}
-        cycle = cycles.find(needs)
-        if cycle:
-            message = f"variables refer to each other: {' -> '.join(cycle)}."
-            raise Refused(message, where=self.blame.variable(cycle[0])())
-
-    def _needs(self, value: Any, name: str) -> frozenset[str]:
-        try:
-            return expressions.names_in_value(value)
-        except ExpressionError as error:
-            raise Refused(f"vars.{name}: {error}.", where=self.blame.variable(name)()) from None
-
-    def _render(self, value: Any, names: Mapping[str, Any], at: Where) -> Any:
-        try:
-            return expressions.render(value, names)
-        except ExpressionError as error:
-            raise Refused(f"{error}.", where=at(error.line)) from None
-
-    def shipped(self) -> dict[str, Any]:
-        """The laptop's values that open expressions ask for, and no others."""
-        for value in self.open_vars.values():
-            self._shipped |= expressions.names_in_value(value)
-        return {name: self.names[name] for name in sorted(self._shipped) if name in self.names}
-
-    # -- steps ---------------------------------------------------------------------------------------------------
 
     def where(self, place: Place) -> str:
         return self.play.document.where(*place)
 
     def steps(self, items: list[dict[str, Any]], place: Place, above: _Inherited) -> tuple[Step, ...]:
-        return tuple(self._step(item, (*place, n), above) for n, item in enumerate(items))
-
-    def _step(self, item: dict[str, Any], place: Place, above: _Inherited) -> Step:
-        return self._block(item, place, above) if "block" in item else self._task(item, place, above)
+        made = [(self._block if "block" in item else self._task, item) for item in items]
+        return tuple(make(item, (*place, n), above) for n, (make, item) in enumerate(made))
 
     def _block(self, item: dict[str, Any], place: Place, above: _Inherited) -> Block:
         file = check(BlockFile, self.play.document, item, at=place)
         self._count += 1
         inside = _Inherited(
             become=above.become if file.become is None else file.become,
-            tags=above.tags + _list(file.tags),
+            tags=above.tags + selection.words(file.tags),
             vars={**above.vars, **file.vars},
         )
-        parts = {
-            "tasks": self.steps(file.block, (*place, "block"), inside),
-            "rescue": self.steps(file.rescue, (*place, "rescue"), inside),
-            "always": self.steps(file.always, (*place, "always"), inside),
-        }
         return Block(
             id=f"b{self._count}",
             name=file.name or "block",
             when=self._conditions(file.when, (*place, "when"), inside.vars),
             where=self.where(place),
-            **parts,
+            tasks=self.steps(file.block, (*place, "block"), inside),
+            rescue=self.steps(file.rescue, (*place, "rescue"), inside),
+            always=self.steps(file.always, (*place, "always"), inside),
         )
 
     def _task(self, item: dict[str, Any], place: Place, above: _Inherited) -> Task:
@@ -191,14 +119,13 @@ class _Compiler:
         module, values = self._module(item, place)
         local = {**above.vars, **file.vars}
         args, open_names = self._arguments(module, values, place, local)
-        notify = _list(file.notify)
+        notify = selection.words(file.notify)
         self.notified |= {name: self.where((*place, "notify")) for name in notify}
         self._count += 1
+        title = self.names.render(file.name, self.names.beside(local), self.blame.place(*place, "name"))
         return Task(
             id=f"t{self._count}",
-            name=str(self._render(file.name, self._with(local), self.blame.place(*place, "name")))
-            if file.name
-            else module,
+            name=str(title or module),
             module=module,
             args=args,
             open=open_names,
@@ -215,7 +142,7 @@ class _Compiler:
             become=above.become if file.become is None else file.become,
             no_log=file.no_log,
             check_mode=file.check_mode,
-            tags=above.tags + _list(file.tags),
+            tags=above.tags + selection.words(file.tags),
         )
 
     def _module(self, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
@@ -224,21 +151,17 @@ class _Compiler:
         modules = [key for key in others if key in registry.NAMES]
         for key in others:
             if key not in registry.NAMES:
-                known = [*registry.NAMES, *([] if not modules else keys)]
-                what = "key" if modules else "module"
-                fix = nearest(key, known if what == "module" else keys, many="Modules")
+                what, known = ("key", keys) if modules else ("module", registry.NAMES)
+                fix = nearest(key, known, many="Modules")
                 raise Refused(f"unknown {what} `{key}`.", where=self.where((*place, key)), fix=fix)
         if len(modules) != 1:
             message = "names no module" if not modules else f"names two modules: {', '.join(modules)}"
-            raise Refused(
-                f"this task {message}.", where=self.where(place), fix="A task is one module with its arguments."
-            )
+            fix = "A task is one module with its arguments."
+            raise Refused(f"this task {message}.", where=self.where(place), fix=fix)
         values = item[modules[0]]
         if values is not None and not isinstance(values, dict):
             raise Refused(f"`{modules[0]}` takes a mapping of arguments.", where=self.where((*place, modules[0])))
         return modules[0], dict(values or {})
-
-    # -- arguments and conditions --------------------------------------------------------------------------------
 
     def _arguments(
         self, module: str, values: dict[str, Any], place: Place, local: Mapping[str, Any]
@@ -248,19 +171,15 @@ class _Compiler:
             template = self._template(values["src"], place, local, module)
             content = document.text_of(template)
             values = {**{key: value for key, value in values.items() if key != "src"}, "content": content}
-        names = self._with(local)
-        args, open_names = {}, []
+        names = self.names.beside(local)
+        args, open_names = dict(values), []
         for key, value in values.items():
-            at = self.blame.place(*place, module, key)
-            if template is not None and key == "content":
-                at = Blame.text(template)
-            needed = self._known(value, at, names)
-            if needed <= names.keys():
-                args[key] = self._render(value, names, at)
+            own = template if key == "content" else None
+            at = Blame.text(own) if own else self.blame.place(*place, module, key)
+            if self.names.decides(value, at, names):
+                args[key] = self.names.render(value, names, at)
             else:
-                args[key] = value
                 open_names.append(key)
-                self._shipped |= needed
         try:
             arguments.check(signatures.takes(module), args, module=module, open_names=frozenset(open_names))
         except Refused as refused:
@@ -268,7 +187,7 @@ class _Compiler:
         return args, tuple(open_names)
 
     def _template(self, src: Any, place: Place, local: Mapping[str, Any], module: str) -> Path:
-        name = str(self._render(src, self._with(local), self.blame.place(*place, module, "src")))
+        name = str(self.names.render(src, self.names.beside(local), self.blame.place(*place, module, "src")))
         reason = why_not_a_file(name)
         if reason:
             message = f"the template '{one_line(name, at_most=80)}' {reason}."
@@ -283,12 +202,9 @@ class _Compiler:
     def _conditions(self, given: Condition | None, place: Place, local: Mapping[str, Any]) -> tuple[str, ...]:
         """What is left to ask: a condition that files decide is decided here."""
         left: list[str] = []
-        names = self._with(local)
-        for one in [] if given is None else given if isinstance(given, list) else [given]:
-            text = str(one)
-            needed = self._known("{{ " + text + " }}", self.blame.place(*place), names)
-            if not needed <= names.keys():
-                self._shipped |= needed
+        names = self.names.beside(local)
+        for text in map(str, [] if given is None else given if isinstance(given, list) else [given]):
+            if not self.names.decides("{{ " + text + " }}", self.blame.place(*place), names):
                 left.append(text)
             elif not self._holds(text, names, place):
                 return ("False",)
@@ -305,37 +221,10 @@ class _Compiler:
         except ExpressionError as error:
             raise Refused(f"{error}.", where=self.where(place)) from None
 
-    def _with(self, local: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            **self.names,
-            **{name: self._render(value, self.names, self.blame.place()) for name, value in local.items()},
-        }
-
-    def _known(self, value: Any, at: Where, names: Mapping[str, Any]) -> frozenset[str]:
-        """The names a value asks for. Raises Refused when nobody will ever know one of them."""
-        try:
-            needed = expressions.names_in_value(value)
-        except ExpressionError as error:
-            raise Refused(f"{error}.", where=at(error.line)) from None
-        known = names.keys() | self.open_vars.keys() | HOST_SIDE | self.registers
-        self._refuse_unknown(needed - known, at, known, value)
-        return needed
-
-    def _refuse_unknown(self, unknown: frozenset[str], at: Where, known: Any, value: Any = None) -> None:
-        if unknown:
-            name = sorted(unknown)[0]
-            line = expressions.line_of_name(value, name) if isinstance(value, str) else 0
-            fix = nearest(name, known, many="Known keys")
-            raise Refused(f"unknown variable `{name}`.", where=at(line), fix=fix)
-
-    # -- handlers ------------------------------------------------------------------------------------------------
-
     def handlers(self) -> tuple[Task, ...]:
         place = (*self.play.place, "handlers")
-        found = [
-            self._task(item, (*place, n), _Inherited(become=self.play.file.become))
-            for n, item in enumerate(self.play.file.handlers)
-        ]
+        above = _Inherited(become=self.play.file.become)
+        found = [self._task(item, (*place, n), above) for n, item in enumerate(self.play.file.handlers)]
         self.handler_names = {handler.name for handler in found}
         return tuple(found)
 
@@ -355,8 +244,3 @@ def _registers(items: list[dict[str, Any]]) -> set[str]:
             for key in BLOCK_KEYS:
                 found |= _registers(item.get(key) or [])
     return found
-
-
-def _list(given: list[str] | str) -> tuple[str, ...]:
-    words = given.split(",") if isinstance(given, str) else given
-    return tuple(word.strip() for word in words if word.strip())

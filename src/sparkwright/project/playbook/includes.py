@@ -44,9 +44,8 @@ class _Splicer:
         if not isinstance(value, list):
             return value
         if self.depth > DEEPEST:
-            raise Refused(
-                f"blocks and includes are nested more than {DEEPEST} levels deep.", where=self.read.where(*place)
-            )
+            message = f"blocks and includes are nested more than {DEEPEST} levels deep."
+            raise Refused(message, where=self.read.where(*place))
         self.depth += 1
         found = [self._item(one, (*place, n)) for n, one in enumerate(value)]
         self.depth -= 1
@@ -65,11 +64,8 @@ class _Splicer:
         at = self.read.where(*place, "include")
         if not document.is_file(path):
             known = [str(one.relative_to(self.read.path.parent)) for one in self.read.path.parent.rglob("*.yml")]
-            raise Refused(
-                f"no file '{one_line(given.include, at_most=80)}' in the same directory.",
-                where=at,
-                fix=nearest(given.include, known),
-            )
+            message = f"no file '{one_line(given.include, at_most=80)}' in the same directory."
+            raise Refused(message, where=at, fix=nearest(given.include, known))
         if path.resolve() in self.opened:
             raise Refused(f"{given.include} includes itself.", where=at)
         self.included.append(path)

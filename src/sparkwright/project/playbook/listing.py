@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.modules import registry
 from sparkwright.project.playbook.playbook import Options, Play, Playbook
-from sparkwright.project.playbook.selection import wanted
+from sparkwright.project.playbook.selection import wanted, words
 
 #: the lists of a block, and what they are called in JSON
 PARTS = {"block": "tasks", "rescue": "rescue", "always": "always"}
@@ -29,19 +29,14 @@ def lines(plays: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _play(play: Play, options: Options) -> dict[str, Any]:
-    tags = _tags(play.file.model_dump())
-    return {
-        "name": play.name,
-        "hosts": play.hosts,
-        "tags": list(tags),
-        "tasks": list(_steps(play.file.tasks, tags, options)),
-        "handlers": list(_steps(play.file.handlers, (), options)),
-    }
+    tags = words(play.file.tags)
+    lists = {"tasks": _steps(play.file.tasks, tags, options), "handlers": _steps(play.file.handlers, (), options)}
+    return {"name": play.name, "hosts": play.hosts, "tags": list(tags), **{name: [*one] for name, one in lists.items()}}
 
 
 def _steps(items: list[dict[str, Any]], above: tuple[str, ...], options: Options) -> Iterator[dict[str, Any]]:
     for item in items:
-        tags = above + _tags(item)
+        tags = above + words(item.get("tags") or [])
         if "block" in item:
             inside = {PARTS[part]: list(_steps(item[part], tags, options)) for part in PARTS if item.get(part)}
             yield {"block": item.get("name") or "block", "tags": list(tags), **inside}
@@ -62,8 +57,3 @@ def _lines(steps: list[dict[str, Any]], depth: int) -> Iterator[str]:
             if part in step:
                 yield f"{indent}  {part}:"
                 yield from _lines(step[part], depth + 2)
-
-
-def _tags(item: dict[str, Any]) -> tuple[str, ...]:
-    given = item.get("tags") or []
-    return tuple(word.strip() for word in (given.split(",") if isinstance(given, str) else given))

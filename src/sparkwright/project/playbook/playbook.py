@@ -12,7 +12,7 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import check
 from sparkwright.project.documents.document import Document, Place
-from sparkwright.project.playbook import includes, rules, steps
+from sparkwright.project.playbook import includes, rules
 from sparkwright.project.playbook.models import PlayFile
 from sparkwright.protocol import expressions
 
@@ -94,8 +94,8 @@ def load(path: Path) -> Playbook:
         raise Refused("a playbook is a list of plays (- name: ..., hosts: ..., tasks: ...).", where=read.where())
     plays = [Play(check(PlayFile, read, data, at=(n,)), read, (n,)) for n, data in enumerate(read.data)]
     for n, play in enumerate(plays):
-        steps.refuse(read, play.file.tasks, (n, "tasks"))
-        steps.refuse(read, play.file.handlers, (n, "handlers"))
+        rules.refuse_steps(read, play.file.tasks, (n, "tasks"))
+        rules.refuse_steps(read, play.file.handlers, (n, "handlers"))
     rules.refuse(read)
     return Playbook(path, tuple(plays))
 

@@ -6,11 +6,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from sparkwright.errors import Refused
 
-T = TypeVar("T")
 Size = int | str
 
 _NUMBER = re.compile(r"-?[0-9]{1,9}%?")
@@ -30,13 +28,10 @@ class RolloutPolicy:
 
     def size(self, n: int, everyone: int) -> int:
         """How many the n-th batch holds (from 0). everyone: how many hosts the run is for, those done long ago among them."""
-        if self.canary:
-            if n == 0:
-                return self.canary
-            n -= 1
-        if not self.serial:
-            return everyone
-        return _hosts(self.serial[min(n, len(self.serial) - 1)], everyone)
+        if self.canary and n == 0:
+            return self.canary
+        n -= bool(self.canary)
+        return _hosts(self.serial[min(n, len(self.serial) - 1)], everyone) if self.serial else everyone
 
     def rolls(self, everyone: int) -> bool:
         """Whether it takes more than one batch."""
@@ -50,23 +45,18 @@ class RolloutPolicy:
         """
         if not failed:
             return ""
-        names, are = ", ".join(failed), "failed"
+        names, limit = ", ".join(failed), self.max_fail_percentage
         if n == 0 and self.canary and rolls:
-            return f"the canary {names} {are}"
-        limit = self.max_fail_percentage
-        if len(failed) == len(batch):
-            return f"{names} {are}"
-        if limit is None:
-            return f"{names} {are}" if rolls else ""
-        if 100 * len(failed) / len(batch) > limit:
-            return f"{names} {are}: {len(failed)} of {len(batch)}, more than {limit:g}%"
+            return f"the canary {names} failed"
+        if len(failed) == len(batch) or (limit is None and rolls):
+            return f"{names} failed"
+        if limit is not None and 100 * len(failed) / len(batch) > limit:
+            return f"{names} failed: {len(failed)} of {len(batch)}, more than {limit:g}%"
         return ""
 
     def stops_before(self, failed: Sequence[str], everyone: Sequence[str], *, rolls: bool) -> str:
         """Why nothing is begun when the check of all hosts found some that can't be done: the same limit, of all of them."""
-        limit = self.max_fail_percentage
-        if limit is None:
-            limit = 0 if rolls else 100
+        limit = self.max_fail_percentage if self.max_fail_percentage is not None else 0 if rolls else 100
         if 100 * len(failed) <= limit * len(everyone):
             return ""
         return f"checks failed on {', '.join(failed)}; no host was touched"
@@ -86,20 +76,9 @@ def sizes(text: str) -> tuple[Size, ...]:
     """`--serial` as it is typed: 1, 25% or 1,25%. Raises Refused for what is no size."""
     words = [part.strip() for part in text.split(",")] if text else []
     for word in words:
-        why = why_no_size(word)
-        if why:
+        if why := why_no_size(word):
             raise Refused(f"--serial: {why}")
     return tuple(word if word.endswith("%") else int(word) for word in words)
-
-
-def batches(everyone: Sequence[T], serial: Sequence[Size]) -> list[list[T]]:
-    """Everyone, cut as a play with this serial takes them; the last size repeats until everyone had a turn."""
-    policy, cut, start = RolloutPolicy(serial=tuple(serial)), list[list[T]](), 0
-    while start < len(everyone):
-        size = policy.size(len(cut), len(everyone))
-        cut.append(list(everyone[start : start + size]))
-        start += size
-    return cut
 
 
 def _hosts(one: Size, everyone: int) -> int:

@@ -1,14 +1,18 @@
-"""What no playbook may say: a secret as a plain value, among variables or arguments."""
+"""What no playbook may say: tasks of a wrong shape, and a secret as a plain value, among variables or arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from sparkwright.modules import registry
+from sparkwright.project.documents.checked import check
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.inventory import rules
 from sparkwright.project.playbook.includes import LISTS
+from sparkwright.project.playbook.models import BlockFile, TaskFile
 from sparkwright.trust.secret_names import is_secret, plain_secrets
 
 IN_A_FILE = "Put it into a file on the host with mode 0600, and name that file."
@@ -18,6 +22,16 @@ def refuse(read: Document) -> None:
     """Raises Refused with file and line for the first secret that stands in a play."""
     for at, place in _secrets(read.data, ()):
         raise rules.refusal(place, read, at, fix="" if place[0] == "vars" else IN_A_FILE)
+
+
+def refuse_steps(read: Document, items: list[Any], place: Place) -> None:
+    """Raises Refused with file and line for the first task, of a list at a place, whose keys hold what they can't."""
+    for n, item in enumerate(items):
+        here = (*place, n)
+        check(BlockFile if isinstance(item, dict) and "block" in item else TaskFile, read, item, at=here)
+        for part in LISTS:
+            if isinstance(item.get(part), list):
+                refuse_steps(read, item[part], (*here, part))
 
 
 def _secrets(items: Any, at: Place) -> Iterator[tuple[Place, Place]]:
@@ -33,9 +47,6 @@ def _secrets(items: Any, at: Place) -> Iterator[tuple[Place, Place]]:
             yield from _secrets(item.get(name), (*here, name))
 
 
-def _counts(place: Place, item: dict[str, Any]) -> bool:
+def _counts(place: Place, item: Any) -> bool:
     """An argument's own name says what a module does with it, as `key`; a variable's name, and the looks of a value, count."""
-    value: Any = item
-    for one in place:
-        value = value[one]
-    return "env" in place or is_secret("", value)
+    return "env" in place or is_secret("", reduce(getitem, place, item))

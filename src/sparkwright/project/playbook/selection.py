@@ -7,16 +7,14 @@ from dataclasses import replace
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents.checked import nearest
-from sparkwright.project.documents.document import Place
 from sparkwright.project.playbook.playbook import Options
 from sparkwright.protocol.plan import Block, Step, Task, tasks_of
 
 SPECIAL = ("all", "tagged", "untagged", "always", "never")
 
 
-def select(steps: tuple[Step, ...], options: Options, where: Callable[[Place], str]) -> tuple[Step, ...]:
+def select(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
     """The steps that are left. Raises Refused for a tag or a task name that nothing has."""
-    del where
     everything = tasks_of(steps)
     known = {tag for task in everything for tag in task.tags}
     for tag in (*options.tags, *options.skip_tags):
@@ -37,10 +35,14 @@ def wanted(tags: tuple[str, ...], options: Options) -> bool:
         or ("untagged" in chosen and not own)
         or ("always" in own and "always" not in skipped)
     )
-    left_out = (
-        bool(own & set(skipped)) or ("all" in skipped and "always" not in own) or ("tagged" in skipped and bool(own))
-    )
-    return runs and not left_out and not ("untagged" in skipped and not own)
+    bare = "tagged" if own else "untagged"
+    return runs and not own & set(skipped) and bare not in skipped and not ("all" in skipped and "always" not in own)
+
+
+def words(given: list[str] | str) -> tuple[str, ...]:
+    """Tags, or names of handlers, as a list or as `a, b`."""
+    found = given.split(",") if isinstance(given, str) else given
+    return tuple(word for word in map(str.strip, found) if word)
 
 
 def _filter(steps: tuple[Step, ...], keep: Callable[[Task], bool]) -> tuple[Step, ...]:
@@ -51,9 +53,8 @@ def _filter(steps: tuple[Step, ...], keep: Callable[[Task], bool]) -> tuple[Step
             continue
         inside = _filter(step.tasks, keep)
         if inside:
-            kept.append(
-                replace(step, tasks=inside, rescue=_filter(step.rescue, keep), always=_filter(step.always, keep))
-            )
+            rescue, always = _filter(step.rescue, keep), _filter(step.always, keep)
+            kept.append(replace(step, tasks=inside, rescue=rescue, always=always))
     return tuple(kept)
 
 

@@ -4,18 +4,7 @@
 """
 
 from sparkwright.project.inventory.variables import DEFAULTS
-from sparkwright.project.recipe.recipe import Recipe, container_spec, load, names, serve_port
-from sparkwright.project.recipe.scope import PINNED_NAMES, RECIPE_NAMES, home_of, scope
+from sparkwright.project.recipe.recipe import Recipe, load, names, serve_port
+from sparkwright.project.recipe.scope import PINNED_NAMES, RECIPE_NAMES, scope
 
-__all__ = [
-    "DEFAULTS",
-    "PINNED_NAMES",
-    "RECIPE_NAMES",
-    "Recipe",
-    "container_spec",
-    "home_of",
-    "load",
-    "names",
-    "scope",
-    "serve_port",
-]
+__all__ = ["DEFAULTS", "PINNED_NAMES", "RECIPE_NAMES", "Recipe", "load", "names", "scope", "serve_port"]

@@ -111,8 +111,7 @@ def names(project: Path) -> list[str]:
 
 def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
     """Read recipes/NAME.yml. named_at: "file:line" of who asks. Raises Refused with file and line, or naming the nearest."""
-    reason = why_not_a_file(name)
-    if reason:
+    if reason := why_not_a_file(name):
         message = f"the recipe '{one_line(name, at_most=80)}' {reason}."
         raise Refused(message, where=named_at, fix="Name a file of recipes/, without .yml.")
     path = project / "recipes" / f"{name}.yml"
@@ -121,7 +120,7 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
         fix = nearest(name, names(project))
         raise Refused(f"no recipe '{one_line(name, at_most=80)}'.", where=named_at, fix=fix)
     read = document.load(path)
-    file = check(RecipeFile, read, read.data if read.data is not None else {}, at=())
+    file = check(RecipeFile, read)
     rules.refuse(file, read)
     return Recipe(name, file, read)
 
@@ -147,7 +146,7 @@ def container_spec(
         ContainerSpec(**same, image=file.image),
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),
         ports=tuple(_published(file, host)),
-        volumes=tuple(_at_home(volume, home) for volume in volumes),
+        volumes=tuple(home + volume[1:] if volume.startswith("~/") else volume for volume in volumes),
         entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else None,
         command=command + (key_file.WORDS if file.server_key else ()),
         image_ids=locked_ids(image_entry),
@@ -169,7 +168,3 @@ def _published(file: RecipeFile, host: Host) -> list[str]:
         message = f"`serve_port: {host.serve_port}` is also published by the recipe's `container.ports`."
         raise Refused(message, where=host.set_at.get("serve_port", host.where), fix="Use another port.")
     return found
-
-
-def _at_home(volume: str, home: str) -> str:
-    return home + volume[1:] if volume.startswith("~/") else volume

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sparkwright.engines.vllm import key_file
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.errors import Refused
-from sparkwright.project.documents.document import Document
+from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust import container_words
 from sparkwright.trust.secret_names import plain_secrets
@@ -18,22 +18,15 @@ USE_SERVER_KEY = "Take it out and write `server_key: {env: SPARK_KEY}`, beside `
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 
+#: what is wrong, where in the file, and what to do
+Mistake = tuple[str, Place, str]
+
+
 def refuse(file: RecipeFile, source: Document) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
-    for rule in (
-        _twice,
-        _model,
-        _ascend,
-        _key_in_flags,
-        _key_in_env,
-        _secrets,
-        _two_config_files,
-        _published_twice,
-        _port_twice,
-        _mounted_twice,
-    ):
-        for refused in rule(file, source):
-            raise refused
+    for rule in (_flags, _ascend, _key, _secrets, _published_twice, _port_twice, _mounted_twice):
+        for message, place, fix in rule(file, source):
+            raise Refused(message, where=source.where(*place), fix=fix)
 
 
 def flag_place(source: Document, name: str) -> tuple[str, ...]:
@@ -58,39 +51,36 @@ def is_loopback(address: str) -> bool:
     return address.startswith(LOOPBACK)
 
 
-def _twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
-    found = flags.twice(_written(source))
-    if found:
-        message = f"`vllm.{one_line(found[0])}` and `vllm.{one_line(found[1])}` are the same flag, {flags.canonical(found[1])}."
-        yield Refused(message, where=source.where("vllm", found[1]), fix="Remove one of them.")
-
-
-def _model(file: RecipeFile, source: Document) -> Iterator[Refused]:
+def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    if found := flags.twice(_written(source)):
+        one, other = map(one_line, found)
+        message = f"`vllm.{one}` and `vllm.{other}` are the same flag, {flags.canonical(found[1])}."
+        yield message, ("vllm", found[1]), "Remove one of them."
     if flags.MODEL in file.vllm:
-        where = source.where(*flag_place(source, flags.MODEL))
-        yield Refused("`vllm.model` is set by `model.mount`.", where=where, fix="Remove it.")
+        yield "`vllm.model` is set by `model.mount`.", flag_place(source, flags.MODEL), "Remove it."
 
 
-def _ascend(file: RecipeFile, source: Document) -> Iterator[Refused]:
+def _ascend(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     if file.ascend is not None and file.platform != "ascend":
-        yield Refused("`ascend` requires `platform: ascend`.", where=source.where("ascend"), fix="Remove it.")
+        yield "`ascend` requires `platform: ascend`.", ("ascend",), "Remove it."
 
 
-def _key_in_flags(file: RecipeFile, source: Document) -> Iterator[Refused]:
+def _key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """The server's key where everybody reads it, or beside a file that would hide it."""
     if key_file.KEY in file.vllm:
         place = flag_place(source, key_file.KEY)
-        message = f"`{'.'.join(place)}`: a key in the flags is not secret: {SHOWN}."
-        yield Refused(message, where=source.where(*place), fix=USE_SERVER_KEY)
-
-
-def _key_in_env(file: RecipeFile, source: Document) -> Iterator[Refused]:
+        yield f"`{'.'.join(place)}`: a key in the flags is not secret: {SHOWN}.", place, USE_SERVER_KEY
     if key_file.VARIABLE in file.container.env:
-        where = source.where("container", "env", key_file.VARIABLE)
         message = f"`container.env.{key_file.VARIABLE}`: a key in the environment is not secret: {SHOWN}."
-        yield Refused(message, where=where, fix=USE_SERVER_KEY)
+        yield message, ("container", "env", key_file.VARIABLE), USE_SERVER_KEY
+    if file.server_key is not None and key_file.OPTION in file.vllm:
+        place = flag_place(source, key_file.OPTION)
+        reason = "vLLM reads one configuration file, which holds the key"
+        message = f"`{'.'.join(place)}` cannot be used with `server_key`: {reason}."
+        yield message, place, "Put its settings under `vllm:`."
 
 
-def _secrets(file: RecipeFile, source: Document) -> Iterator[Refused]:
+def _secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     box = file.container
     answer = {"vllm": file.vllm, "container": {"env": box.env, "labels": box.labels, "entrypoint": box.entrypoint}}
     for found in plain_secrets(answer):
@@ -100,26 +90,19 @@ def _secrets(file: RecipeFile, source: Document) -> Iterator[Refused]:
             "Mount any other secret as a file (`container.volumes`)."
         )
         dotted = ".".join(map(str, place))
-        yield Refused(f"`{dotted}` looks like a secret: {SHOWN}.", where=source.where(*place), fix=fix)
+        yield f"`{dotted}` looks like a secret: {SHOWN}.", place, fix
 
 
-def _two_config_files(file: RecipeFile, source: Document) -> Iterator[Refused]:
-    if file.server_key is not None and key_file.OPTION in file.vllm:
-        place = flag_place(source, key_file.OPTION)
-        message = f"`{'.'.join(place)}` cannot be used with `server_key`: vLLM reads one configuration file, which holds the key."
-        yield Refused(message, where=source.where(*place), fix="Put its settings under `vllm:`.")
-
-
-def _port_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
+def _port_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Two published ports that can't both be opened: docker creates such a container and can't start it."""
     for end in range(1, len(file.container.ports) + 1):
         twice = container_words.published_twice(file.container.ports[:end])
         if twice:
             message = f"`container.ports` publishes the host's port of '{twice}' twice."
-            yield Refused(message, where=source.where("container", "ports", end - 1), fix="Use another host port.")
+            yield message, ("container", "ports", end - 1), "Use another host port."
 
 
-def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
+def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     points = {container_words.mount_point(file.model.mount): "the model"}
     if file.server_key is not None:
         points[key_file.MOUNT] = "the server's key"
@@ -127,15 +110,15 @@ def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
         at = container_words.mount_point(volume.split(":")[1])
         if at in points:
             message = f"`container.volumes`: {points[at]} is mounted at {at} already."
-            yield Refused(message, where=source.where("container", "volumes", n), fix="Mount it elsewhere.")
+            yield message, ("container", "volumes", n), "Mount it elsewhere."
         points[at] = f"'{volume}'"
 
 
-def _published_twice(file: RecipeFile, source: Document) -> Iterator[Refused]:
+def _published_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """`publish` that is written, and a port's own address that says otherwise."""
     if "publish" not in file.model_fields_set:
         return
     for n, (port, address) in enumerate(zip(file.container.ports, addresses(file), strict=True)):
         if port.count(":") > 1 and is_loopback(address) != (file.publish == "loopback"):
             message = f"`container.ports` publishes {port}, but `publish` is {file.publish}."
-            yield Refused(message, where=source.where("container", "ports", n), fix="Remove one of them.")
+            yield message, ("container", "ports", n), "Remove one of them."

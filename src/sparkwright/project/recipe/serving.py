@@ -73,10 +73,8 @@ def serving(
 
 
 def _flags(recipe: Recipe) -> Mapping[str, Any]:
-    own = recipe.file.ascend
-    if own is None:
-        return recipe.file.vllm
-    return ascend.with_scheduler(recipe.file.vllm, enabled=own.scheduler, chunked=own.chunked_prefill)
+    flags, own = recipe.file.vllm, recipe.file.ascend
+    return ascend.with_scheduler(flags, enabled=own.scheduler, chunked=own.chunked_prefill) if own else flags
 
 
 def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> rules.Asked:

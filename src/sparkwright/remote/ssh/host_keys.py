@@ -16,9 +16,9 @@ from pathlib import Path
 import paramiko
 
 from sparkwright.errors import Refused, Unreachable
-from sparkwright.remote import known_hosts
-from sparkwright.remote.known_hosts import AUTHORITY, REVOKED, Known
-from sparkwright.remote.ssh_target import SshTarget
+from sparkwright.remote.ssh import known_hosts
+from sparkwright.remote.ssh.known_hosts import AUTHORITY, REVOKED, Known
+from sparkwright.remote.ssh.ssh_target import SshTarget
 from sparkwright.shell import join
 
 Say = Callable[[str], None]
@@ -30,7 +30,7 @@ def prepare(client: paramiko.SSHClient, target: SshTarget, say: Say) -> Callable
     first = known_hosts.lines(target, target.known_as)
     client.set_missing_host_key_policy(
         _Policy(target, first, say)
-    )  # the client itself knows no key, so every one is asked
+    )  # the client knows no key itself: every one is asked
 
     def transport(sock: object, **settings: object) -> paramiko.Transport:
         made = paramiko.Transport(sock, **settings)  # type: ignore[arg-type]
@@ -59,10 +59,8 @@ def check(target: SshTarget, key: paramiko.PKey, first: list[Known], peer: str =
     """
     _refuse_revoked(target, key, first)
     if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
-        raise Unreachable(
-            f"the key of {target.known_as} has {key.get_bits()} bits, RequiredRSASize asks for {target.rsa_bits}.",
-            fix="Give the host a new one.",
-        )
+        message = f"the key of {target.known_as} has {key.get_bits()} bits, RequiredRSASize asks for {target.rsa_bits}."
+        raise Unreachable(message, fix="Give the host a new one.")
     _refuse_another_of_the_address(target, key, peer)
     plain = [line for line in first if not line.marker]
     if any(line.key == key.asbytes() for line in plain):
@@ -127,27 +125,21 @@ def _refuse_revoked(target: SshTarget, key: paramiko.PKey, lines: list[Known]) -
     if any(line.marker == REVOKED and line.key == key.asbytes() for line in lines):
         where = "known_hosts"
     if where:
-        raise Unreachable(
-            f"the key of {target.known_as} is revoked in {where}: {fingerprint(key)}.",
-            fix="Whoever answers there holds a key that was given up: give the host a new one.",
-        )
+        fix = "Whoever answers there holds a key that was given up: give the host a new one."
+        raise Unreachable(f"the key of {target.known_as} is revoked in {where}: {fingerprint(key)}.", fix=fix)
 
 
 def _refuse_another_of_the_address(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
     """CheckHostIP: the address must not be known by another key of the kind. Loopback is left out, as in ssh."""
-    if not target.check_ip or not peer or peer == target.hostname or _is_loopback(peer):
+    loopback = peer == "::1" or peer.removeprefix("::ffff:").startswith("127.")
+    if not target.check_ip or not peer or peer == target.hostname or loopback:
         return
     name = peer if target.port == 22 else f"[{peer}]:{target.port}"
     plain = [line for line in known_hosts.lines(target, name, key) if not line.marker and line.kind == key.get_name()]
     if plain and all(line.key != key.asbytes() for line in plain):
-        raise Unreachable(
-            f"{target.known_as} is at {peer}, which is known by another key: {_sha256(plain[0].key)}, not {fingerprint(key)}.",
-            fix=f"If the address moved: `{join(['ssh-keygen', '-R', name])}`.",
-        )
-
-
-def _is_loopback(address: str) -> bool:
-    return address == "::1" or address.removeprefix("::ffff:").startswith("127.")
+        keys = f"{_sha256(plain[0].key)}, not {fingerprint(key)}"
+        fix = f"If the address moved: `{join(['ssh-keygen', '-R', name])}`."
+        raise Unreachable(f"{target.known_as} is at {peer}, which is known by another key: {keys}.", fix=fix)
 
 
 def _peer(client: paramiko.SSHClient) -> str:

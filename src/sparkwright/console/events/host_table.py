@@ -8,81 +8,61 @@ from rich.text import Text
 
 from sparkwright import units
 from sparkwright.console import grid, words
-from sparkwright.console.board import Board, Row
-from sparkwright.console.host_lines import HostLines
-from sparkwright.console.live import STYLES
-from sparkwright.console.terminal import terminal
-from sparkwright.protocol.events import Event
+from sparkwright.console.events.board import Board, Row
+from sparkwright.console.events.host_lines import HostLines
+from sparkwright.console.events.live import STYLES
+from sparkwright.console.terminal import styled_line, terminal
 from sparkwright.visible import visible
 
 #: lines of the terminal that are not the table's rows
 AROUND = 6
 A_SECOND = 4
 STYLE = {**STYLES, "muted": "dim"}
-COLUMNS = (
-    grid.Column("HOST"),
-    grid.Column("VERDICT"),
-    grid.Column("TIME", leaves=2),
-    grid.Column("PROGRESS", leaves=1),
-    grid.Column("STAGE"),
-)
+COLUMNS = grid.columns(("HOST", 0), ("VERDICT", 0), ("TIME", 2), ("PROGRESS", 1), ("STAGE", 0))
 
 
-class HostTable:
-    """A `HostLines` whose lines of single hosts are rows of a table; failures are explained above it."""
+class HostTable(HostLines):
+    """The lines of single hosts are rows of a table; failures are explained above it."""
 
     def __init__(self, *, console: Console | None = None, board: Board | None = None) -> None:
+        super().__init__(write=self._print, board=board)
         self._console = console or terminal()
-        self._board = board or Board()
-        self._lines = _Lines(write=self.write, board=self._board)
         self._ended = False
         self._live = Live(
             get_renderable=self._table, console=self._console, refresh_per_second=A_SECOND, vertical_overflow="crop"
         )
         self._live.start()
 
-    def hosts(self, names: list[str]) -> None:
-        """Who takes part."""
-        self._lines.hosts(names)
-
-    def on(self, event: Event) -> None:
-        self._lines.on(event)
-
     def close(self) -> None:
         self._ended = True
         self._live.vertical_overflow = "visible"
         self._live.stop()
-        self._lines.close()
+        super().close()
 
-    def write(self, style: str, text: str) -> None:
+    def ended(self, row: Row) -> None:
+        """Its row says it; a failure is explained above the table."""
+        if row.failure is not None:
+            super().ended(row)
+
+    def _print(self, style: str, text: str) -> None:
         """A line above the table, or below it at the end."""
         self._console.print(Text(visible(text).rstrip(), style=STYLE.get(style, "")), soft_wrap=True)
 
     def _table(self) -> Text:
         """At the end every row with all that it says; before that as much as the terminal holds."""
-        every = len(self._board.rows)
+        every = len(self.board.rows)
         room = every if self._ended else max(3, self._console.size.height - AROUND)
-        rows = self._board.foremost(room)
+        rows = self.board.foremost(room)
         title, *shown = grid.lines(COLUMNS, [self._cells(row) for row in rows], self._console.width)
         lines = [Text(grid.text(line), style="dim") for line in title]
         for row, found in zip(rows, shown, strict=True):
-            style = STYLE.get(row.style, "")
-            lines += [
-                Text.assemble(*((text, style if name == "VERDICT" else "") for name, text in one)) for one in found
-            ]
+            lines += [styled_line(line, "VERDICT", STYLE.get(row.style, "")) for line in found]
         if len(rows) < every:
-            lines.append(Text(f"and {every - len(rows)} more; {self._board.totals()}", style="dim"))
+            lines.append(Text(f"and {every - len(rows)} more; {self.board.totals()}", style="dim"))
         return Text("\n").join(lines)
 
     def _cells(self, row: Row) -> tuple[str, ...]:
-        took_s = self._board.took_s(row)
+        took_s = self.board.took_s(row)
         stage = visible(words.line(row.stage) if self._ended or row.ended else words.short(row.stage, 60))
         time = "" if took_s is None else units.duration(took_s)
         return visible(row.host), row.verdict, time, visible(row.progress), stage
-
-
-class _Lines(HostLines):
-    def ended(self, row: Row) -> None:
-        """Its row says it; a failure is explained above the table."""
-        if row.failure is not None:
-            super().ended(row)

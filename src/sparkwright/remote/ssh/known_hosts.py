@@ -17,8 +17,8 @@ from typing import NamedTuple
 import paramiko
 
 from sparkwright.errors import Refused
-from sparkwright.remote import ssh_tokens
-from sparkwright.remote.ssh_target import SshTarget, is_file
+from sparkwright.remote.ssh import ssh_tokens
+from sparkwright.remote.ssh.ssh_target import SshTarget, is_file
 from sparkwright.visible import one_line
 
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
@@ -107,21 +107,16 @@ def _keygen(words: Sequence[str], given: bytes = b"") -> subprocess.CompletedPro
 
 def _command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
     """What KnownHostsCommand prints. It is split as ssh splits it, and no shell sees it."""
-    tokens = {
-        **target.tokens,
-        "H": name,
-        "I": "HOSTNAME" if key else "ORDER",
-        "t": key.get_name() if key else "NONE",
-        "f": key.fingerprint if key else "NONE",
-        "K": key.get_base64() if key else "NONE",
-    }
+    about = {"I": "ORDER", **dict.fromkeys("tfK", "NONE")}  # before the host is asked
+    if key:
+        about = {"I": "HOSTNAME", "t": key.get_name(), "f": key.fingerprint, "K": key.get_base64()}
+    tokens = {**target.tokens, "H": name, **about}
     try:
         words = [ssh_tokens.fill("KnownHostsCommand", one, tokens) for one in shlex.split(target.known_hosts_command)]
         answer = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_S, check=False)
     except (OSError, ValueError, IndexError) as error:
-        raise Refused(
-            f"KnownHostsCommand of ssh can't be run: {error}.", fix="Its program needs its full path."
-        ) from None
+        fix = "Its program needs its full path."
+        raise Refused(f"KnownHostsCommand of ssh can't be run: {error}.", fix=fix) from None
     except subprocess.TimeoutExpired:
         raise Refused(f"KnownHostsCommand of ssh does not end within {COMMAND_S:g} s.") from None
     if answer.returncode:

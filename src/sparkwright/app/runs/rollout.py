@@ -12,16 +12,15 @@ from typing import Any
 
 from sparkwright import program
 from sparkwright.app.connect import Chosen
-from sparkwright.app.plans.pinning import lock_folder
+from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.console.words import names as named
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
-from sparkwright.fleet.fleet import GOOD, Member, hang_up
 from sparkwright.fleet.guard import Guard, floors
+from sparkwright.fleet.member import GOOD, Member, hang_up
 from sparkwright.fleet.record import Prints, Record, RecordFile, refuse_other
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook, recipe
-from sparkwright.project.lock import lockfile
 from sparkwright.project.playbook.rollout_policy import RolloutPolicy, sizes
 from sparkwright.protocol.events import event
 
@@ -60,9 +59,8 @@ class Asked:
         except ValueError:
             found = -1
         if not 0 <= found <= 100:
-            raise Refused(
-                f"--max-fail-percentage {self.max_fail_percentage} must be a percentage.", fix="Give 0 to 100."
-            )
+            message = f"--max-fail-percentage {self.max_fail_percentage} must be a percentage."
+            raise Refused(message, fix="Give 0 to 100.")
         return found
 
 
@@ -76,9 +74,8 @@ class Trip:
         self._asked = asked
         self._file = RecordFile(chosen.project.root, book.path.stem)
         self._looks = _Looks(chosen)
-        self._last_play = {
-            host.name: n for n, play in enumerate(book.plays) for host in chosen.inventory.match(play.hosts)
-        }
+        everyone = [chosen.inventory.match(play.hosts) for play in book.plays]
+        self._last_play = {host.name: n for n, hosts in enumerate(everyone) for host in hosts}
         self._paces = [asked.policy(play) for play in book.plays]
         self.record: Record | None = None
         self._kept = False
@@ -91,39 +88,29 @@ class Trip:
             record = self._file.load()
             refuse_other(record, self._options(), self._prints)
             self.record, self._kept = record, True
-            for member in self._chosen.fleet.members:
-                if member.host.name in record.under_way:
-                    self._chosen.fleet.tell(
-                        member, "was in progress when this run was left: its host is checked again."
-                    )
+            for member in (one for one in self._chosen.fleet.members if one.host.name in record.under_way):
+                self._chosen.fleet.tell(member, "was in progress when this run was left: its host is checked again.")
         elif any(policy.rolls(len(names)) for policy in self._paces):
             self.record = Record(self._file.playbook, names, self._options())
-
-    # -- before and after ----------------------------------------------------------------------------------------
 
     def may_begin(self) -> bool:
         """Whether everyone is there. A rolling run does not begin with somebody missing, unless --skip-unreachable."""
         fleet = self._chosen.fleet
-        if self.record is None:
+        lost = [member.host.name for member in fleet.reach()] if self.record else []
+        if not lost or self._asked.skip_unreachable:
             return True
-        lost = [member.host.name for member in fleet.reach()]
-        if lost and not self._asked.skip_unreachable:
-            are = "is" if len(lost) == 1 else "are"
-            fleet.stopped = (
-                f"{named(lost)} {are} unreachable, so nothing was begun (--skip-unreachable leaves them out)"
-            )
-            return False
-        return True
+        lost_are = f"{named(lost)} {'is' if len(lost) == 1 else 'are'}"
+        fleet.stopped = f"{lost_are} unreachable, so nothing was begun (--skip-unreachable leaves them out)"
+        return False
 
     def roll(self, n: int) -> Roll:
         """How the n-th play goes over its hosts."""
         play = self._book.plays[n]
         if self._given.check or play.file.read_only:
             return Roll(RolloutPolicy(max_fail_percentage=100))
-        everyone = len(self._chosen.inventory.match(play.hosts)) if self.record is None else len(self.record.hosts)
         return Roll(
             self._paces[n],
-            everyone=everyone if self.record is not None else 0,
+            everyone=len(self.record.hosts) if self.record else 0,
             checks_first=_takes_down(play) and not play.acts_in_check,
             guard=self._guard(play),
             record=self.record,
@@ -137,36 +124,24 @@ class Trip:
         fleet = self._chosen.fleet
         if self.record is None and not fleet.stopped:
             return []
-        begun = [member for member in fleet.members if member.recap is not None]
+        ended = {one.host.name: Exit(one.recap["exit"]) for one in fleet.members if one.recap is not None}
         left = [member.host.name for member in fleet.members if member.recap is None]
         if self.record is None and not left:
             return []
-        ended = {member.host.name: Exit(member.recap["exit"]) for member in begun if member.recap is not None}
-        now = {name for name, code in ended.items() if code in GOOD}
-        earlier = [name for name in self.record.done if name not in ended] if self.record else []
-        unreachable = [name for name, code in ended.items() if code is Exit.UNREACHABLE]
-        resume = (
-            f"{program.name()} {self._asked.command} --resume"
-            if self.record and self.record.left and self._kept
-            else ""
-        )
-        fleet.say_last(
-            event(
-                "rolled",
-                host="",
-                playbook=self._file.playbook,
-                done=[name for name in ended if name in now],
-                earlier=earlier,
-                failed=[name for name in ended if name not in now and name not in unreachable],
-                unreachable=unreachable,
-                not_begun=left,
-                why=fleet.stopped,
-                resume=resume,
-            )
-        )
-        if not fleet.stopped or any(code not in GOOD for code in ended.values()):
+        goes_on = self.record is not None and self.record.left and self._kept
+        lists = {
+            "done": [name for name, code in ended.items() if code in GOOD],
+            "earlier": [name for name in self.record.done if name not in ended] if self.record else [],
+            "failed": [name for name, code in ended.items() if code not in (*GOOD, Exit.UNREACHABLE)],
+            "unreachable": [name for name, code in ended.items() if code is Exit.UNREACHABLE],
+            "not_begun": left,
+        }
+        resume = f"{program.name()} {self._asked.command} --resume" if goes_on else ""
+        about = {"playbook": self._file.playbook, **lists, "why": fleet.stopped, "resume": resume}
+        fleet.say_last(event("rolled", host="", **about))
+        if not fleet.stopped or lists["failed"] or lists["unreachable"]:
             return []
-        return [Exit.FAILED if now else Exit.REFUSED]
+        return [Exit.FAILED if lists["done"] else Exit.REFUSED]
 
     def left_behind(self, error: Inconclusive) -> None:
         """The laptop leaves while hosts are at it: say how the rest goes on."""
@@ -181,8 +156,6 @@ class Trip:
         self._file.save(record)
         self._kept = True
 
-    # -- what it is made of --------------------------------------------------------------------------------------
-
     def _guard(self, play: playbook.Play) -> Guard | None:
         if not _takes_down(play):
             return None
@@ -194,10 +167,8 @@ class Trip:
     def _options(self) -> dict[str, Any]:
         """What must be the same when it goes on."""
         words = ("tags", "skip_tags", "start_at_task", "extra")
-        found: dict[str, Any] = json.loads(
-            json.dumps({word: getattr(self._given, word) for word in words}, default=dict)
-        )
-        return found
+        given = {word: getattr(self._given, word) for word in words}
+        return dict(json.loads(json.dumps(given, default=dict)))
 
     def _prints(self, name: str) -> Prints:
         """What a host is made from now: its own values, the playbook, the recipe, the templates, what the lock pins."""
@@ -211,9 +182,8 @@ class Trip:
         if host.recipe:
             wanted = recipe.load(project.root, host.recipe)
             files.append(project.root / "recipes" / f"{host.recipe}.yml")
-            lock = lockfile.load(lock_folder(project, host))
-            image, model = lock.image(wanted.image), lock.model(wanted.file.model.id, wanted.file.model.revision)
-            found["spark.lock"] = f"{(image or {}).get('digest')} {(model or {}).get('commit')}"
+            pinned = entries(lock_of(project, host), wanted)
+            found["spark.lock"] = f"{(pinned['image'] or {}).get('digest')} {(pinned['model'] or {}).get('commit')}"
         return found | {_shown(path, project.root): _digest(path.read_text()) for path in files}
 
 
@@ -246,9 +216,8 @@ class _Looks:
     def _serves(self, member: Member) -> bool:
         host = member.host
         name = recipe.load(self._chosen.project.root, host.recipe).file.container.name if host.recipe else ""
-        header = {"verb": "serving", "name": name, "env": dict(host.env)}
         try:
-            found = list(member.open().request(header, self._chosen.inventory.secrets(host)))
+            found = list(member.request({"verb": "serving", "name": name}, self._chosen.inventory.secrets(host)))
         except SparkwrightError:
             return False
         return any(one["event"] == "serving" and one["serving"] for one in found)

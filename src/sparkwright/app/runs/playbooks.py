@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.app.outcome import worst
-
 #: options about how a run goes over many hosts
 ROLLING = ("canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 
-def run(playbook: str, command: str, **given: Any) -> int:
-    """Run a playbook. command: how to give it again, as `restart`. Returns the exit code: the worst of the hosts'."""
+def run(playbook: str, command: str, **given: Any) -> list[int]:
+    """Run a playbook. command: how to give it again, as `restart`. Returns the exit codes, one a host."""
     given["check"] = given["check"] or given["dry_run"]
     if given["list_tasks"]:
-        from sparkwright.app import session
+        from sparkwright.app.runs import session
 
-        return session.list_tasks(playbook, session.options(**given), json=given["json"])
+        session.list_tasks(playbook, session.options(**given), json=given["json"])
+        return []
     from sparkwright.app.connect import left_of, need_of, reach
 
     pattern = left_of(playbook, given["host"]) if given.get("resume") else given["host"]
     chosen = reach(pattern, need_of(playbook))
-    from sparkwright.app import session
-    from sparkwright.app.rollout import Asked
+    from sparkwright.app.runs import session
+    from sparkwright.app.runs.rollout import Asked
 
     asked = Asked(command, **{name: given[name] for name in ROLLING if name in given})
-    return worst(session.run(chosen, playbook, session.options(**given), asked, json=given["json"]))
+    return session.run(chosen, playbook, session.options(**given), asked, json=given["json"])

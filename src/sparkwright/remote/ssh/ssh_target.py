@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkwright.errors import Refused
-from sparkwright.remote import ssh_tokens
+from sparkwright.remote.ssh import ssh_tokens
 from sparkwright.shell import join
 from sparkwright.visible import one_line
 

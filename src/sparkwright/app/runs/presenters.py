@@ -6,9 +6,12 @@ import sys
 from typing import Any
 
 from sparkwright.app.connect import Chosen
-from sparkwright.console.lines import Lines
-from sparkwright.console.summary import Served, Summary
-from sparkwright.console.tables import Tables
+from sparkwright.app.prompts import stop_asked
+from sparkwright.console.events.host_lines import HostLines
+from sparkwright.console.events.json_lines import JsonLines
+from sparkwright.console.events.lines import Lines
+from sparkwright.console.events.summary import Served, Summary
+from sparkwright.console.events.tables import Tables
 
 
 class Shown:
@@ -20,10 +23,8 @@ class Shown:
     def __init__(self, chosen: Chosen, *, json: bool, diff: bool, rows: bool = False) -> None:
         self._project = chosen.project
         self._summary: Summary | None = None
-        chosen.fleet.ask_stop = _ask_stop
+        chosen.fleet.ask_stop = stop_asked
         if json:
-            from sparkwright.console.json_lines import JsonLines
-
             chosen.fleet.subscribers = [JsonLines()]
             return
         many = rows and not diff and len(chosen.hosts) > 1
@@ -45,27 +46,9 @@ class Shown:
 
 def _lines(diff: bool, *, many: bool) -> Any:
     """Every task of a host; of many hosts one row each, unless their differences are asked for."""
-    if many and sys.stdout.isatty():
-        from sparkwright.console.host_table import HostTable
+    if not sys.stdout.isatty():
+        return HostLines() if many else Lines(diff=diff)
+    from sparkwright.console.events.host_table import HostTable
+    from sparkwright.console.events.live import Live
 
-        return HostTable()
-    if many:
-        from sparkwright.console.host_lines import HostLines
-
-        return HostLines()
-    if sys.stdout.isatty():
-        from sparkwright.console.live import Live
-
-        return Live(diff=diff)
-    return Lines(diff=diff)
-
-
-def _ask_stop(hosts: str) -> bool:
-    """Ctrl-C: stop the runs at a safe point, or leave them running? Without a terminal they are left running."""
-    if not sys.stdin.isatty():
-        return False
-    try:
-        answer = input(f"\n{hosts}: leave it running (l, default) or stop it at the next safe point (s)? ")
-    except (EOFError, KeyboardInterrupt):
-        return False
-    return answer.strip().lower().startswith("s")
+    return HostTable() if many else Live(diff=diff)

@@ -1,4 +1,4 @@
-"""The connection of one login: over its jump hosts, every host key checked, each failure a sentence. ssh.py asks over it.
+"""The connection of one login: over its jump hosts, every host key checked, each failure a sentence. ssh_link.py asks over it.
 
 docs/ssh.md has the measured traps: Fabric accepts any host key and reads no Include, nobody sets TCP_NODELAY, and a
 channel waits an hour unless it is told otherwise.
@@ -10,17 +10,16 @@ import logging
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import paramiko
 from fabric import Config, Connection
 
 from sparkwright.errors import Refused, SparkwrightError, Unreachable
-from sparkwright.remote import host_keys, ssh_config
-from sparkwright.remote.identities import Login
-from sparkwright.remote.ssh_target import SshTarget
+from sparkwright.remote.ssh import host_keys, ssh_config
+from sparkwright.remote.ssh.identities import Login
+from sparkwright.remote.ssh.ssh_target import SshTarget
 from sparkwright.shell import join
 
 CONNECT_S = 10.0
@@ -60,9 +59,8 @@ def _one(target: SshTarget, name: str, gateway: Connection | None, say: Callable
         try:
             return _once(target, name, gateway, say)
         except _Dropped:
-            time.sleep(
-                pause_s * random.uniform(0.5, 1.5)
-            )  # those that were dropped together must not come back together
+            # those that were dropped together must not come back together
+            time.sleep(pause_s * random.uniform(0.5, 1.5))
     return _once(target, name, gateway, say)
 
 
@@ -88,8 +86,11 @@ def _once(target: SshTarget, name: str, gateway: Connection | None, say: Callabl
             config=Config(overrides={"load_ssh_configs": False}),
         )
         connection.connect_kwargs["transport_factory"] = host_keys.prepare(connection.client, target, say)
-        with _closed_when_refused(connection):
+        try:
             connection.open()
+        except BaseException:  # at once: sshd counts who stays without a login, and turns others away (MaxStartups)
+            connection.client.close()
+            raise
     except SparkwrightError as error:
         error.where = error.where or name
         raise
@@ -102,16 +103,6 @@ def _once(target: SshTarget, name: str, gateway: Connection | None, say: Callabl
     if connection.transport is not None:
         connection.transport.set_keepalive(5)
     return connection
-
-
-@contextmanager
-def _closed_when_refused(connection: Connection) -> Iterator[None]:
-    """Hang up at once: sshd counts who stays without a login, and turns away others after some (MaxStartups)."""
-    try:
-        yield
-    except BaseException:
-        connection.client.close()
-        raise
 
 
 def _socket(target: SshTarget) -> socket.socket | paramiko.ProxyCommand:
@@ -136,9 +127,8 @@ def _refusal(error: Exception, target: SshTarget, name: str, login: Login) -> Un
     if isinstance(error, socket.gaierror):
         return Unreachable(f"unreachable: cannot resolve {target.hostname}.", where=name, fix="Check `address:`.")
     if isinstance(error, ConnectionRefusedError) or "Unable to connect" in str(error):
-        return Unreachable(
-            f"unreachable: {where} refuses connections.", where=name, fix="Is sshd up, and the port right?"
-        )
+        fix = "Is sshd up, and the port right?"
+        return Unreachable(f"unreachable: {where} refuses connections.", where=name, fix=fix)
     if isinstance(error, TimeoutError) or any(word in str(error).lower() for word in _NO_ANSWER):
         return Unreachable(f"unreachable: {where} does not answer within {CONNECT_S:g} s.", where=name)
     return Unreachable(f"unreachable: {where}: {error or type(error).__name__}.", where=name)

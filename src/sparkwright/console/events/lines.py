@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparkwright import units
-from sparkwright.console import grid, rolled, words
+from sparkwright.console import grid, words
+from sparkwright.console.events import rolled
 from sparkwright.protocol.events import KNOWN_AFTER, Event
 from sparkwright.protocol.recap import shown
 from sparkwright.visible import visible
@@ -62,8 +63,6 @@ class Lines:
             for style, text in rolled.lines(self._rolled):
                 self.write(style, text)
 
-    # -- events --------------------------------------------------------------------------------------------------
-
     def _on_play_started(self, event: Event) -> None:
         self.write("title", f"PLAY [{event['play']}] {', '.join(event['hosts'])}")
 
@@ -99,13 +98,10 @@ class Lines:
 
     def _on_run(self, event: Event) -> None:
         mode = " (check)" if event.get("check") else ""
-        self.write(
-            "",
-            self._line("", event["host"], f"{event['run']}  {event['state']:<8} {event['play']}{mode}  {event['who']}"),
-        )
+        text = f"{event['run']}  {event['state']:<8} {event['play']}{mode}  {event['who']}"
+        self.write("", self._line("", event["host"], text))
 
-    def _on_raw(self, event: Event) -> None:
-        self.write("muted", self._line("", event["host"], event["text"]))
+    _on_raw = _on_note
 
     def _on_task_finished(self, event: Event) -> None:
         self._progress_at.pop(event["host"], None)
@@ -141,8 +137,6 @@ class Lines:
         for name in names:
             self.write("skipped", self._line("skipped", host, name))
 
-    # -- lines ---------------------------------------------------------------------------------------------------
-
     def _line(self, status: str, host: str, text: str) -> str:
         who = f"{host:<{self._width}}  " if self._many else ""
         start = f"{status:<{WIDTH_STATUS}} {who}"
@@ -165,9 +159,8 @@ class Lines:
 
 def _is_skip(event: Event) -> bool:
     """Skipped for good: not one whose turn can only be known later."""
-    return (
-        event["event"] == "task_finished" and event["status"] == "skipped" and not event["msg"].startswith(KNOWN_AFTER)
-    )
+    skipped = event["event"] == "task_finished" and event["status"] == "skipped"
+    return skipped and not event["msg"].startswith(KNOWN_AFTER)
 
 
 def explained(event: Event, indent: str) -> Iterator[tuple[str, str]]:

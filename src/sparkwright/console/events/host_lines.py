@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparkwright import units
-from sparkwright.console import rolled, words
-from sparkwright.console.board import Board, Row
-from sparkwright.console.lines import explained, plain
+from sparkwright.console import words
+from sparkwright.console.events import rolled
+from sparkwright.console.events.board import Board, Row
+from sparkwright.console.events.lines import explained, plain
 from sparkwright.protocol.events import Event
 
 WIDTH_VERDICT = 12

@@ -90,8 +90,6 @@ class Board:
         ranked = sorted(order, key=_rank)[:most]
         return [row for row in order if row in ranked]
 
-    # -- events --------------------------------------------------------------------------------------------------
-
     def _on_run_started(self, row: Row, event: Event) -> None:
         row.verdict, row.took_s = "running", None
         row.began_s = self.clock() if row.began_s is None else row.began_s
@@ -116,13 +114,7 @@ class Board:
     def _on_waiting(self, row: Row, event: Event) -> None:
         row.verdict, row.stage, row.progress = "waiting", "", ""
 
-    def _on_host_finished(self, row: Row, event: Event) -> None:
-        self._ended(row, event)
-
     def _on_recap(self, row: Row, event: Event) -> None:
-        self._ended(row, event)
-
-    def _ended(self, row: Row, event: Event) -> None:
         code = Exit(event["exit"])
         row.verdict = "changed" if code is Exit.OK and event["changed"] else VERDICTS[code]
         row.verdict += ", restored" if code is Exit.FAILED and row.restored else ""
@@ -131,8 +123,8 @@ class Board:
         fix = row.failure["fix"] if row.failure else ""  # the failure is explained with it
         row.stage = event.get("msg", "").removesuffix(fix).rstrip() or row.proof or row.counts
 
+    _on_host_finished = _on_recap
+
 
 def _rank(row: Row) -> int:
-    if row.style == "failed":
-        return 0
-    return 1 if row.verdict == "running" else 2 if not row.ended else 3
+    return 0 if row.style == "failed" else 1 if row.verdict == "running" else 3 if row.ended else 2

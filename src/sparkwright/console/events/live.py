@@ -8,33 +8,30 @@ from rich.text import Text
 
 from sparkwright import units
 from sparkwright.console import words
-from sparkwright.console.lines import Lines
+from sparkwright.console.events.lines import Lines
 from sparkwright.console.terminal import column, terminal
 from sparkwright.protocol.events import Event
 from sparkwright.visible import visible
 
 STYLES = {
-    "ok": "green",
     "changed": "yellow",
     "failed": "bold red",
     "skipped": "cyan",
     "later": "blue",
-    "rescued": "magenta",
-    "ignored": "magenta",
-    "title": "bold",
     "muted": "dim",
-    "fix": "bold",
-    "added": "green",
     "removed": "red",
+    **dict.fromkeys(("ok", "added"), "green"),
+    **dict.fromkeys(("rescued", "ignored"), "magenta"),
+    **dict.fromkeys(("title", "fix"), "bold"),
 }
 
 
-class Live:
-    """A `Lines` that writes through Rich; a bar a host while a task reports progress."""
+class Live(Lines):
+    """Writes through Rich; a bar a host while a task reports progress."""
 
     def __init__(self, *, diff: bool = False, console: Console | None = None) -> None:
+        super().__init__(diff=diff, write=self._print)
         self._console = console or terminal()
-        self._lines = Lines(diff=diff, write=self.write)
         self._bars: dict[str, TaskID] = {}
         self._progress = Progress(
             column("{task.fields[who]:>8}"),
@@ -47,21 +44,17 @@ class Live:
         )
         self._progress.start()
 
-    def hosts(self, names: list[str]) -> None:
-        """Who takes part."""
-        self._lines.hosts(names)
-
     def on(self, event: Event) -> None:
         if event["event"] == "progress":
             self._bar(event)
         else:
             if event["event"] in ("task_finished", "recap", "waiting"):
                 self._remove_bar(event["host"])
-            self._lines.on(event)
+            super().on(event)
 
     def close(self) -> None:
         self._progress.stop()
-        self._lines.close()
+        super().close()
 
     def _bar(self, event: Event) -> None:
         host = event["host"]
@@ -84,7 +77,7 @@ class Live:
             self._progress.remove_task(bar)
             self._progress.refresh()
 
-    def write(self, style: str, text: str) -> None:
+    def _print(self, style: str, text: str) -> None:
         """A line above the bars."""
         self._console.print(styled(style, text), soft_wrap=True)
 

@@ -15,7 +15,7 @@ from paramiko.agent import AgentSSH
 from paramiko.message import Message
 from paramiko.pkey import PublicBlob, UnknownKeyType
 
-from sparkwright.remote.ssh_target import SshTarget, is_file
+from sparkwright.remote.ssh.ssh_target import SshTarget, is_file
 
 AGENT_S = 5.0
 CERTIFICATE = "-cert-v01@openssh.com"
@@ -81,7 +81,8 @@ class Login:
         """The private key of a file; None when it has none that can be used without its passphrase."""
         try:
             state = path.stat()
-            if stat.S_IMODE(state.st_mode) & 0o077 and state.st_uid == os.getuid() and not _is_public(path):
+            private = path.read_bytes().lstrip().startswith(b"-----BEGIN")
+            if private and stat.S_IMODE(state.st_mode) & 0o077 and state.st_uid == os.getuid():
                 self.problems.append(f"{path} can be read by others, `chmod 600` it")
                 return None
             key: paramiko.PKey = paramiko.PKey.from_path(path)
@@ -134,10 +135,6 @@ def _signed(blob: PublicBlob) -> bytes:
         return paramiko.PKey.from_type_string(kind, blob.key_blob).asbytes()
     except _UNREADABLE:
         return b""
-
-
-def _is_public(path: Path) -> bool:
-    return not path.read_bytes().lstrip().startswith(b"-----BEGIN")
 
 
 def _public(path: Path) -> bytes:

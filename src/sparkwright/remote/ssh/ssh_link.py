@@ -18,8 +18,9 @@ from sparkwright.errors import Failed, Refused, SparkwrightError, Unreachable
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.received import Received
-from sparkwright.remote import bootstrap, connecting, runtime, shipping, ssh_config
-from sparkwright.remote.connecting import CHANNEL_S, CONNECT_S
+from sparkwright.remote import bootstrap, runtime, shipping
+from sparkwright.remote.ssh import connecting, ssh_config
+from sparkwright.remote.ssh.connecting import CHANNEL_S, CONNECT_S
 from sparkwright.secret import Secret
 from sparkwright.shell import join
 from sparkwright.visible import one_line
@@ -72,8 +73,6 @@ class SshLink:
         if self._connection.done() and self._connection.exception() is None:
             self._connection.result().close()
 
-    # -- connecting ----------------------------------------------------------------------------------------------
-
     def _connect(self) -> None:
         try:
             connection = connecting.opened(ssh_config.resolve(self._host), self._host.name, self._notes.append)
@@ -94,8 +93,6 @@ class SshLink:
             raise self._lost("no connection in time") from None
         assert transport is not None
         return transport
-
-    # -- one exec ------------------------------------------------------------------------------------------------
 
     def _ask(
         self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_ship: bool
@@ -189,15 +186,10 @@ class SshLink:
             if not data:
                 break
             yield data
-        if not self._ended(channel):
+        # a dropped connection looks the same but for the missing exit code
+        ended = channel.status_event.wait(timeout=2.0) and channel.exit_status >= 0
+        if not ended or channel.get_transport() is None:
             raise self._lost("the connection broke off", running=True)
-
-    def _ended(self, channel: Channel) -> bool:
-        """Whether the command itself ended: a dropped connection looks the same but for the missing exit code."""
-        if not channel.status_event.wait(timeout=2.0):
-            return False
-        transport = channel.get_transport()
-        return channel.exit_status >= 0 and transport is not None
 
     def _bring(
         self, transport: paramiko.Transport, missing: Event, no_start: str, *, may_ship: bool

@@ -44,9 +44,7 @@ def fill(option: str, text: str, tokens: Mapping[str, str], *, environment: bool
             raise Refused(f"{option} of ssh names {one_line(found[0], at_most=80)}, which is not set.")
         if found[1] in tokens:
             return tokens[found[1]]
-        raise Refused(
-            f"{option} of ssh has the token '{one_line(found[0])}', which is not supported.",
-            fix="Write out what it stands for.",
-        )
+        message = f"{option} of ssh has the token '{one_line(found[0])}', which is not supported."
+        raise Refused(message, fix="Write out what it stands for.")
 
     return (_EITHER if environment else _TOKEN).sub(value, text)

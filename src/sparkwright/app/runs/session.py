@@ -7,11 +7,11 @@ from typing import Any
 
 from sparkwright.app.connect import Chosen
 from sparkwright.app.plans.planning import Planner
-from sparkwright.app.presenters import Shown
-from sparkwright.app.rollout import Asked, Trip
+from sparkwright.app.runs.presenters import Shown
+from sparkwright.app.runs.rollout import Asked, Trip
 from sparkwright.console.out import say, say_json
 from sparkwright.errors import Inconclusive, Refused
-from sparkwright.fleet.fleet import Member, run_request
+from sparkwright.fleet.member import Member, run_request
 from sparkwright.fleet.rollout import Roll
 from sparkwright.project import playbook
 from sparkwright.project.folder import Project
@@ -19,6 +19,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import listing
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task, new_run_id, who
+from sparkwright.visible import listed
 
 #: how long --wait waits: longer than any deploy takes
 WAIT_S = 4 * 3600.0
@@ -29,8 +30,8 @@ def options(**given: Any) -> playbook.Options:
     return playbook.Options(
         check=given["check"],
         diff=given["diff"],
-        tags=_words(given["tags"]),
-        skip_tags=_words(given["skip_tags"]),
+        tags=tuple(listed(given["tags"])),
+        skip_tags=tuple(listed(given["skip_tags"])),
         start_at_task=given["start_at_task"],
         who=who(),
         wait_s=WAIT_S if given["wait"] else 0,
@@ -63,7 +64,7 @@ def run(chosen: Chosen, book: str, given: playbook.Options, asked: Asked, *, jso
     codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
     if codes:
         return codes
-    idle = ", ".join(member.host.name for member in fleet.members)
+    idle = ", ".join(host.name for host in chosen.hosts)
     raise Refused(f"no play of {book} is for {idle}.", fix="Look at `hosts:` in the playbook.")
 
 
@@ -97,15 +98,13 @@ def tasks(
     return fleet.codes()
 
 
-def list_tasks(book: str, given: playbook.Options, *, json: bool) -> int:
+def list_tasks(book: str, given: playbook.Options, *, json: bool) -> None:
     """Print the tasks of a playbook, with their tags, after --tags and --skip-tags. Touches no host."""
     plays = playbook.list_tasks(playbook.load(Project.here().playbook(book)), given)
     if json:
         say_json({"plays": plays})
-        return 0
-    for line in listing.lines(plays):
+    for line in [] if json else listing.lines(plays):
         say(line)
-    return 0
 
 
 def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: Shown, roll: Roll) -> None:
@@ -113,11 +112,7 @@ def _play(chosen: Chosen, play: playbook.Play, given: playbook.Options, shown: S
     hosts = [member.host for member in chosen.fleet.members if member.host.name in here]
     planner = Planner(chosen, play, given, shown.serves)
     try:
-        chosen.fleet.play(play, hosts, planner.plan, roll, planner.preview)
+        chosen.fleet.play(play.name, hosts, planner.plan, roll, planner.preview)
     finally:
         planner.close()
     planner.learn_engines()
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())

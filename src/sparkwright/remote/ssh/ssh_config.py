@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.host import Host
-from sparkwright.remote import ssh_target
-from sparkwright.remote.ssh_target import SshTarget
+from sparkwright.remote.ssh import ssh_target
+from sparkwright.remote.ssh.ssh_target import SshTarget
 from sparkwright.visible import one_line
 
 
@@ -49,11 +49,9 @@ def _resolve(address: str, user: str, port: int) -> SshTarget:
     except FileNotFoundError:
         raise Refused("there is no ssh on this machine.", fix="Install the OpenSSH client.") from None
     except subprocess.TimeoutExpired:
-        raise Refused(
-            f"`ssh -G {address}` does not end.", fix="Look for a `Match exec` in your ssh configuration."
-        ) from None
+        fix = "Look for a `Match exec` in your ssh configuration."
+        raise Refused(f"`ssh -G {address}` does not end.", fix=fix) from None
     if answer.returncode:
-        raise Refused(
-            f"ssh can't read its configuration for {address}: {one_line(' '.join(answer.stderr.split()), at_most=400)}"
-        )
+        why = one_line(" ".join(answer.stderr.split()), at_most=400)
+        raise Refused(f"ssh can't read its configuration for {address}: {why}")
     return ssh_target.parse(answer.stdout, address)

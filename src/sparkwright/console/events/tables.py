@@ -12,14 +12,9 @@ from sparkwright.trust.shapes import Usual, fitted, line
 
 STYLES = {
     "proved": "ok",
-    "failed": "failed",
-    "found": "failed",
-    "inconclusive": "changed",
-    "differs": "changed",
-    "possible": "changed",
     "ok": "plain",
-    "bad": "failed",
-    "warning": "changed",
+    **dict.fromkeys(("failed", "found", "bad"), "failed"),
+    **dict.fromkeys(("inconclusive", "differs", "possible", "warning"), "changed"),
 }
 
 ARROW = "→ "

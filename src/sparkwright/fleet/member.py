@@ -1,0 +1,96 @@
+"""A host that takes part: its link, and what its plays registered, learnt and ended with."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.events import Event
+from sparkwright.protocol.plan import Plan
+from sparkwright.remote import Link, Need, open_link
+from sparkwright.secret import Secret
+from sparkwright.trust import system_errors
+from sparkwright.trust.engine_options import engine_options
+from sparkwright.trust.names import VERSION
+
+GOOD = (Exit.OK, Exit.CHANGES)
+#: the modules whose success means that a host serves; one that only looked says so
+PROOFS = ("verify_health", "liveness")
+
+
+@dataclass
+class Member:
+    """link: kept for the command. registered, recap: of all its plays.
+
+    restart: the restart plan that goes down beside the next plan (see app/plans/restart_plan.py); empty: none could be made.
+    engine_version, engine_options: what a task of its plays learnt from the image; empty when none did. proved: it was seen to
+    serve. need: what will be asked of it. noted: the notes about it that were said.
+    """
+
+    host: Host
+    secrets: dict[str, Secret] = field(default_factory=dict)
+    link: Link | None = None
+    registered: dict[str, Any] = field(default_factory=dict)
+    recap: Event | None = None
+    run_id: str = ""
+    restart: dict[str, Any] | None = None
+    engine_version: str = ""
+    engine_options: dict[str, Any] | None = None
+    proved: bool = False
+    need: Need = "engine"
+    noted: set[str] = field(default_factory=set)
+
+    @property
+    def failed(self) -> bool:
+        return self.recap is not None and self.recap["exit"] not in GOOD
+
+    def open(self) -> Link:
+        """The link; connecting goes on in the background while the laptop still plans."""
+        if self.link is None:
+            self.link = open_link(self.host, self.need)
+        return self.link
+
+    def request(self, header: Mapping[str, Any], secrets: Mapping[str, Secret] | None = None) -> Iterator[Event]:
+        """The events that answer a request. secrets: instead of its own. Raises Unreachable."""
+        given = self.secrets if secrets is None else secrets
+        return self.open().request({**header, "env": dict(self.host.env)}, given)
+
+    def learn(self, one: Event) -> None:
+        """Keep what a finished task says that the next play needs."""
+        data = one.get("data") or {}
+        version = data.get("engine_version")
+        if isinstance(version, str) and VERSION.fullmatch(version):
+            self.engine_version = version
+        with contextlib.suppress(ValueError):  # it tells none that can be kept
+            self.engine_options = engine_options(data.get("options")) or self.engine_options
+        self.proved |= one["module"] in PROOFS and one["status"] == "ok" and data.get("serves") is not False
+        if one.get("register"):
+            self.registered[one["register"]] = one["registered"]
+
+
+def hang_up(members: Iterable[Member]) -> None:
+    """Close the connections of these hosts."""
+    for member in members:
+        if member.link is not None:
+            member.link.close()
+
+
+def run_request(member: Member, plan: Plan) -> dict[str, Any]:
+    """The request that runs a plan on a member, with the restart plan that goes with it."""
+    beside = {} if member.restart is None or plan.check else {"restart": member.restart}
+    return {"verb": "run", "plan": plan.to_json(), **beside}
+
+
+def broke(error: Exception) -> SparkwrightError:
+    """An error as a sentence; one that nobody foresaw says where it happened."""
+    if isinstance(error, SparkwrightError):
+        return error
+    if sentence := system_errors.sentence(error):
+        return SparkwrightError(sentence)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return SparkwrightError(f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno}).")

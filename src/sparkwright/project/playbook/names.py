@@ -1,0 +1,119 @@
+"""The names that a play's expressions may ask for: those the laptop knows, and those only the host will know."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Set
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.project.documents.checked import nearest
+from sparkwright.project.playbook.blame import Blame, Where
+from sparkwright.protocol import expressions
+from sparkwright.protocol.expressions import ExpressionError
+
+#: names that only the host knows
+HOST_SIDE = frozenset({"facts", "failed_result"})
+#: names whose values are data of the recipe: braces in them mean nothing
+LITERAL = frozenset({"recipe", "container", "engine", "lock", "pinned_model", "serve", "arms", "arms_known", "loads"})
+
+
+class Names:
+    """known: with their values. open_vars: variables that wait for what the host will know. registers: results of tasks.
+
+    Raises Refused for variables that refer to each other, or to what nobody will ever know.
+    """
+
+    def __init__(
+        self,
+        blame: Blame,
+        own: Mapping[str, Any],
+        names: Mapping[str, Any],
+        extra: Mapping[str, Any],
+        registers: Set[str],
+    ) -> None:
+        self._blame = blame
+        self._later = HOST_SIDE | registers
+        self._asked: set[str] = set()
+        self.known: dict[str, Any] = {}
+        self.open_vars: dict[str, Any] = {}
+        self._settle({**names, **extra}, {name: value for name, value in own.items() if name not in extra})
+
+    def _settle(self, names: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        """The play's variables beside the host's, each rendered as far as the laptop can; the rest stay open."""
+        waiting = {name: v for name, v in names.items() if expressions.is_open(v) and name not in LITERAL}
+        self.known = {name: value for name, value in names.items() if name not in waiting}
+        waiting |= own
+        while ready := [name for name, value in waiting.items() if self._needs(value, name) <= self.known.keys()]:
+            for name in ready:
+                self.known[name] = self.render(waiting.pop(name), self.known, self._blame.variable(name))
+        self._refuse_cycle(waiting)
+        known_later = self.known.keys() | waiting.keys() | self._later
+        for name, value in waiting.items():
+            self._refuse_unknown(self._needs(value, name) - known_later, self._blame.variable(name), known_later)
+        self.open_vars = waiting
+
+    def _refuse_cycle(self, waiting: Mapping[str, Any]) -> None:
+        """Refuse variables that wait for each other. One that is named like a result may ask for that result."""
+        own = self._later
+        needs = {name: self._needs(value, name) - ({name} if name in own else set()) for name, value in waiting.items()}
+        if found := cycle(needs):
+            message = f"variables refer to each other: {' -> '.join(found)}."
+            raise Refused(message, where=self._blame.variable(found[0])())
+
+    def _needs(self, value: Any, name: str) -> frozenset[str]:
+        try:
+            return expressions.names_in_value(value)
+        except ExpressionError as error:
+            raise Refused(f"vars.{name}: {error}.", where=self._blame.variable(name)()) from None
+
+    def render(self, value: Any, names: Mapping[str, Any], at: Where) -> Any:
+        """A value with its expressions filled in. Raises Refused with its line."""
+        try:
+            return expressions.render(value, names)
+        except ExpressionError as error:
+            raise Refused(f"{error}.", where=at(error.line)) from None
+
+    def beside(self, local: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that are known, with the variables of a task and its blocks."""
+        return self.known | {name: self.render(one, self.known, self._blame.place()) for name, one in local.items()}
+
+    def decides(self, value: Any, at: Where, names: Mapping[str, Any]) -> bool:
+        """Whether these names are all that a value asks for; what else it asks for goes down with the plan.
+
+        Raises Refused when nobody will ever know one of them.
+        """
+        try:
+            needed = expressions.names_in_value(value)
+        except ExpressionError as error:
+            raise Refused(f"{error}.", where=at(error.line)) from None
+        known = names.keys() | self.open_vars.keys() | self._later
+        self._refuse_unknown(needed - known, at, known, value)
+        if needed <= names.keys():
+            return True
+        self._asked |= needed
+        return False
+
+    def _refuse_unknown(self, unknown: Set[str], at: Where, known: Collection[str], value: Any = None) -> None:
+        if unknown:
+            name = min(unknown)
+            line = expressions.line_of_name(value, name) if isinstance(value, str) else 0
+            raise Refused(f"unknown variable `{name}`.", where=at(line), fix=nearest(name, known, many="Known keys"))
+
+    def shipped(self) -> dict[str, Any]:
+        """The laptop's values that open expressions ask for, and no others."""
+        asked = self._asked.union(*map(expressions.names_in_value, self.open_vars.values()))
+        return {name: self.known[name] for name in sorted(asked) if name in self.known}
+
+
+def cycle(needs: Mapping[str, Set[str]]) -> tuple[str, ...]:
+    """The way from a name back to itself, that name first and last; empty when there is none. needs: of each name the others."""
+    left = dict(needs)
+    while ready := [name for name in left if not needs[name] & left.keys()]:
+        for name in ready:
+            del left[name]
+    way: list[str] = []
+    name = next(iter(left), "")
+    while name and name not in way:
+        way.append(name)
+        name = min(needs[name] & left.keys())
+    return (*way[way.index(name) :], name) if way else ()
