@@ -75,7 +75,7 @@ def test_the_previous_server_goes_and_a_run_under_way_refuses_it(desk: Desk) -> 
     state = StateFolder.of(desk.sandbox / "home")
     with lock.held(state, lock.Owner("deploy", "alice@desk", "run-a", 1, 1.0), host="sandbox"):
         refused = desk.run(*CLEAN, "--yes")
-        assert (refused.code, "alice@desk runs deploy" in refused.err) == (5, True), refused.out + refused.err
+        assert (refused.code, "deploy by alice@desk" in refused.err) == (5, True), refused.out + refused.err
     assert desk.containers() == ["qwen35 running", "qwen35-previous created", "someone-elses created"]
     assert (state.path / "verified.json").exists()
     assert desk.run(*CLEAN, "--yes").code == 0
