@@ -57,7 +57,7 @@ PATIENCE_S = 2.0
 #: a server that starts is given so long before it is asked
 SETTLE_S = 3.0
 #: what a command says when this machine, and not the server, is what can't be judged
-BUSY = ("client is too slow", "requests running or waiting")
+BUSY = ("client is too slow", "running or waiting")
 TRIES = 4
 
 #: what a person does to the container, beside the faults of the sandbox

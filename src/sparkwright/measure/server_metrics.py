@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Inconclusive
 from sparkwright.measure import http_probe
+from sparkwright.visible import count
 
 IDLE = "Try again when the server is idle."
 
@@ -31,7 +32,7 @@ def idle(counters: Callable[[], Mapping[str, float]], within_s: float) -> Mappin
     until_s = time.monotonic() + within_s
     while running := busy(found := counters()):
         if time.monotonic() > until_s:
-            message = f"other traffic: {running:.0f} requests running or waiting"
+            message = f"other traffic: {count(int(running), 'request')} running or waiting"
             raise Inconclusive(f"{message}; measuring now would be inconclusive.", fix=IDLE)
         time.sleep(0.1)
     return found

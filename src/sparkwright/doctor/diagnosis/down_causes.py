@@ -12,6 +12,7 @@ from sparkwright.engines.vllm.failures.cause import Cause, Verdict
 from sparkwright.engines.vllm.logs.engine_state import UNKNOWN, Reading
 from sparkwright.engines.vllm.logs.logs import message
 from sparkwright.health.judging.observation import Limits
+from sparkwright.visible import count
 
 #: the exit code of a process that was killed (128 + SIGKILL), and of one that was asked to end (128 + SIGTERM)
 KILLED, TERMINATED = 137, 143
@@ -98,7 +99,7 @@ def _hangs(seen: Sight) -> Iterator[Cause]:
         fix = "`invoke incident` first if you want to report it, then `invoke restart`"
         yield Cause("the engine is hung", "found", sentence, fix, 160)
     elif probe.still_s is not None:
-        sentence = f"{probe.running:.0f} requests running, token counter unchanged for {probe.still_s:.0f} s"
+        sentence = f"{count(int(probe.running), 'request')} running, token counter unchanged for {probe.still_s:.0f} s"
         yield Cause("the engine is hung", "possible", sentence, "`invoke restart`", 60)
         yield Cause("a prefill of a very long prompt", "possible", "128K tokens take about 52 s on a GB10", "wait", 50)
 

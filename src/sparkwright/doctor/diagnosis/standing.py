@@ -12,6 +12,7 @@ from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Exit
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.judging.restarts import LOOP, SETTLED_S
+from sparkwright.visible import count
 
 Bad = Literal["slow", "degraded", "slow start", "wedged", "stalled", "crash-looping", "down"]
 State = Literal["ok", "busy", "in progress", "starting", "unknown", Bad]
@@ -153,7 +154,7 @@ def _others(seen: Sight, limits: Limits) -> Standing | None:
     probe = seen.probe
     if not probe.running:
         return None
-    runs = "1 request running" if probe.running == 1 else f"{probe.running:.0f} requests running"
+    runs = f"{count(int(probe.running), 'request')} running"
     if probe.still_s is None:
         rate = f" at {probe.rate:.1f} tok/s in total" if probe.rate else ""
         message = f"not measured: {runs}{rate}; measuring would slow them down"

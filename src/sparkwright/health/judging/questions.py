@@ -11,6 +11,7 @@ from sparkwright.health.judging import restarts
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Cure, Gpu, Level, State, differs
 from sparkwright.units import gib
+from sparkwright.visible import count
 
 POWER = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
 
@@ -105,7 +106,7 @@ def _token(observed: Observation, limits: Limits) -> Answer:
     if server.running is None:
         return "bad", f"/health answers 200, but no token within {limits.token_s:g} s", "wedged", "restart"
     if server.running:
-        message = f"no token within {limits.token_s:g} s with {server.running:.0f} requests running"
+        message = f"no token within {limits.token_s:g} s with {count(int(server.running), 'request')} running"
         return "warn", f"{message}: this may be a long prefill; not confirmed by one check", "unknown"
     message = f"/health answers 200 and the server is idle, but no token within {limits.token_s:g} s"
     return "bad", message, "wedged", "restart"
@@ -116,7 +117,7 @@ def _frozen(observed: Observation, limits: Limits) -> Answer:
     if running is None:
         return None if observed.server.health_status != 200 else ("unknown", "cannot read its metrics")
     if observed.frozen_s is None:
-        return "ok", f"{running:.0f} requests running, no sign of a stall"
+        return "ok", f"{count(int(running), 'request')} running, no sign of a stall"
     message = f"no token for {observed.frozen_s:.0f} s while {running:.0f} requests are running"
     if observed.frozen_s < limits.frozen_s:
         return "warn", message

@@ -71,7 +71,7 @@ def _ended(running: int | None, waited_s: float) -> str:
 
 def _cost(running: int | None, context: Context) -> str:
     ready_s = (good_states.last(context.state).get("measured") or {}).get("ready_s")
-    long = "for an unknown time (no start measured yet)"
-    long = f"for about {units.about(ready_s)} (last start)" if ready_s else long
+    unknown = "for an unknown time (no start measured yet)"
+    long = unknown if ready_s is None else f"for about {units.about(ready_s)} (last start)"
     now = f"{count(running, 'request')} running now" if running is not None else "number of running requests unknown"
     return f"server down {long}; {now}"

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sparkwright.engines.vllm.failures.cause import ORDER, Cause, Seen, Verdict
 from sparkwright.units import GIB, gib
+from sparkwright.visible import count
 
 __all__ = ["Cause", "Seen", "Verdict", "causes", "likely", "of_a_start", "ranked"]
 
@@ -91,7 +92,13 @@ def other_traffic(seen: Seen) -> Iterator[Cause]:
     if seen.busy is None:
         yield Cause(name, "unknown", "the server shows no /metrics", weight=10)
     elif seen.busy > 0:
-        yield Cause(name, "found", f"{seen.busy:.0f} requests running or waiting", "measure when it is idle", weight=80)
+        yield Cause(
+            name,
+            "found",
+            f"{count(int(seen.busy), 'request')} running or waiting",
+            "measure when it is idle",
+            weight=80,
+        )
     else:
         yield Cause(name, "excluded", "no request running or waiting")
 
