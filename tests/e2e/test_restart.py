@@ -177,7 +177,7 @@ def test_requests_end_before_the_server_stops_and_those_that_do_not_are_counted(
     done = desk.run("restart", "--host", "sandbox", "--json")
     long.close()
     assert done.code == 0
-    assert done.task("Drain requests")["msg"].startswith("1 request cut after")
+    assert done.task("Drain requests")["msg"].startswith("1 request aborted after")
     before = desk.serving()
     seqs(desk, 4)
     refused = desk.run("restart", "--host", "sandbox", "--json")
