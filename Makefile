@@ -67,6 +67,7 @@ lint: .venv/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/words.py
+	$(BIN)/python tools/lazy_imports.py
 
 # the hashes of the wheels that are shipped to hosts, for every processor and Python; after a version was changed there
 runtime-lock: .venv/.installed

@@ -37,7 +37,7 @@ class Completed:
 class Machine:
     """root: what stands before /proc and /etc ("" on a real host). hub_url: where models come from.
 
-    sandbox: a pretend Spark; every report says so. env: what commands inherit.
+    sandbox: a simulated Spark; every report says so. env: what commands inherit.
     """
 
     root: str = ""

@@ -1,4 +1,4 @@
-"""The pretend Spark itself: all services, one pool of memory, one fault at a time."""
+"""The simulated Spark itself: all services, one pool of memory, one fault at a time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def order(folder: Path) -> str:
 
 
 class Spark:
-    """folder: everything of this pretend Spark."""
+    """folder: everything of this simulated Spark."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The files and programs of the pretend Spark: what a DGX Spark has beside its engine, as far as somebody asks for it.
+"""The files and programs of the simulated Spark: what a DGX Spark has beside its engine, as far as somebody asks for it.
 
 One thing is deliberately not as it should be: the user does not linger, so `doctor` has something to show.
 """

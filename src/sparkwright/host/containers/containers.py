@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sparkwright.host.module import Context
 
 PREVIOUS = "-previous"
-#: what `who_listens` calls another pretend Spark of this machine: SANDBOX, and its folder
+#: what `who_listens` calls another simulated Spark of this machine: SANDBOX, and its folder
 SANDBOX = "the sandbox in"
 
 

@@ -1,0 +1,143 @@
+"""Every import inside a function has its reason here: `make lint`.
+
+Imports stand at the top of a file. One that stands in a function keeps a start fast, and is of a group below: which files
+import what, and what that saves. The milliseconds are what the import adds where nothing else has imported it (`python -X
+importtime`, on two cores at 2.5 GHz); `make bench` shows the starts that they are about. An import of no group is refused, and
+so is a group of which nothing is left.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+TOP = Path(__file__).parent.parent
+PACKAGE = "sparkwright"
+NAME = "tools/lazy_imports.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """why: what the start is spared. files, modules: patterns; a module also stands for what is imported from it."""
+
+    why: str
+    files: tuple[str, ...]
+    modules: tuple[str, ...]
+
+
+GROUPS = (
+    Group(
+        "a command imports its own work: --help, completion and the other commands do without (20 to 370 ms)",
+        ("cli/*",),
+        ("sparkwright.*", "json", "unittest.mock"),
+    ),
+    Group(
+        "connections are opened first, the rest is imported while they are made (6 to 290 ms)",
+        ("app/connect.py", "app/runs/playbooks.py"),
+        ("sparkwright.*",),
+    ),
+    Group(
+        "what few plans need: a lint, a copy between hosts, a pin that is missing (28 to 250 ms)",
+        ("app/findings.py", "app/plans/*", "project/recipe/scope.py"),
+        ("sparkwright.*",),
+    ),
+    Group(
+        "Rich, for a terminal only: --json and a pipe need none (54 to 74 ms)", ("app/*",), ("sparkwright.console.*",)
+    ),
+    Group(
+        "the settings of clients, for a deploy that changed something (28 ms)",
+        ("app/runs/presenters.py",),
+        ("sparkwright.*",),
+    ),
+    Group("the kind of connection that a host has: ssh 69 ms, the sandbox 57 ms", ("remote/*",), ("sparkwright.*",)),
+    Group("an archive is packed once for each version (3 ms)", ("remote/runtime.py",), ("zipfile",)),
+    Group(
+        "a sentence about a mistake names the nearest word (Pydantic 140 ms)",
+        ("project/*",),
+        ("sparkwright.project.documents.*",),
+    ),
+    Group("a sentence about a mistake names the nearest word (2 ms)", ("protocol/arguments.py",), ("difflib",)),
+    Group("charts, which are an extra", ("html/drawing.py",), ("matplotlib",)),
+    Group(
+        "docker's SDK: a laptop loads modules for their arguments, and an answer to `status` asks the socket itself (60 ms)",
+        ("host/*", "modules/*"),
+        ("docker", "requests", "sparkwright.host.models.bounded_http"),
+    ),
+    Group(
+        "the SDK's client, where the Docker host is no socket", ("health/live.py",), ("sparkwright.host.runs.context",)
+    ),
+    Group(
+        "the hub's client, for a model that has to be fetched",
+        ("host/models/*",),
+        ("huggingface_hub", "importlib.metadata"),
+    ),
+    Group("processes, for one that holds a port or memory (10 ms)", ("host/*", "modules/*"), ("psutil",)),
+    Group("retries, of a pull and of a webhook (12 ms)", ("modules/image/*", "health/notify.py"), ("tenacity",)),
+    Group("subprocess: an answer to `status` runs nothing (8 ms)", ("host/machine.py",), ("sparkwright.host.output",)),
+    Group(
+        "the HTTP server of a copy between hosts (8 ms)",
+        ("modules/model/hf_model.py",),
+        ("sparkwright.host.models.peer",),
+    ),
+    Group(
+        "the rules of a check: for a server that is still starting, or that no check speaks for (10 to 25 ms)",
+        ("modules/proof/liveness.py", "runner/verbs/status.py"),
+        ("sparkwright.health", "sparkwright.host.runs.cut_off"),
+    ),
+    Group(
+        "the runner answers short questions without what plays need (25 to 125 ms)",
+        ("runner/*",),
+        ("sparkwright.*",),
+    ),
+    Group(
+        "secrets are hidden in every start, and few have these spellings (4 ms)",
+        ("trust/redact.py",),
+        ("base64", "shlex", "sparkwright.trust.secret_names"),
+    ),
+    Group("the folder for temporary files, when a disk is full (8 ms)", ("trust/system_errors.py",), ("tempfile",)),
+)
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of what is imported inside a function; `from a import b` is a.b."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for node in {node for function in functions for node in ast.walk(function)}:
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def holds(group: Group, file: str, name: str) -> bool:
+    """Whether an import is of this group."""
+    wanted = (pattern for module in group.modules for pattern in (module, f"{module}.*"))
+    return any(fnmatch(file, one) for one in group.files) and any(fnmatch(name, one) for one in wanted)
+
+
+def findings(top: Path, groups: tuple[Group, ...] = GROUPS) -> Iterator[str]:
+    """What is wrong, one sentence each."""
+    left = set(groups)
+    for path in sorted((top / "src" / PACKAGE).rglob("*.py")):
+        file = path.relative_to(top / "src" / PACKAGE).as_posix()
+        for line, name in sorted(imported(ast.parse(path.read_text(encoding="utf-8")))):
+            found = [group for group in groups if holds(group, file, name)]
+            left.difference_update(found)
+            if not found:
+                where = f"{path.relative_to(top)}:{line}"
+                yield f"{where}: {name} is imported in a function; move it to the top, or give its reason in {NAME}"
+    yield from (f"{NAME}: nothing is left of the group: {group.why}" for group in groups if group in left)
+
+
+def main(top: Path = TOP) -> int:
+    """1 when an import has no reason."""
+    found = list(findings(top))
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
