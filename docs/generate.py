@@ -125,7 +125,15 @@ def _rules() -> str:
     return "".join(parts)
 
 
+def left_over() -> list[Path]:
+    """Pages of modules that are no more."""
+    kept = pages()
+    return [path for path in (HERE / "modules").glob("*.md") if path not in kept]
+
+
 if __name__ == "__main__":
+    for path in left_over():
+        path.unlink()
     for path, text in pages().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -33,6 +33,7 @@ def test_generated_pages_are_fresh() -> None:
     spec.loader.exec_module(generate)
     stale = [str(path) for path, text in generate.pages().items() if not path.exists() or path.read_text() != text]
     assert stale == [], "run `make docs`"
+    assert generate.left_over() == [], "run `make docs`"
 
 
 @pytest.mark.parametrize("kind", ["host", "groups", "recipe", "playbook", "lock"])
