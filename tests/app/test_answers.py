@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -40,7 +41,8 @@ def answer(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The module's own, of an engine that has the image."""
     context = RecordingContext(tmp_path)
     monkeypatch.setattr(context, "docker", lambda: Client())
-    return dict(inspect_image.InspectImage().run(inspect_image.InspectImage.Args("a/b:c"), context).data)
+    data = inspect_image.InspectImage().run(inspect_image.InspectImage.Args("a/b:c"), context).data
+    return dict(json.loads(json.dumps(data)))
 
 
 def test_what_look_image_says_is_taken_as_it_is(answer: dict[str, Any]) -> None:

@@ -150,7 +150,7 @@ def test_a_deploy_stops_at_a_safe_point_when_it_is_asked_to(bare: Lab) -> None:
         if '"name": "Gather facts"' in line:
             break
     asked = bare.run("stop", "--host", "spark1")
-    assert asked.code == 0 and "stops at the next safe point" in asked.out
+    assert asked.code == 0 and "will stop at the next safe point" in asked.out
     out, _ = laptop.communicate(timeout=60)
     assert laptop.returncode == 1
     assert "stopped" in json.loads(out.splitlines()[-1])["msg"]

@@ -57,7 +57,7 @@ def test_one_refused_stops_all_one_failed_is_put_back_and_resume_finishes(three:
     said = three.run("deploy", "--host", "lab", "--json")
     assert said.code == 5, said.out[-3000:]
     assert rolled(said) == {"done": [], "earlier": [], "failed": ["spark3"], "not_begun": ["spark1", "spark2"]}
-    assert "port 5000 is taken" in said.out
+    assert "port 5000 is in use" in said.out
     assert containers(three) == before
     spark3.write_text(as_it_was)
 

@@ -328,7 +328,7 @@ def test_a_deploy_in_progress_is_neither_probed_nor_a_change(ward: Ward) -> None
     assert (found.state, found.server.token) == ("unknown", "") and "ops@laptop" in found.busy
     after = ward.check(scheduled=True)
     assert (after.state, after.before) == ("ok", "ok")
-    assert Remembered.of(ward.state).told == "ok"
+    assert Remembered.of(ward.state).notified == "ok"
 
 
 def test_a_wedged_server_is_restarted_once_an_hour(ward: Ward) -> None:
@@ -360,7 +360,7 @@ def test_the_command_says_it_with_its_exit_code(ward: Ward) -> None:
     down = ward.desk.run("health", "--host", "sandbox")
     assert down.code == 1 and "down: qwen35 is exited" in down.out
     refused = ward.desk.run("health.install", "--host", "sandbox")
-    assert refused.code == 5 and "no clock of its own" in refused.out
+    assert refused.code == 5 and "has no scheduler" in refused.out
 
 
 @pytest.mark.parametrize(

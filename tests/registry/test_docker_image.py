@@ -184,7 +184,7 @@ def test_a_mirror_that_lost_the_image_is_said_and_the_registry_asked(
     entry = locked(context, ref)
     result = pull(context, ref, entry, mirror=f"{proxy.address}/empty")
     assert result.msg == "pulled"
-    assert "Asking" in notes(context)
+    assert "Trying" in notes(context)
 
 
 def test_a_registry_that_is_down_says_so(engine: Any, repository: str, context: RecordingContext) -> None:

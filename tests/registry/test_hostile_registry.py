@@ -140,11 +140,11 @@ def index(rows: int, digest: str = ZERO) -> bytes:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"[" * 100_000, "is not JSON"),
-        (b'{"manifests":' + b"[" * 100_000, "is not JSON"),
+        (b"[" * 100_000, "is not a JSON object"),
+        (b'{"manifests":' + b"[" * 100_000, "is not a JSON object"),
         (b"[]", "is not a JSON object"),
         (b"{}", "config is missing or of the wrong type"),
-        (b" " * (5 * 2**20), "more than 4096 KiB"),
+        (b" " * (5 * 2**20), "exceeds 4096 KiB"),
         (document(manifests=[1]), r"manifests\[0\] is missing"),
         (document(manifests=[{"digest": ZERO}]), r"manifests\[0\]\.size is missing"),
         (document(manifests=[{"digest": "../../x", "size": 1, "platform": {"os": "linux", "architecture": "amd64"}}]), "a digest in"),
@@ -171,14 +171,14 @@ def test_an_answer_without_end_and_a_packed_one_are_cut_off(liar: Liar) -> None:
             yield b" " * 2**16
 
     liar.says("/v2/a/b/manifests/", body=without_end())
-    with pytest.raises(Failed, match="more than 4096 KiB"):
+    with pytest.raises(Failed, match="exceeds 4096 KiB"):
         registry(liar).entry("linux/amd64")
     bomb = gzip.compress(b" " * 2**28)
     liar.answers = {"/v2/a/b/manifests/": (200, {"Content-Encoding": "gzip"}, bomb)}
-    with pytest.raises(Failed, match="more than 4096 KiB"):
+    with pytest.raises(Failed, match="exceeds 4096 KiB"):
         registry(liar).entry("linux/amd64")
     liar.says("/v2/a/b/manifests/", 500, without_end())
-    with pytest.raises(Failed, match="more than 64 KiB"):
+    with pytest.raises(Failed, match="exceeds 64 KiB"):
         registry(liar).entry("linux/amd64")
 
 

@@ -99,7 +99,9 @@ def _hangs(seen: Sight) -> Iterator[Cause]:
         fix = "`invoke incident` first if you want to report it, then `invoke restart`"
         yield Cause("the engine is hung", "found", sentence, fix, 160)
     elif probe.still_s is not None:
-        sentence = f"{count(int(probe.running or 0), 'request')} running, token counter unchanged for {probe.still_s:.0f} s"
+        sentence = (
+            f"{count(int(probe.running or 0), 'request')} running, token counter unchanged for {probe.still_s:.0f} s"
+        )
         yield Cause("the engine is hung", "possible", sentence, "`invoke restart`", 60)
         yield Cause("a prefill of a very long prompt", "possible", "128K tokens take about 52 s on a GB10", "wait", 50)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PREVIOUS = "-previous"
 #: what `who_listens` calls another simulated Spark of this machine: SANDBOX, and its folder
 SANDBOX = "the sandbox in"
+#: how long a container may take to be stopped that exits while its policy is changed
+UPDATE_S = 5.0
 
 
 def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
@@ -43,9 +45,22 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
 
 
 def set_policy(client: docker.DockerClient, name: str, policy: str) -> None:
-    """Change the restart policy of a container, running or not."""
+    """Change the restart policy of a container, running or not.
+
+    The engine refuses one that exits at this very moment (20.10: "cannot update a stopped container"); it is asked again.
+    """
+    from docker.errors import APIError
+
     api: Any = client.api
-    api.update_container(name, restart_policy={"Name": policy, "MaximumRetryCount": 0})
+    until_s = time.monotonic() + UPDATE_S
+    while True:
+        try:
+            api.update_container(name, restart_policy={"Name": policy, "MaximumRetryCount": 0})
+            return
+        except APIError as error:
+            if "stopped container" not in str(error) or time.monotonic() > until_s:
+                raise
+        time.sleep(0.05)
 
 
 def stop(client: docker.DockerClient, name: str, timeout_s: int) -> None:

@@ -131,4 +131,7 @@ def _refusal(error: Exception, target: SshTarget, name: str, login: Login) -> Un
         return Unreachable(f"unreachable: {where} refuses connections.", where=name, fix=fix)
     if isinstance(error, TimeoutError) or any(word in str(error).lower() for word in _NO_ANSWER):
         return Unreachable(f"unreachable: {where} does not answer within {CONNECT_S:g} s.", where=name)
-    return Unreachable(f"unreachable: {where}: {error or type(error).__name__}.", where=name)
+    why = (
+        "the connection closed during the login" if isinstance(error, EOFError) else str(error) or type(error).__name__
+    )
+    return Unreachable(f"unreachable: {where}: {why}.", where=name)
