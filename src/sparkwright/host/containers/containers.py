@@ -47,7 +47,8 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
 def set_policy(client: docker.DockerClient, name: str, policy: str) -> None:
     """Change the restart policy of a container, running or not.
 
-    The engine refuses one that exits at this very moment (20.10: "cannot update a stopped container"); it is asked again.
+    The engine refuses one that exits at this very moment (20.10: "Cannot update container ID: cannot update a stopped container",
+    "... ttrpc: closed"); it is asked again.
     """
     from docker.errors import APIError
 
@@ -58,7 +59,7 @@ def set_policy(client: docker.DockerClient, name: str, policy: str) -> None:
             api.update_container(name, restart_policy={"Name": policy, "MaximumRetryCount": 0})
             return
         except APIError as error:
-            if "stopped container" not in str(error) or time.monotonic() > until_s:
+            if "Cannot update container" not in str(error) or time.monotonic() > until_s:
                 raise
         time.sleep(0.05)
 
