@@ -45,7 +45,7 @@ Cure = Literal["", "restart", "power", "deploy", "person"]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One thing that was checked. check: its name (judge.py lists them). message: one sentence, with figures and units."""
+    """One thing that was checked. check: its name (see judging/questions.py). message: one sentence, with figures and units."""
 
     check: str
     level: Level
