@@ -11,10 +11,11 @@ import yaml
 
 from sparkwright.app.plans.pinning import entries
 from sparkwright.console.out import say, say_json
+from sparkwright.engines.finding import Finding
 from sparkwright.engines.vllm import versions
 from sparkwright.engines.vllm.expectation import RULE as EXPECTED
 from sparkwright.engines.vllm.flags import flags
-from sparkwright.engines.vllm.rules import RULES, Finding, Rule
+from sparkwright.engines.vllm.rules import RULES, Rule
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.documents.checked import nearest

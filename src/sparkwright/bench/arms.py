@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sparkwright.engines.finding import Finding
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.prediction import predict
-from sparkwright.engines.vllm.rules import Finding
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.recipe import Recipe

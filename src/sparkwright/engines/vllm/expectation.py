@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from packaging.version import Version
 
+from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.architecture.architecture import Architecture
 from sparkwright.engines.vllm.prediction import defaults
 from sparkwright.engines.vllm.prediction.predict import CACHE_MODE_ALL, Asked
-from sparkwright.engines.vllm.rules.rule import Finding, Way
 from sparkwright.engines.vllm.versions import at_least
 
 Wanted = Literal["any", "enabled", "disabled"]

@@ -8,12 +8,12 @@ from typing import Any
 
 from packaging.version import Version
 
+from sparkwright.engines.finding import Finding
 from sparkwright.engines.vllm import expectation, rules, versions
 from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
 from sparkwright.engines.vllm.flags import flag_shapes
 from sparkwright.engines.vllm.flags import flags as flag_words
 from sparkwright.engines.vllm.prediction import ascend
-from sparkwright.engines.vllm.rules import Finding
 from sparkwright.project.recipe.recipe import Recipe
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparkwright.engines.finding import Finding
 from sparkwright.engines.vllm.logs.logs import message
-from sparkwright.engines.vllm.rules.rule import Finding
 
 #: found: what was seen explains it. possible: nothing speaks against it, and nothing proves it. unknown: nobody could look.
 #: noted: it was seen, and explains nothing, for nothing is slow. excluded: what was seen speaks against it

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from packaging.version import Version
 
+from sparkwright.engines.finding import SEVERITIES, Finding, Way
 from sparkwright.engines.vllm.architecture.architecture import Architecture
 from sparkwright.engines.vllm.prediction.predict import Asked
 from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file registers its rules
@@ -20,7 +21,7 @@ from sparkwright.engines.vllm.rules import (  # noqa: F401 - importing a file re
     scheduling,
     values,
 )
-from sparkwright.engines.vllm.rules.rule import RULES, SEVERITIES, Case, Finding, Rule, Way
+from sparkwright.engines.vllm.rules.rule import RULES, Case, Rule
 
 __all__ = ["RULES", "SEVERITIES", "Asked", "Case", "Finding", "Rule", "Way", "check"]
 

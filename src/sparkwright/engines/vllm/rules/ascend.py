@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.prediction import ascend
-from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Way, rule
+from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 
 SOURCE = "Ascend-vLLM's guide to its features and scheduler"
 CHUNKED = {ascend.CONFIG: {ascend.SCHEDULER: {ascend.ENABLED: True, ascend.CHUNKED: True}}}

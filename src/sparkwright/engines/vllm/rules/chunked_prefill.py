@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.prediction.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE
-from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, Finding, Way, both, graded, rule
+from sparkwright.engines.vllm.rules.rule import DENSE, HYBRID, Case, Example, both, graded, rule
 
 ON = Way("leave chunked prefill on", {"enable-chunked-prefill": None})
 NO_PREFIX = Way("turn prefix caching off", {"enable-prefix-caching": False})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Way, rule
+from sparkwright.engines.finding import Finding, Way
+from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 from sparkwright.trust.image_name import tagged
 
 OFFICIAL = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:(?P<tag>[\w.-]+)")

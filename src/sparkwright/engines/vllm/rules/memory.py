@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkwright.engines.finding import Finding, Severity, Way
 from sparkwright.engines.vllm.flags import flags
-from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Severity, Way, rule
+from sparkwright.engines.vllm.rules.rule import Case, Example, rule
 
 SAFE = 0.85
 MOST = 0.90

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.flags import flag_shapes
 from sparkwright.engines.vllm.flags.flag_history import Existence, existence
 from sparkwright.engines.vllm.prediction.defaults import CHUNKED_PREFILL_OPTIONAL_SINCE, RECURRENT_PREFIX_CACHING_SINCE
-from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, Finding, Way, graded, rule
+from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, graded, rule
 
 
 @rule(

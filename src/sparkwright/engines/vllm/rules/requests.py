@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.flags import flags
-from sparkwright.engines.vllm.rules.rule import Case, Example, Finding, Way, graded, rule
+from sparkwright.engines.vllm.rules.rule import Case, Example, graded, rule
 
 THINKING_SWITCH = "default-chat-template-kwargs"
 

@@ -3,44 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from packaging.version import Version
 
+from sparkwright.engines.finding import Finding, Severity
 from sparkwright.engines.vllm import versions
 from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
 from sparkwright.engines.vllm.prediction.predict import Asked, Effective, effective
-
-Severity = Literal["error", "warning", "info"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way to resolve a finding. changes: the flags to set; None removes a flag. Empty if flags cannot help."""
-
-    text: str
-    changes: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """error: the engine refuses to start, or the result is wrong. flag: the flag concerned, for the line in the recipe.
-
-    rule: its name; whoever registers a rule fills it in.
-    """
-
-    severity: Severity
-    sentence: str
-    ways_out: tuple[Way, ...] = ()
-    source: str = ""
-    flag: str = ""
-    rule: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {**asdict(self), "ways_out": [asdict(way) for way in self.ways_out], "flag": self.flag or None}
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.prediction import defaults
-from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, Finding, Way, both, graded, rule
+from sparkwright.engines.vllm.rules.rule import HYBRID, Case, Example, both, graded, rule
 
 #: no report of a GB10 with memory for more than its default
 MANY_SEQS = int(defaults.DEFAULTS[defaults.MAX_NUM_SEQS][0].value)

@@ -1,0 +1,91 @@
+"""How a server is asked over HTTP, as data: an engine's paths, its metrics by role, and the keys of its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.trust.bounds import number_of
+
+#: roles of metrics, which every engine calls by another name. GENERATED: tokens that were generated; HEARTBEAT: moves at every
+#: step while anything is generated. They are one counter where an engine counts as it goes; SGLang and llama.cpp add generated
+#: tokens only when a request ends.
+GENERATED = "generated"
+HEARTBEAT = "heartbeat"
+RUNNING = "running"
+WAITING = "waiting"
+PREEMPTIONS = "preemptions"
+PREFIX_QUERIES = "prefix_queries"  # tokens of prompts
+PREFIX_HITS = "prefix_hits"  # of them, found in the cache
+DRAFTS = "drafts"
+ACCEPTED_TOKENS = "accepted_tokens"
+KV_CACHE_USED = "kv_cache_used"  # 0 to 1
+
+COUNTERS = (GENERATED, HEARTBEAT, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, DRAFTS, ACCEPTED_TOKENS)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A metric as its text names it. label: `mode="decode"`, which its line must hold; empty for all its lines together."""
+
+    name: str
+    label: str = ""
+
+
+def _version_key(answer: Any) -> str:
+    return str(answer.get("version") or "") if isinstance(answer, dict) else ""
+
+
+def _nothing(answer: Any) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """How one engine's server is asked.
+
+    port: where it listens when nobody says. health: answers 200 once it serves; loading: its answers that mean "not yet";
+    health_s: how long it may take, seconds. models: lists the served names; any_name: it serves a request under whatever name,
+    so that a name proves nothing. version, version_of: where it tells its version; empty for nowhere. settings, settings_of:
+    where it tells what it runs with, by the names of log.state.FIELDS; empty for nowhere. metrics: Prometheus text; empty for
+    none. roles: the metrics' names. measured: what a measured stream asks for beside what every OpenAI API takes. plain: turns
+    thinking off. removable: keys that are left out, in this order, when a server refuses a request. counted: where a chunk
+    carries the tokens so far. public: what it answers without its key. key_variable: of the environment, with its key.
+    """
+
+    port: int
+    roles: Mapping[str, Sample] = field(default_factory=dict)
+    health: str = "/health"
+    loading: tuple[int, ...] = ()
+    health_s: float = 5.0
+    models: str = "/v1/models"
+    any_name: bool = False
+    version: str = "/version"
+    version_of: Callable[[Any], str] = _version_key
+    settings: str = ""
+    settings_of: Callable[[Any], Mapping[str, Any]] = _nothing
+    metrics: str = "/metrics"
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    plain: Mapping[str, Any] = field(default_factory=dict)
+    removable: tuple[tuple[str, ...], ...] = ()
+    counted: tuple[tuple[str, str], ...] = (("usage", "completion_tokens"),)
+    public: frozenset[str] = frozenset(("/health",))
+    key_variable: str = ""
+    key_option: str = "--api-key"
+    context_of: Callable[[Mapping[str, Any]], Any] = lambda row: row.get("max_model_len")
+    low_priority: Callable[[Sequence[str]], int] = lambda command: 0
+
+    def counters(self, metrics_text: str) -> dict[str, float]:
+        """Its metrics by role, summed over labels. One that is missing or is no count is left out."""
+        wanted: dict[str, list[tuple[str, str]]] = {}
+        for role, sample in self.roles.items():
+            wanted.setdefault(sample.name, []).append((role, sample.label))
+        found: dict[str, float] = {}
+        for line in metrics_text.splitlines():
+            name, _, rest = line.partition("{")
+            for role, label in wanted.get(name.partition(" ")[0], ()):
+                value = number_of(line.rpartition(" ")[2]) if label in rest else None
+                if value is not None and value >= 0:
+                    found[role] = found.get(role, 0.0) + value
+        return found
