@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
-from sparkwright.errors import SparkwrightError
 from sparkwright.host.module import Context
 
 
@@ -23,11 +22,11 @@ def of_spec(spec: Mapping[str, Any] | None) -> Engine:
 
 
 def at(context: Context, base_url: str) -> Engine:
-    """The engine that answers at a URL of this host: of the running container that publishes its port."""
+    """The engine that answers at a URL of this host: of the running container that publishes its port; the usual one for none."""
     try:
         port = urlsplit(base_url).port
         rows = context.docker().api.containers()
-    except (SparkwrightError, ValueError):
+    except Exception:  # docker's own and requests': the server itself can be asked all the same
         return engine.of(engine.USUAL)
     publishing = (row for row in rows if any(one.get("PublicPort") == port for one in row.get("Ports") or ()))
     row = next(publishing, None)
