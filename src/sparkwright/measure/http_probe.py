@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.measure import server_error
 from sparkwright.measure.connection import connect, ends
 from sparkwright.trust import bounds
 
@@ -33,10 +34,12 @@ class Answer:
 
     def message(self) -> str:
         """What an error says, shortly."""
-        found = self.json()
-        if isinstance(found, dict) and isinstance(found.get("error"), dict):
-            return str(found["error"].get("message", ""))[:SHOWN_CHARS]
-        return self.body[:SHOWN_CHARS].decode(errors="replace") or self.error
+        return (self.failure or self.body.decode(errors="replace") or self.error)[:SHOWN_CHARS]
+
+    @property
+    def failure(self) -> str:
+        """The server's own error in the body, whatever the status; empty without one."""
+        return server_error.message(self.json())
 
 
 def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Answer:

@@ -49,7 +49,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         model = args.model or next(iter(names), "")
         answer = token_check.ask(args.base_url, model, args.tokens, api_key=key, timeout_s=args.timeout_s)
         token_s = time.monotonic() - started_s
-        if answer.status != 200:
+        if answer.status != 200 or answer.failure:
             return self._no_token(args, answer)
         content, thought = endpoints.spoken(answer.json())
         if not content and not thought:
