@@ -54,7 +54,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         model = args.model or next(iter(names), "")
         answer = token_check.ask(http, args.base_url, model, args.tokens, api_key=key, timeout_s=args.timeout_s)
         token_s = time.monotonic() - started_s
-        if answer.status != 200:
+        if answer.status != 200 or answer.failure:
             return self._no_token(http, args, answer)
         content, thought = openai_api.spoken(answer.json())
         if not content and not thought:

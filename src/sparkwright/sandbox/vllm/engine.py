@@ -22,6 +22,7 @@ from sparkwright.units import GIB
 
 FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
 SLOW = 5.7
+ON_CPU = 2.9  # of a Spark's twenty cores
 KILLED, TERMINATED = 137, 143
 POLL_S = 0.05
 
@@ -30,6 +31,7 @@ class Engine:
     """argv: what follows `vllm serve`. api: its HTTP side. folder_of: where a path of the container stands. listen: address and port.
 
     pool: where its memory comes from, under the name holder; None takes none. fault: what is broken now, or "".
+    on_gpu: told how many bytes of the GPU it holds, when that changes.
     """
 
     def __init__(
@@ -44,12 +46,15 @@ class Engine:
         pool: Pool | None = None,
         holder: str = "vllm",
         fault: Callable[[], str] = lambda: "",
+        on_gpu: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
         self.version = version
         self.log = log
         self.fault = fault
         self.stopped = threading.Event()
         self.dead = False
+        self.device = "cuda"
+        self.damaged = False
         self.steps = Steps()
         self.tokenizer = Tokenizer()
         self.config: Config
@@ -61,17 +66,22 @@ class Engine:
         self._listen = listen
         self._pool = pool
         self._holder = f"{holder} {secrets.token_hex(4)}"
+        self._on_gpu = on_gpu
         self._code = 0
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
 
     @property
     def tok_per_s(self) -> float:
         """Tokens a second of one stream."""
+        if self.device == "cpu":
+            return ON_CPU
         return SLOW if self.fault() in ("slow", "power") else FAST
 
     def run(self) -> int:
         """Start, serve until stopped, and return the exit code."""
         server = None
+        self.device = "cpu" if self.fault() == "cpu-only" else "cuda"
+        self.damaged = self.fault() == "other-text"
         try:
             arguments = parse(config_file.pulled(self._argv, self._folder_of), self.version)
             self._say(startup.banner(arguments, self.version))
@@ -98,14 +108,17 @@ class Engine:
         finally:
             if server is not None:
                 server.stop()
+            self._on_gpu(0)
             if self._pool is not None:
                 self._pool.release(self._holder, after_s=LINGER_S)
 
     def _serve(self, server: Server) -> int:
         """Load, open the port and stay until stopped."""
-        self._say(startup.loading(self.config, self.version))
+        self._say(startup.loading(self.config, self.version, self.device))
         rules.after_weights(self.config, self.version)
-        self._say(startup.caching(self.config, self.version))
+        if self.device == "cuda":
+            self._on_gpu(int(self.config.utilization * TOTAL))
+        self._say(startup.caching(self.config, self.version, self.device))
         while self.fault() == "slow-start" and not self.stopped.wait(POLL_S):
             pass
         if self.stopped.is_set():
