@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.sandbox.vllm.generation import Token
+from sparkwright.sandbox.serving.generation import Token
 
 DONE = b"data: [DONE]\n\n"
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from sparkwright.sandbox.serving.generation import Request, generate
+from sparkwright.sandbox.serving.tokens import MOST_CHARS
 from sparkwright.sandbox.vllm.answers import Answer, Chat, Plain, error
-from sparkwright.sandbox.vllm.generation import Request, generate
-from sparkwright.sandbox.vllm.tokens import MOST_CHARS
 from sparkwright.sandbox.web import Handler
 
 if TYPE_CHECKING:
