@@ -33,7 +33,7 @@ CACHE_CONFIG = "vllm:cache_config_info"  # every setting of the cache, as labels
 SPECULATION_OPTIONS = ("--speculative-", "--spec-", "-sc")
 
 #: what only vLLM and its kin take: left out, in this order, for a server that refuses a request with them
-OWN_KEYS = (("chat_template_kwargs",), ("ignore_eos",), ("stream_options",))
+OWN_KEYS = (("chat_template_kwargs",), ("ignore_eos",), ("stream_options",), ("logprobs", "top_logprobs"))
 REFUSALS = (400, 422)
 
 LOWEST_PRIORITY = 1000
@@ -95,6 +95,11 @@ def measured_stream(model: str, prompt: str, tokens: int) -> dict[str, Any]:
     }
 
 
+def reference(model: str, prompt: str, tokens: int, top: int) -> dict[str, Any]:
+    """The request whose text is compared with that of another day: greedy, with the likeliest choices at each token."""
+    return {**generated(model, prompt, tokens), "logprobs": True, "top_logprobs": top}
+
+
 def plainer(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """The same request with one thing less that other OpenAI-compatible servers refuse; None when there is none left."""
     for keys in OWN_KEYS:
@@ -138,6 +143,28 @@ def spoken(answer: Any) -> tuple[str, str]:
         return str(message["content"] or ""), str(message.get("reasoning") or message.get("reasoning_content") or "")
     except (KeyError, IndexError, TypeError, AttributeError):
         return "", ""
+
+
+def logprobs(answer: Any) -> list[list[tuple[str, Any]]]:
+    """For each token of a whole answer its choices with their log probabilities, as they are told; empty where none are.
+
+    A token is named by its bytes, where they are told: half a character has no other name.
+    """
+    try:
+        rows = answer["choices"][0]["logprobs"]["content"]
+        return [[(_token(one), one["logprob"]) for one in row["top_logprobs"]] for row in rows]
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return []
+
+
+def _token(choice: Mapping[str, Any]) -> str:
+    given = choice.get("bytes")
+    return bytes_name(given) if isinstance(given, list) and given else str(choice["token"])
+
+
+def bytes_name(given: Sequence[Any]) -> str:
+    """Bytes as text, those of no character escaped."""
+    return bytes(one for one in given if isinstance(one, int) and 0 <= one < 256).decode(errors="backslashreplace")
 
 
 def tokens_of(answer: Any) -> int:
