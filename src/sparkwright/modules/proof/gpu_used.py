@@ -7,8 +7,8 @@ from typing import Any
 from sparkwright.engines.vllm.logs import device_lines
 from sparkwright.engines.vllm.logs.log_lines import Line
 from sparkwright.engines.vllm.logs.log_text import lines_of
-from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.host.containers import log_reading
+from sparkwright.errors import Exit, Failed, SparkwrightError
+from sparkwright.host.containers import containers, log_reading
 from sparkwright.host.memory import gpu_processes
 from sparkwright.host.memory.gpu_processes import GpuProcess, Listed
 from sparkwright.host.module import Context, Module
@@ -48,6 +48,8 @@ class GpuUsed(Module["GpuUsed.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         if not args.gpus:
             return Result(msg="not checked: the recipe asks for no GPU", data={"verdict": "off", "processes": []})
+        if not containers.running(context.docker(), args.name):
+            raise Failed(f"container {args.name} is no longer running.")
         listed = gpu_processes.inspect(context)
         pids, error = _pids(args.name, context)
         mine = [one for one in listed.processes if one.pid in pids]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _SENTENCE = "The lamp turned above the dark water, and he counted ships."  # words: data
 WORDS = tuple(f"{word} " for word in _SENTENCE.split())
+DAMAGED = tuple(reversed(WORDS))  # of a model whose weights are not what they were
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
 SHARED = 0.75  # each further stream keeps this share of the one before
@@ -58,12 +59,13 @@ class Token:
 def generate(engine: Process, request: Request) -> Iterator[Token]:
     """The tokens, on a fixed schedule: one that is late does not delay the next. Raises Aborted."""
     arrived_s, reason, made = time.monotonic(), "abort", 0
+    words = DAMAGED if engine.damaged else WORDS
     try:
         with _turn(engine, request):
             cached = engine.cache.take(request.prompt)
             engine.counters.computed(len(request.prompt), cached)
             last_s, due_s = arrived_s, _prefill(engine, request, len(request.prompt) - cached)
-            for n, word in zip(range(1, request.tokens + 1), itertools.cycle(WORDS), strict=False):
+            for n, word in zip(range(1, request.tokens + 1), itertools.cycle(words), strict=False):
                 _until(engine, request, due_s)
                 if n > 1 and (late_s := engine.steps.after(due_s)) > due_s:
                     due_s = late_s
