@@ -4,7 +4,8 @@ import time
 from dataclasses import dataclass
 
 from sparkwright import defaults
-from sparkwright.engines.vllm import endpoints, key_file
+from sparkwright.engines import server_key as key_rules
+from sparkwright.engines.vllm import endpoints
 from sparkwright.host.containers import server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe, token_check
@@ -69,7 +70,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     @staticmethod
     def _no_token(args: Args, answer: http_probe.Answer) -> Result:
         if answer.status == 401:
-            return _failed("unauthorized", "the server requires an API key that is not known here.", fix=key_file.SET)
+            return _failed("unauthorized", "the server requires an API key that is not known here.", fix=key_rules.SET)
         after = _settled(args.base_url)
         if answer.error == "timeout":
             answers = after.status or after.error
