@@ -72,7 +72,9 @@ def _commands() -> Iterator[str]:
 
 def _option(task: object, option: object) -> str:
     word = option.positional or option.name == task.word
-    return f"| `{option.name.upper() if word else spelled(option).strip()}` | {option.help.replace('|', chr(92) + '|')} |"
+    return (
+        f"| `{option.name.upper() if word else spelled(option).strip()}` | {option.help.replace('|', chr(92) + '|')} |"
+    )
 
 
 COMMANDS = """# Commands

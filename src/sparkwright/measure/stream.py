@@ -10,12 +10,13 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import openai_api
+from sparkwright.measure import server_error
 from sparkwright.measure.connection import connect, ends
 from sparkwright.trust import bounds
 
@@ -24,7 +25,9 @@ READ_BYTES = 1 << 16
 EVENT_BYTES = 1 << 20
 MOST_BYTES = 256 << 20
 ERROR_BYTES = 1 << 16
-SHOWN_CHARS = 500
+#: where a chunk carries the tokens so far, by its keys; an engine may have more such places
+Counted = Sequence[tuple[str, str]]
+USAGE: Counted = (("usage", "completion_tokens"),)
 #: more than any server generates in one answer
 MOST_TOKENS = 10**9
 
@@ -104,7 +107,7 @@ def request_bytes(base_url: str, body: dict[str, Any], api_key: str) -> bytes:
     """The whole request, made before the clock starts, so that it leaves in one piece."""
     payload, where = json.dumps(body).encode(), urlsplit(base_url)
     lines = [
-        f"POST {where.path.rstrip('/')}{endpoints.CHAT} HTTP/1.1",  # servers may stand below a prefix
+        f"POST {where.path.rstrip('/')}{openai_api.CHAT} HTTP/1.1",  # servers may stand below a prefix
         f"Host: {where.netloc}",
         "Content-Type: application/json",
         f"Content-Length: {len(payload)}",
@@ -113,9 +116,9 @@ def request_bytes(base_url: str, body: dict[str, Any], api_key: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + payload
 
 
-def run(base_url: str, body: dict[str, Any], **how: Any) -> Stream:
+def run(base_url: str, body: dict[str, Any], *, counted: Counted = USAGE, **how: Any) -> Stream:
     """Send one streaming request and time its chunks. how: the options of `record`. Raises StreamError."""
-    return read(record(base_url, body, **how))
+    return read(record(base_url, body, **how), counted)
 
 
 def record(
@@ -178,9 +181,12 @@ def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, o
     found.broken = f"the stream exceeds {MOST_BYTES >> 20} MiB"
 
 
-def read(recording: Recording) -> Stream:
-    """The tokens of a recording. Raises StreamError for one that broke off, or that holds the server's own error."""
-    reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped))
+def read(recording: Recording, counted: Counted = USAGE) -> Stream:
+    """The tokens of a recording. Raises StreamError for one that broke off, or that holds the server's own error.
+
+    counted: where its chunks carry the tokens so far.
+    """
+    reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped), counted)
     rest = b""
     for at_s, piece in recording.pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -199,14 +205,17 @@ def read(recording: Recording) -> Stream:
 class _Reader:
     """Lines of server-sent events become points."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, counted: Counted) -> None:
         self.stream = stream
+        self._counted = counted
         self.done = False
         self._chunks = 0
         self._continuous = False
         self._speaks = False
 
     def line(self, at_s: float, line: bytes) -> None:
+        if line.startswith(b"error:") and not self.done:
+            raise self._failed(_document(line[6:].strip()))
         if not line.startswith(b"data:") or self.done:
             return
         data = line[5:].strip()
@@ -219,17 +228,23 @@ class _Reader:
             raise StreamError("a chunk is not JSON", tokens=self.stream.tokens) from None
         if not isinstance(chunk, dict):
             raise StreamError("a chunk is not a JSON object", tokens=self.stream.tokens)
-        if chunk.get("error"):
-            raise StreamError(f"server error: {_error(chunk['error'])}", tokens=self.stream.tokens)
+        if server_error.message(chunk):
+            raise self._failed(chunk)
         self._chunk(at_s, chunk)
+
+    def _failed(self, error: Any) -> StreamError:
+        """The server's own error, in its words."""
+        words = server_error.message(error) or server_error.text(error) or "no message"
+        return StreamError(f"server error: {words}", tokens=self.stream.tokens)
 
     def _chunk(self, at_s: float, chunk: dict[str, Any]) -> None:
         stream, usage = self.stream, _mapping(chunk.get("usage"))
         stream.prompt_tokens = bounds.count_of(usage.get("prompt_tokens"), MOST_TOKENS) or stream.prompt_tokens
-        counted = bounds.count_of(usage.get("completion_tokens"), MOST_TOKENS) or 0
+        so_far = (bounds.count_of(_mapping(chunk.get(part)).get(key), MOST_TOKENS) for part, key in self._counted)
+        counted = next(filter(None, so_far), 0)
         choices = chunk.get("choices")
         deltas = [_mapping(_mapping(one).get("delta")) for one in (choices if isinstance(choices, list) else ())]
-        speaks = any(endpoints.delta_counts(delta) for delta in deltas)
+        speaks = any(openai_api.delta_counts(delta) for delta in deltas)
         if deltas and counted and not self._chunks:
             self._continuous = True
             if counted > stream.tokens:
@@ -241,7 +256,7 @@ class _Reader:
         stream.total = counted or stream.total
 
     def _point(self, at_s: float, tokens: int, deltas: list[dict[str, Any]]) -> None:
-        self._speaks = self._speaks or any(endpoints.delta_speaks(delta) for delta in deltas)
+        self._speaks = self._speaks or any(openai_api.delta_speaks(delta) for delta in deltas)
         if not self._speaks:
             self.stream.thought = tokens
         self.stream.points.append((at_s, tokens))
@@ -260,8 +275,12 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _error(error: Any) -> str:
-    return str(error.get("message") or error if isinstance(error, dict) else error)[:SHOWN_CHARS]
+def _document(data: bytes) -> Any:
+    """JSON, or the text where it is none."""
+    try:
+        return bounds.json_of(data)
+    except ValueError:
+        return data.decode(errors="replace")
 
 
 def _message(error: Exception) -> str:
@@ -270,6 +289,7 @@ def _message(error: Exception) -> str:
 
 def _refusal(body: bytes) -> str:
     try:
-        return _error(bounds.json_of(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace") or "no message"
+        words = server_error.message(bounds.json_of(body))
+    except ValueError:
+        words = ""
+    return words or body[:200].decode(errors="replace") or "no message"

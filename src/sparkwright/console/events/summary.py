@@ -11,7 +11,9 @@ from sparkwright.protocol.events import Event
 
 #: the module that makes a verified server the last good one, and the field that tells of another one than before
 GRANT, LAST_GOOD = "grant_restart", "last good state"
-PROOFS = ("verify_health", "liveness", "verify_logs", "smoke_test")
+PROOFS = ("verify_health", "liveness", "gpu_used", "verify_logs", "smoke_test")
+#: verdicts of a check that proved nothing
+OPEN = ("off", "unknown")
 
 
 @dataclass
@@ -76,7 +78,7 @@ class Summary:
             one.engine_version = version
         if module == "verify_health" and isinstance(data.get("max_model_len"), int):
             one.max_model_len = data["max_model_len"]
-        if module in PROOFS and msg and data.get("serves") is not False:
+        if module in PROOFS and msg and data.get("serves") is not False and data.get("verdict") not in OPEN:
             one.proved.append(msg)
 
     def _panel(self, one: Served) -> None:
