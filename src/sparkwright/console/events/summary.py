@@ -20,7 +20,7 @@ OPEN = ("off", "unknown")
 class Served:
     """What one host serves, gathered from the results of its tasks. url: as the laptop reaches it.
 
-    reach: how, when not from everywhere.
+    reach: how, when not from everywhere. engine: its title.
     max_model_len: the context's length in tokens; None: not known.
     key_variable: what a client calls the server's key; empty when it asks for none. warning: what its user should know.
     new: another server than before: clients may need other settings.
@@ -37,6 +37,7 @@ class Served:
     reach: str = ""
     key_variable: str = ""
     warning: str = ""
+    engine: str = "vLLM"
     engine_version: str = ""
     proved: list[str] = field(default_factory=list)
     done: bool = False
@@ -86,7 +87,7 @@ class Summary:
         rows = [
             ("image", words.short(one.image)),
             ("model", f"{one.model} @ {one.commit[:12]}" if one.commit else one.model),
-            ("engine", f"vLLM {one.engine_version}" if one.engine_version else "version unknown"),
+            ("engine", f"{one.engine} {one.engine_version}" if one.engine_version else "version unknown"),
             *(("proved", proof) for proof in one.proved),
             *([("reach", one.reach)] if one.reach else []),
         ]

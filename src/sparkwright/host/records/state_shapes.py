@@ -32,7 +32,7 @@ _LOG = Partial({**dict.fromkeys(("chunked_prefill", "note", "unknown"), text), "
 _SERVE = Partial(
     {
         "served_name": text,
-        **dict.fromkeys(("utilization", "ready_s", "tok_per_s", "stop_timeout_s"), (None, number)),
+        **dict.fromkeys(("utilization", "needs_bytes", "ready_s", "tok_per_s", "stop_timeout_s"), (None, number)),
         "log": _LOG,
         "baseline_key": {text: writable},
     }
