@@ -31,7 +31,8 @@ TOP = Path(__file__).parent.parent
 sys.path[:0] = [str(TOP), str(TOP / "src")]
 
 from benchmarks.clients import TOKENS, Absent, Said, command_lines, libraries
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import openai_api
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import figures, smoke, stream
 
 RATE = 50
@@ -241,7 +242,7 @@ def rates() -> None:
     """The decode rate with several tokens a chunk."""
     for per_chunk in (1, 3, 8):
         with server(gap_s=per_chunk / RATE, per_chunk=per_chunk) as url:
-            found = stream.run(url, endpoints.measured_stream("m", "hello", TOKENS))
+            found = stream.run(url, openai_api.measured_stream(HTTP, "m", "hello", TOKENS))
             (_first, gaps) = record(url).times[0]
         true = (found.points[-1][1] - per_chunk) / sum(gaps)
         assert found.tok_per_s is not None

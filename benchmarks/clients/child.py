@@ -17,10 +17,11 @@ from typing import Any
 
 def ours(url: str, streams: int, tokens: int) -> dict[str, Any]:
     """sparkwright's streams and its own summary of them."""
-    from sparkwright.engines.vllm import endpoints
+    from sparkwright.engines import openai_api
+    from sparkwright.engines.vllm.http import HTTP
     from sparkwright.measure import figures, load
 
-    requests = [load.Request(endpoints.measured_stream("m", f"{n} hello", tokens)) for n in range(streams)]
+    requests = [load.Request(openai_api.measured_stream(HTTP, "m", f"{n} hello", tokens)) for n in range(streams)]
     cpu_s = time.process_time()
     outcomes = load.run(url, requests)
     found = [one.stream for one in outcomes if one.stream]

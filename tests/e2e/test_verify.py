@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.host.runs import lock, measuring
 from sparkwright.host.state import StateFolder
 from tests.e2e.conftest import Desk, Said
@@ -31,7 +32,7 @@ def baselines(desk: Desk) -> dict[str, bytes]:
 
 def served_tokens(desk: Desk) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{desk.port}/metrics") as answer:
-        return endpoints.counters(answer.read().decode())[endpoints.GENERATED_TOKENS]
+        return HTTP.counters(answer.read().decode())[roles.GENERATED]
 
 
 def state(desk: Desk) -> StateFolder:

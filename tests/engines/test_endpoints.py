@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import openai_api
+from sparkwright.engines.vllm.http import HTTP
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ from sparkwright.engines.vllm import endpoints
     ],
 )
 def test_the_key_is_the_one_that_the_server_was_started_with(command: list[str], env: list[str], key: str) -> None:
-    assert endpoints.api_key(command, env) == key
+    assert HTTP.api_key(command, env) == key
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_the_key_is_the_one_that_the_server_was_started_with(command: list[str],
     [([], False), (["--scheduling-policy", "fcfs"], False), (["--scheduling-policy=priority"], True)],
 )
 def test_only_an_engine_that_schedules_by_priority_is_given_one(command: list[str], priority: bool) -> None:
-    body = endpoints.generated("m", "hello", 1, priority=endpoints.low_priority(command))
+    body = openai_api.generated(HTTP, "m", "hello", 1, priority=HTTP.low_priority(command))
     assert ("priority" in body) == priority
 
 
@@ -45,4 +46,4 @@ def test_only_an_engine_that_schedules_by_priority_is_given_one(command: list[st
     ],
 )
 def test_a_token_counts_whether_it_has_a_text_or_not(answer: Any, tokens: int) -> None:
-    assert endpoints.tokens_of(answer) == tokens
+    assert openai_api.tokens_of(answer) == tokens

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from sparkwright.engines.vllm import endpoints, prefix_caching
+from sparkwright.engines.vllm import prefix_caching
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.prefix_caching import Sighting, judge
 
 ALIGN = {"block_size": "2096", "enable_prefix_caching": "True", "mamba_cache_mode": "align"}
@@ -67,5 +68,5 @@ def test_the_log_knows_the_block_better_than_old_metrics() -> None:
 
 def test_the_cache_config_of_metrics() -> None:
     line = 'vllm:cache_config_info{block_size="256",enable_prefix_caching="True",engine="0"} 1.0\n'
-    assert endpoints.cache_config("# HELP x\n" + line)["block_size"] == "256"
-    assert endpoints.cache_config("") == {}
+    assert HTTP.cache_of("# HELP x\n" + line)["block_size"] == "256"
+    assert HTTP.cache_of("") == {}

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines import openai_api
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.logs import log_text, logs, settings
 from sparkwright.host.ollama.ollama_client import Busy, Loaded, Ollama
 from sparkwright.measure import http_probe, stream
@@ -56,18 +58,18 @@ def test_logs() -> None:
 def test_metrics() -> None:
     def read(data: bytes) -> None:
         text = data.decode(errors="replace")
-        found = endpoints.counters(text)
+        found = HTTP.counters(text)
         assert all(0 <= value < 2**60 for value in found.values())
-        endpoints.cache_config(text)
+        HTTP.cache_of(text)
 
     feed(read, texts([METRICS]))
 
 
 def test_what_is_no_count_is_left_out() -> None:
     text = "\n".join(
-        f"{endpoints.GENERATED_TOKENS} {value}" for value in ("NaN", "+Inf", "1e308", "-5", "9" * 5000, "7")
+        f"{HTTP.roles[roles.GENERATED].name} {value}" for value in ("NaN", "+Inf", "1e308", "-5", "9" * 5000, "7")
     )
-    assert endpoints.counters(text) == {endpoints.GENERATED_TOKENS: 7.0}
+    assert HTTP.counters(text) == {roles.GENERATED: 7.0, roles.HEARTBEAT: 7.0}
 
 
 def test_nvidia_smi() -> None:
@@ -111,9 +113,9 @@ def test_answers_of_a_server() -> None:
 
     def read(value: Any) -> None:
         body = http_probe.Answer(200, json.dumps(value).encode())
-        endpoints.served(body.json()).get("m")
-        endpoints.spoken(body.json())
-        endpoints.tokens_of(body.json())
+        openai_api.served(HTTP, body.json()).get("m")
+        openai_api.spoken(body.json())
+        openai_api.tokens_of(body.json())
         assert len(body.message()) <= 200
 
     feed(read, values([models, answer, error]))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.errors import Failed, Inconclusive
 from sparkwright.measure import lab, server_metrics
 from sparkwright.measure.lab import Target
@@ -17,7 +18,7 @@ FAST = Schedule(first_s=0.02, gap_s=0.004, chunks=60)
 
 
 def target(server: ExactServer) -> Target:
-    return Target(server.url, "m", counters=lambda: server_metrics.read(server.url, "")[0])
+    return Target(HTTP, server.url, "m", counters=lambda: server_metrics.read(HTTP, server.url, "")[0])
 
 
 def cell(load: Load, plan: Schedule = FAST) -> tuple[dict[str, Any], ExactServer]:
@@ -86,11 +87,11 @@ def test_tokens_that_the_client_did_not_get_are_a_doubt() -> None:
 
 
 def test_prompts_that_a_cache_answers_are_a_doubt() -> None:
-    before = {endpoints.PREFIX_HITS: 0.0, endpoints.PREFIX_QUERIES: 0.0}
-    after = {endpoints.PREFIX_HITS: 800.0, endpoints.PREFIX_QUERIES: 1000.0}
+    before = {roles.PREFIX_HITS: 0.0, roles.PREFIX_QUERIES: 0.0}
+    after = {roles.PREFIX_HITS: 800.0, roles.PREFIX_QUERIES: 1000.0}
     answers = iter([before, before, after])
     with serving(FAST) as server:
-        asked = Target(server.url, "m", counters=lambda: next(answers, after))
+        asked = Target(HTTP, server.url, "m", counters=lambda: next(answers, after))
         found = lab.run(asked, Load("serve", concurrency=1, requests=1, output_tokens=4), idle_s=0)
     assert (found["verdict"], found["prefix_hit_share"]) == ("inconclusive", 0.8)
 

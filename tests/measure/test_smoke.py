@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import smoke
 from sparkwright.measure.beside import gpu
 from sparkwright.measure.beside.lag import Lag
@@ -82,7 +83,7 @@ def test_with_speculation_each_prompt_is_held_against_itself() -> None:
 
 def test_a_baseline_is_made_of_five_runs_and_comes_back_from_json() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.004, chunks=40)) as server:
-        found = smoke.measure(server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
+        found = smoke.measure(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
         asked = [body["max_tokens"] for body in server.bodies]
         prompts = [body["messages"][0]["content"] for body in server.bodies]
     assert (found.verdict, len(found.runs)) == ("new baseline", 5)
@@ -94,14 +95,14 @@ def test_a_baseline_is_made_of_five_runs_and_comes_back_from_json() -> None:
 
 def test_an_unclear_figure_gets_four_more_runs() -> None:
     with serving(Schedule(first_s=0.01, rates=[200] * 4 + [240], chunks=40)) as server:
-        found = smoke.measure(server.url, "m", bounds=Bounds(), baseline=before(235, 0.05), tokens=40)
+        found = smoke.measure(HTTP, server.url, "m", bounds=Bounds(), baseline=before(235, 0.05), tokens=40)
     assert len(found.runs) == 7
     assert found.verdict == "proved"
 
 
 def test_another_servers_refusal_of_our_keys_is_no_failure() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.004, refuses=["chat_template_kwargs", "ignore_eos"])) as server:
-        found = smoke.measure(server.url, "m", bounds=Bounds(), baseline=None, tokens=30)
+        found = smoke.measure(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=30)
         assert [("ignore_eos" in body) for body in server.bodies] == [True, True] + [False] * 6
     assert found.verdict == "new baseline"
 

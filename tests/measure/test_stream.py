@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import openai_api
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import connection, figures, load, stream
 from tests.measure.exact_server import ExactServer, Schedule, serving
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
-BODY = endpoints.measured_stream("m", "hello", 1000)
+BODY = openai_api.measured_stream(HTTP, "m", "hello", 1000)
 
 
 def measured(*, cap_s: float = 60, timeout_s: float = 5, **plan: Any) -> stream.Stream:
@@ -165,8 +166,8 @@ def test_a_plainer_request_leaves_out_what_others_refuse() -> None:
                 found = stream.run(server.url, body)
                 break
             except stream.StreamError as error:
-                assert error.status in endpoints.REFUSALS
-                body, tries = endpoints.plainer(body), tries + 1
+                assert error.status in openai_api.REFUSALS
+                body, tries = openai_api.plainer(HTTP, body), tries + 1
     assert (tries, found.tokens) == (2, 30)
 
 

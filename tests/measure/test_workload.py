@@ -7,6 +7,7 @@ import statistics
 
 import pytest
 
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import workload
 from sparkwright.measure.asker import Asker, Ruler
 from sparkwright.measure.workload import Load
@@ -39,7 +40,7 @@ def test_a_ruler_learns_tokens_from_two_counted_prompts() -> None:
 
 def test_every_prompt_begins_with_fresh_random_text() -> None:
     load = Load("serve", requests=40, concurrency=4, prompts=(("same words", 8),))
-    (phase,) = workload.phases(load, Asker("m"))
+    (phase,) = workload.phases(load, Asker(HTTP, "m"))
     texts = [one.body["messages"][0]["content"] for one in phase.requests]
     assert len({text[:16] for text in texts}) == 40
     assert all(text.endswith("same words") for text in texts)
@@ -48,7 +49,7 @@ def test_every_prompt_begins_with_fresh_random_text() -> None:
 
 def test_shorts_go_out_thirty_milliseconds_behind_the_long_one() -> None:
     load = Load("hol2", shorts=3, prompt_tokens=256, output_tokens=32, long_tokens=8192, after_s=0.03)
-    alone, together = workload.phases(load, Asker("m"))
+    alone, together = workload.phases(load, Asker(HTTP, "m"))
     assert [one.group for one in alone.requests] == ["short alone"] * 3
     assert [(one.group, one.at_s) for one in together.requests] == [("long", 0.0)] + [("short", 0.03)] * 3
     words = [len(one.body["messages"][0]["content"].split()) for one in together.requests]
@@ -57,11 +58,11 @@ def test_shorts_go_out_thirty_milliseconds_behind_the_long_one() -> None:
 
 def test_a_mixed_queue_has_twenty_long_and_eighty_short_in_one_order() -> None:
     load = Load("mixed", longs=20, shorts=80, prompt_tokens=64, output_tokens=8, long_tokens=512, concurrency=8)
-    (phase,) = workload.phases(load, Asker("m"))
+    (phase,) = workload.phases(load, Asker(HTTP, "m"))
     groups = [one.group for one in phase.requests]
     assert (groups.count("long"), groups.count("short"), phase.concurrency) == (20, 80, 8)
     assert groups != sorted(groups)
-    assert groups == [one.group for one in workload.phases(load, Asker("m"))[0].requests]
+    assert groups == [one.group for one in workload.phases(load, Asker(HTTP, "m"))[0].requests]
 
 
 def test_a_load_comes_back_from_json_and_an_unknown_kind_is_refused() -> None:

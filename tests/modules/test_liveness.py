@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import openai_api
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.errors import Exit
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import Liveness
@@ -64,10 +65,10 @@ def test_what_another_start_would_not_change_is_a_failure(tmp_path: Path, schedu
 def test_one_that_generates_for_others_is_not_restarted(tmp_path: Path) -> None:
     """A stream is answered all the while; a request that comes now waits in the queue."""
     with serving(Schedule(gap_s=0.02, chunks=100_000)) as server:
-        body = {**endpoints.generated("m", "hello", 100_000), "stream": True}
+        body = {**openai_api.generated(HTTP, "m", "hello", 100_000), "stream": True}
         client = threading.Thread(
             target=http_probe.ask,
-            args=(server.url, endpoints.CHAT),
+            args=(server.url, openai_api.CHAT),
             kwargs={"body": body, "timeout_s": 60},
             daemon=True,
         )

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.logs import logs
 from sparkwright.measure import smoke, stream
 from sparkwright.modules.proof.smoke_test import SmokeTest
@@ -139,7 +141,7 @@ def _measure(server: Server, outcome: Outcome, model: str, context: RecordingCon
     if smoked.failed:
         outcome.wrong.append(f"smoke_test: {smoked.msg}")
     before = _generated(server)
-    bodies = [endpoints.measured_stream(model, smoke.prompt(), STREAM_TOKENS) for _ in range(STREAMS)]
+    bodies = [openai_api.measured_stream(HTTP, model, smoke.prompt(), STREAM_TOKENS) for _ in range(STREAMS)]
     streams = [stream.run(server.base_url, body) for body in bodies]
     counted, served = sum(one.tokens for one in streams), _generated(server) - before
     if any(one.approximate for one in streams) or abs(served - counted) > SAME_COUNT * served:
@@ -153,7 +155,7 @@ def _measure(server: Server, outcome: Outcome, model: str, context: RecordingCon
 
 
 def _generated(server: Server) -> float:
-    return endpoints.counters(server.ask(endpoints.METRICS).body.decode())[endpoints.GENERATED_TOKENS]
+    return HTTP.counters(server.ask(HTTP.metrics).body.decode())[roles.GENERATED]
 
 
 def _keep(server: Server, folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.logs import logs, settings
 from sparkwright.measure import lab, prefix, server_metrics
 from sparkwright.measure.lab import Target
@@ -44,7 +45,7 @@ def started(engine: Engine, name: str, model: str, *words: str) -> Iterator[Serv
 
 def measured(server: Server, load: Load) -> dict[str, Any]:
     model = server.argv[0]
-    target = Target(server.base_url, model, counters=lambda: server_metrics.read(server.base_url, "")[0])
+    target = Target(HTTP, server.base_url, model, counters=lambda: server_metrics.read(HTTP, server.base_url, "")[0])
     found = lab.run(target, load)
     assert found["verdict"] == "measured", found["doubts"]
     return found
@@ -71,7 +72,12 @@ def test_smoke_and_the_prefix_cache(engine: Engine) -> None:
         assert found["figures"]["approximate"] is False
         assert found["prefix_hit_share"] is not None and found["prefix_hit_share"] < 0.05
         sightings = prefix.sight(
-            server.base_url, server.argv[0], 500, lambda: server_metrics.read(server.base_url, "")[0], timeout_s=60
+            HTTP,
+            server.base_url,
+            server.argv[0],
+            500,
+            lambda: server_metrics.read(HTTP, server.base_url, "")[0],
+            timeout_s=60,
         )
         assert [bool(one.hits) for one in sightings] == [False, True, True]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.vllm import endpoints, key_file
+from sparkwright.engines.vllm import key_file
 from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.verify_health import VerifyHealth
 from sparkwright.secret import Secret
@@ -38,9 +39,9 @@ def test_it_asks_for_the_key_of_its_file_and_shows_it_nowhere(engine: Engine, tm
     words = flags.command(str(engine.models / "dense"), given, model_by_flag=True)
     with Watch(key) as watch, serving(engine, words, tmp_path / "server.log") as server:
         assert server.ready, server.log.read_text()[-2000:]
-        for path in (endpoints.HEALTH, endpoints.METRICS, endpoints.VERSION):
+        for path in HTTP.public:
             assert server.ask(path).status == 200
-        refused = http_probe.ask(server.base_url, endpoints.MODELS, api_key="spk-wrong")
+        refused = http_probe.ask(server.base_url, HTTP.models, api_key="spk-wrong")
         assert (refused.status, refused.json()) == (401, {"error": "Unauthorized"})
         context = RecordingContext(tmp_path, secrets={"K": Secret(key)})
         args = VerifyHealth.Args(server.base_url, "m", api_key_secret="K")

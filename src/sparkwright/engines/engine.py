@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: as recipes name them, and as people do
 TITLES = {"vllm": "vLLM", "llama_cpp": "llama.cpp", "sglang": "SGLang", "openai": "OpenAI-compatible server"}
 USUAL = "vllm"
+#: how their servers sign the models that they list
+OWNERS = {"vllm": "vllm", "llamacpp": "llama_cpp", "sglang": "sglang"}
 #: tells the engine of a container; one without it runs vLLM, as all did before there were others
 LABEL = "sparkwright.engine"
 
@@ -51,7 +53,18 @@ def labels(name: str) -> dict[str, str]:
     return {} if name == USUAL else {LABEL: name}
 
 
+def of_name(name: object) -> Engine:
+    """The engine of a name that a file or a label gives; one that is none of ours is taken for the usual one."""
+    return of(name if isinstance(name, str) and name in TITLES else USUAL)
+
+
+def of_models(answer: Any) -> Engine:
+    """The engine of a server that nobody described, by who owns the models that it lists."""
+    rows = answer.get("data") if isinstance(answer, dict) else None
+    owners = [row.get("owned_by") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return of(next((OWNERS[one] for one in owners if isinstance(one, str) and one in OWNERS), USUAL))
+
+
 def of_labels(labels: Mapping[str, Any] | None) -> Engine:
     """The engine of a container or of a spec, by its labels; a name that is none of ours is taken for the usual one."""
-    name = str((labels or {}).get(LABEL, USUAL))
-    return of(name if name in TITLES else USUAL)
+    return of_name((labels or {}).get(LABEL))

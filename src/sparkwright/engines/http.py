@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.engines.command_words import value
 from sparkwright.trust.bounds import number_of
 
 #: roles of metrics, which every engine calls by another name. GENERATED: tokens that were generated; HEARTBEAT: moves at every
@@ -41,6 +42,14 @@ def _nothing(answer: Any) -> dict[str, Any]:
     return {}
 
 
+def _context(row: Mapping[str, Any]) -> Any:
+    return row.get("max_model_len")
+
+
+def _no_priority(command: Sequence[str]) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Http:
     """How one engine's server is asked.
@@ -73,8 +82,24 @@ class Http:
     public: frozenset[str] = frozenset(("/health",))
     key_variable: str = ""
     key_option: str = "--api-key"
-    context_of: Callable[[Mapping[str, Any]], Any] = lambda row: row.get("max_model_len")
-    low_priority: Callable[[Sequence[str]], int] = lambda command: 0
+    context_of: Callable[[Mapping[str, Any]], Any] = _context
+    speculation: tuple[str, ...] = ()
+    low_priority: Callable[[Sequence[str]], int] = _no_priority
+    cache_of: Callable[[str], dict[str, str]] = _nothing
+
+    def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:
+        """The key that a server was started with, from its container's command and environment; empty when it wants none."""
+        given = dict(pair.partition("=")[::2] for pair in env)
+        return value(command, self.key_option) or given.get(self.key_variable, "")
+
+    def speculates(self, command: Sequence[str]) -> bool:
+        """Whether a server with this command generates with speculation: how fast depends on the prompt then."""
+        return bool(self.speculation) and any(str(word).startswith(self.speculation) for word in command)
+
+    @property
+    def apart(self) -> bool:
+        """Whether the heartbeat is another counter than that of the generated tokens."""
+        return self.roles.get(HEARTBEAT) != self.roles.get(GENERATED)
 
     def counters(self, metrics_text: str) -> dict[str, float]:
         """Its metrics by role, summed over labels. One that is missing or is no count is left out."""

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import heal, notify, store, textfile
 from sparkwright.health.judging.damping import damp
@@ -78,7 +79,7 @@ class Check:
         decision = heal.decide(record, remembered, self.settings, self.context.state, observed.time_s)
         cost = Cost(round(time.monotonic() - started_s, 3), round(_cpu_s() - cpu, 3))
         record = replace(record, healed=healed or decision.message, cost=cost)
-        self._leave(observed, record, remembered)
+        self._leave(observed, record, remembered, prober.http)
         return record, remembered, decision
 
     def _record(self, observed: Observation, judgement: Judgement, remembered: Remembered, prober: Prober) -> Record:
@@ -118,7 +119,7 @@ class Check:
             sandbox=self.context.machine.sandbox,
         )
 
-    def _leave(self, observed: Observation, record: Record, remembered: Remembered) -> None:
+    def _leave(self, observed: Observation, record: Record, remembered: Remembered, http: Http) -> None:
         """Write everything down and tell who wants to know. What can't be written or told never hides the check itself."""
         if observed.server.health_status == 200:
             remembered.answered = start_of(observed.container)
@@ -128,7 +129,7 @@ class Check:
                 "start": start_of(observed.container),
                 "running": observed.server.running,
                 "token": observed.server.token,
-                "generated": _with_own(observed, record),
+                **_with_own(observed, record, http),
             }
         if self.context.check:
             return
@@ -179,12 +180,16 @@ class Check:
         return replace(judgement, why=f"{judgement.why}: stopped, restart policy set to no")
 
 
-def _with_own(observed: Observation, record: Record) -> float | None:
-    """The server's counter after the check's own tokens: nobody was served with them."""
+def _with_own(observed: Observation, record: Record, http: Http) -> dict[str, float | None]:
+    """The server's counters after the check's own tokens: nobody was served with them."""
     own = 1 if observed.server.token == "made" else 0
-    if observed.server.generated_tokens is None or record.speed.measured_s != observed.time_s:
-        return None if observed.server.generated_tokens is None else observed.server.generated_tokens + own
-    return server_metrics.read(observed.server.url, "")[0].get(endpoints.GENERATED_TOKENS)
+    generated, heartbeat = observed.server.generated_tokens, observed.heartbeat
+    measured = generated is not None and record.speed.measured_s == observed.time_s
+    if measured or (own and http.apart):
+        now = server_metrics.read(http, observed.server.url, "")[0]
+        return {"generated": now.get(roles.GENERATED), "heartbeat": now.get(roles.HEARTBEAT)}
+    after = (None if one is None else one + own for one in (generated, heartbeat))
+    return dict(zip(("generated", "heartbeat"), after, strict=True))
 
 
 def _served(observed: Observation, remembered: Remembered) -> float | None:

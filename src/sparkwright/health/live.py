@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.record import Container, Record, Serves, speaks_s
 from sparkwright.host import plain_http
-from sparkwright.host.containers import containers, engine_socket
+from sparkwright.host.containers import containers, engine_of, engine_socket
 from sparkwright.host.machine import Machine
 
 ENGINE_S = 3.0
@@ -50,7 +50,7 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
         return Now(now_s, Container(name), error=f"invalid response from the Docker Engine: {type(error).__name__}")
     if box.status != "running" or not url:
         return Now(now_s, box, url)
-    return Now(now_s, box, url, _health(url))
+    return Now(now_s, box, url, _health(engine_of.of_container(inspected).http, url))
 
 
 def ready_since(box: Container, good: Mapping[str, Any]) -> bool:
@@ -118,11 +118,11 @@ def _inspect(machine: Machine, name: str) -> dict[str, Any] | None:
         raise SparkwrightError(engine_socket.silent(error)) from None
 
 
-def _health(url: str) -> int:
+def _health(http: Http, url: str) -> int:
     """The status of /health; 0 when there is no answer."""
     try:
         where = urlsplit(url)
         address = where.hostname or "127.0.0.1", where.port or 80
-        return plain_http.get(address, endpoints.HEALTH, timeout_s=HEALTH_S)[0]
+        return plain_http.get(address, http.health, timeout_s=HEALTH_S)[0]
     except (OSError, ValueError):
         return 0

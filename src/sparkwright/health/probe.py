@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkwright.engines.vllm import endpoints, key_file
+from sparkwright.engines import http as roles
+from sparkwright.engines import openai_api
+from sparkwright.engines.http import Http
+from sparkwright.engines.vllm import key_file
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import drift
 from sparkwright.health.judging.observation import Limits, Observation
@@ -16,7 +19,7 @@ from sparkwright.health.live import container_of, ready_s, ready_since, serves_o
 from sparkwright.health.record import Container, Gpu, Machine, Server, Serves
 from sparkwright.health.remembered import Remembered
 from sparkwright.host import evidence
-from sparkwright.host.containers import containers, crash_loop, engine_socket, server_key
+from sparkwright.host.containers import containers, crash_loop, engine_of, engine_socket, server_key
 from sparkwright.host.containers.container_options import port_bindings
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states
@@ -40,6 +43,11 @@ class Prober:
 
     def __post_init__(self) -> None:
         self.good = good_states.last(self.context.state)
+
+    @property
+    def http(self) -> Http:
+        """How the verified server's engine is asked."""
+        return engine_of.of_spec(self.good.get("spec")).http
 
     @property
     def serves(self) -> Serves:
@@ -85,47 +93,48 @@ class Prober:
         url = url_of_spec(self.good["spec"])
         if not url or (inspected and found.container.status != "running"):
             return replace(found, server=Server(url))
-        health = http_probe.ask(url, endpoints.HEALTH, timeout_s=HEALTH_S)
+        http = engine_of.of_container(inspected).http if inspected else self.http
+        health = http_probe.ask(url, http.health, timeout_s=max(HEALTH_S, http.health_s))
         server = Server(url, health_status=health.status)
         if health.status != 200:
             return replace(found, server=server, error=health.error)
         config = inspected.get("Config") or {}
         command = list(config.get("Cmd") or ())
         key = server_key.of_container(self.context.state, inspected) or self._given_key()
-        before = server_metrics.read(url, key)[0]
-        server = _counted(server, before)
-        frozen_s = self._frozen_s(found, server)
-        version = (http_probe.ask(url, endpoints.VERSION, api_key=key, timeout_s=HEALTH_S).json() or {}).get(
-            "version"
-        ) or ""
-        found = replace(found, answered=True, server=server, frozen_s=frozen_s, engine_version=str(version))
+        before = server_metrics.read(http, url, key)[0]
+        server, heartbeat = _counted(server, before), before.get(roles.HEARTBEAT)
+        frozen_s = self._frozen_s(found, server, heartbeat)
+        version = http_probe.version(http, url, api_key=key, timeout_s=HEALTH_S) or ""
+        found = replace(
+            found, answered=True, server=server, heartbeat=heartbeat, frozen_s=frozen_s, engine_version=version
+        )
         if frozen_s is not None and frozen_s >= self.limits.frozen_s:
             return found
-        if server.running and self._moves(url, key, before):
+        if server.running and self._moves(http, url, key, before):
             return replace(found, server=replace(server, token="skipped"), frozen_s=None)
-        return self._token(found, key, endpoints.low_priority(command))
+        return self._token(http, found, key, http.low_priority(command))
 
-    def _moves(self, url: str, key: str, before: Mapping[str, float]) -> bool:
+    def _moves(self, http: Http, url: str, key: str, before: Mapping[str, float]) -> bool:
         """Whether tokens are generated meanwhile."""
         self.pause(AGAIN_S)
-        name = endpoints.GENERATED_TOKENS
-        after = server_metrics.read(url, key)[0]
+        name = roles.HEARTBEAT
+        after = server_metrics.read(http, url, key)[0]
         return name in after and name in before and after[name] > before[name]
 
-    def _token(self, found: Observation, key: str, priority: int) -> Observation:
+    def _token(self, http: Http, found: Observation, key: str, priority: int) -> Observation:
         """Ask for one token; whatever it takes is told."""
         name = (self.good.get("serve") or {}).get("served_name", "")
         started_s = time.monotonic()
         url, limit_s = found.server.url, self.limits.token_s
-        answer = token_check.ask(url, name, api_key=key, timeout_s=limit_s, priority=priority)
+        answer = token_check.ask(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         token_s = time.monotonic() - started_s
         if answer.status == 200:
-            any_token = endpoints.tokens_of(answer.json()) > 0
+            any_token = openai_api.tokens_of(answer.json()) > 0
             made = replace(found.server, token="made" if any_token else "error", token_s=round(token_s, 3))
             return replace(found, server=made, error="" if any_token else "the response was 200 without a token")
         if answer.error == "timeout":
-            after = server_metrics.read(url, key)[0].get(endpoints.GENERATED_TOKENS)
-            others = after is not None and after > (found.server.generated_tokens or 0)
+            after = server_metrics.read(http, url, key)[0].get(roles.HEARTBEAT)
+            others = after is not None and after > (found.heartbeat or 0)
             token = "skipped" if others else "none"  # a long queue is no fault: others get their tokens
             return replace(
                 found, server=replace(found.server, token=token), frozen_s=None if others else found.frozen_s
@@ -135,7 +144,7 @@ class Prober:
         message = f"{answer.status}: {answer.message()}" if answer.status else answer.error
         return replace(found, server=replace(found.server, token="error"), error=message)
 
-    def _frozen_s(self, found: Observation, server: Server) -> float | None:
+    def _frozen_s(self, found: Observation, server: Server, heartbeat: float | None) -> float | None:
         """How long nothing was generated while requests ran, at this check and the one before, of the same start.
 
         A token that the check before asked for in vain counts as a request that ran.
@@ -144,7 +153,7 @@ class Prober:
         asked = last.get("running") or last.get("token") == "none"
         if not server.running or not asked or last.get("start") != start_of(found.container):
             return None
-        if last.get("generated") != server.generated_tokens:
+        if last.get("heartbeat", last.get("generated")) != heartbeat:
             return None
         return found.time_s - float(last["time_s"])
 
@@ -192,10 +201,10 @@ def start_of(box: Container) -> str:
 def _counted(server: Server, counters: Mapping[str, float]) -> Server:
     return replace(
         server,
-        running=counters.get(endpoints.RUNNING),
-        waiting=counters.get(endpoints.WAITING),
-        generated_tokens=counters.get(endpoints.GENERATED_TOKENS),
-        kv_cache_used=counters.get(endpoints.KV_CACHE_USED),
+        running=counters.get(roles.RUNNING),
+        waiting=counters.get(roles.WAITING),
+        generated_tokens=counters.get(roles.GENERATED),
+        kv_cache_used=counters.get(roles.KV_CACHE_USED),
     )
 
 

@@ -17,7 +17,7 @@ NAME = "health-remembered"
 @dataclass
 class Remembered:
     """seen: states of the last checks, oldest first. state, since_s: what was reported, and since when. cures: how many checks in
-    a row said that a restart helps. counted: time_s, start, running, generated of the last look at the counters.
+    a row said that a restart helps. counted: time_s, start, running, generated, heartbeat of the last look at the counters.
     answered: the start (container and time) that has answered. broken: id, why and since (when it had been verified) of the
     container whose crash loop was stopped.
     notified: the state that command and webhook were told last. heals: when a restart was begun. failed: of them in a row.

@@ -1,4 +1,4 @@
-"""How one server is asked: with prompts of so many of its tokens, as vLLM, or more plainly where it refuses that.
+"""How one server is asked: with prompts of so many of its tokens, as its engine takes them, or more plainly.
 
 Lengths are in the server's own tokens: a Ruler learns from two prompts, which the server counted itself, how many words make a
 token. They are the warm-up at the same time.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import openai_api
+from sparkwright.engines.http import Http
 from sparkwright.measure import prefix, stream
 from sparkwright.measure.load import Request
 
@@ -39,6 +40,7 @@ class Ruler:
 class Asker:
     """Makes the requests of one server. left_out: what it has refused, learned by `run`."""
 
+    http: Http
     model: str
     base_url: str = ""
     api_key: str = field(default="", repr=False)
@@ -47,7 +49,7 @@ class Asker:
 
     def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
         """One request, without what this server refuses."""
-        full = endpoints.measured_stream(self.model, text, tokens)
+        full = openai_api.measured_stream(self.http, self.model, text, tokens)
         return Request({key: value for key, value in full.items() if key not in self.left_out}, at_s, group)
 
     def sized(self, prompt_tokens: int, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
@@ -59,9 +61,9 @@ class Asker:
         body = request.body
         while True:
             try:
-                found = stream.run(self.base_url, body, api_key=self.api_key, **how)
+                found = stream.run(self.base_url, body, counted=self.http.counted, api_key=self.api_key, **how)
             except stream.StreamError as error:
-                plainer = endpoints.plainer(body) if error.status in endpoints.REFUSALS else None
+                plainer = openai_api.plainer(self.http, body) if error.status in openai_api.REFUSALS else None
                 if plainer is None:
                     raise
                 body = plainer

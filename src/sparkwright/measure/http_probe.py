@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engines.http import Http
 from sparkwright.measure.connection import connect, ends
 from sparkwright.trust import bounds
 
@@ -37,6 +38,13 @@ class Answer:
         if isinstance(found, dict) and isinstance(found.get("error"), dict):
             return str(found["error"].get("message", ""))[:SHOWN_CHARS]
         return self.body[:SHOWN_CHARS].decode(errors="replace") or self.error
+
+
+def version(http: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
+    """The engine's version, as its server tells it; None where it tells none."""
+    if not http.version:
+        return None
+    return http.version_of(ask(base_url, http.version, api_key=api_key, timeout_s=timeout_s).json()) or None
 
 
 def ask(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Answer:

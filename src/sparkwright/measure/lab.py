@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines.http import Http
 from sparkwright.errors import Failed
 from sparkwright.measure import figures, load, prefix, server_metrics, stream, workload
 from sparkwright.measure.asker import Asker, Ruler
@@ -37,11 +38,13 @@ Counters = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Target:
-    """Where to send: base_url, as http://127.0.0.1:8000, and the served name. counters: what /metrics says now, {} for nothing.
+    """Where to send: base_url, as http://127.0.0.1:8000, and the served name.
 
+    http: how its engine is asked. counters: its metrics by role as they are now, {} for nothing.
     gpu_query: what nvidia-smi prints; "" where there is none.
     """
 
+    http: Http
     base_url: str
     model: str
     api_key: str = field(default="", repr=False)
@@ -73,6 +76,7 @@ def run(
             last = load.run(
                 target.base_url,
                 phase.requests,
+                counted=target.http.counted,
                 api_key=target.api_key,
                 concurrency=phase.concurrency,
                 cap_s=timeout_s,
@@ -93,7 +97,7 @@ def run(
 
 def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
     """Learn how long words are here, and let each class of lengths be seen once: the first one compiles kernels."""
-    asker = Asker(target.model, target.base_url, target.api_key)
+    asker = Asker(target.http, target.model, target.base_url, target.api_key)
 
     def one(request: Request, why: str = "the warm-up was interrupted") -> int:
         try:
@@ -110,7 +114,7 @@ def _warm(target: Target, wanted: Load, timeout_s: float) -> Asker:
 
 
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes: Sequence[Outcome]) -> str:
-    served = risen(before, after, endpoints.GENERATED_TOKENS)
+    served = risen(before, after, roles.GENERATED)
     streams = [one.stream for one in outcomes if one.stream]
     if served is None or len(streams) < len(outcomes) or any(one.approximate for one in streams):
         return ""
@@ -127,7 +131,7 @@ def _reported(
     groups = sorted({one.request.group for one in outcomes})
     everything = figures.of(streams)
     spoilt = lag.spoils_percentiles(everything.itl.p50 if everything.itl else None)
-    hits, queries = (risen(before, after, name) for name in (endpoints.PREFIX_HITS, endpoints.PREFIX_QUERIES))
+    hits, queries = (risen(before, after, name) for name in (roles.PREFIX_HITS, roles.PREFIX_QUERIES))
     warm = round(hits / queries, 4) if queries and hits is not None else None
     doubts = [message for message in (_mismatch(before, after, outcomes),) if message]
     if warm is not None and warm > WARM:
@@ -156,7 +160,7 @@ def _reported(
         "client_lag_p99_ms": round(lag.p99_s * 1000, 3),
         "client_lag_max_ms": round(lag.max_s * 1000, 3),
         "prefix_hit_share": warm,
-        "preemptions": risen(before, after, endpoints.PREEMPTIONS),
+        "preemptions": risen(before, after, roles.PREEMPTIONS),
         "gpu": state.to_json(),
     }
 

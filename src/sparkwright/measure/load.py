@@ -40,6 +40,7 @@ def run(
     base_url: str,
     requests: Sequence[Request],
     *,
+    counted: stream.Counted = stream.USAGE,
     api_key: str = "",
     concurrency: int = 0,
     cap_s: float = 600,
@@ -48,8 +49,9 @@ def run(
 ) -> list[Outcome]:
     """Send all requests and wait for their ends, in the order of the requests.
 
-    concurrency: at most so many at a time, each worker taking the next when its last is done; 0: all on their times. The wait
-    for a worker is no part of a TTFT. Errors are in the outcomes. Parsing is left until everything has come.
+    counted: where a chunk carries the tokens so far. concurrency: at most so many at a time, each worker
+    taking the next when its last is done; 0: all on their times. The wait for a worker is no part of a TTFT. Errors are in the
+    outcomes. Parsing is left until everything has come.
     """
     waiting, mutex = iter(range(len(requests))), threading.Lock()
     recordings: list[Recording | Exception | None] = [None] * len(requests)
@@ -108,7 +110,7 @@ def run(
                 thread.join()
     finally:
         threading.stack_size(before_bytes)
-    return [_outcome(one, found) for one, found in zip(requests, recordings, strict=True)]
+    return [_outcome(one, found, counted) for one, found in zip(requests, recordings, strict=True)]
 
 
 def _sleep_until(at_s: float) -> None:
@@ -118,10 +120,10 @@ def _sleep_until(at_s: float) -> None:
         time.sleep(wait_s)
 
 
-def _outcome(request: Request, found: Recording | Exception | None) -> Outcome:
+def _outcome(request: Request, found: Recording | Exception | None, counted: stream.Counted) -> Outcome:
     if not isinstance(found, Recording):
         return Outcome(request, error=str(found or "not sent"))
     try:
-        return Outcome(request, stream.read(found))
+        return Outcome(request, stream.read(found, counted))
     except StreamError as error:
         return Outcome(request, error=str(error))

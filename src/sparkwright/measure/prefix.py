@@ -6,7 +6,9 @@ import random
 import secrets
 from collections.abc import Callable, Mapping
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines import openai_api
+from sparkwright.engines.http import Http
 from sparkwright.engines.vllm.prefix_caching import Sighting
 from sparkwright.measure import stream
 from sparkwright.measure.counted import risen
@@ -25,6 +27,7 @@ def text(words: int) -> str:
 
 
 def sight(
+    http: Http,
     base_url: str,
     model: str,
     words: int,
@@ -38,10 +41,10 @@ def sight(
     prefix, found = text(words), []
     before = counters()
     for n, question in enumerate(QUESTIONS, 1):
-        body = endpoints.measured_stream(model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
-        got = stream.run(base_url, body, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s)
+        body = openai_api.measured_stream(http, model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
+        got = stream.run(base_url, body, counted=http.counted, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s)
         after = counters()
-        counted = [risen(before, after, name) for name in (endpoints.PREFIX_QUERIES, endpoints.PREFIX_HITS)]
+        counted = [risen(before, after, name) for name in (roles.PREFIX_QUERIES, roles.PREFIX_HITS)]
         found.append(Sighting(got.ttft_s or 0.0, got.prompt_tokens, *counted))
         before = after
         progress(n, len(QUESTIONS))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines.http import Http
 from sparkwright.errors import Inconclusive
 from sparkwright.measure import http_probe
 from sparkwright.visible import count
@@ -13,18 +14,20 @@ from sparkwright.visible import count
 IDLE = "Try again when the server is idle."
 
 
-def read(base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
-    """The counters and the cache's settings; both empty where the server shows none."""
-    answer = http_probe.ask(base_url, endpoints.METRICS, api_key=api_key)
+def read(http: Http, base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
+    """The counters by role and the cache's settings; both empty where the server shows none."""
+    if not http.metrics:
+        return {}, {}
+    answer = http_probe.ask(base_url, http.metrics, api_key=api_key)
     text = answer.body.decode(errors="replace") if answer.status == 200 else ""
-    return endpoints.counters(text), endpoints.cache_config(text)
+    return http.counters(text), http.cache_of(text)
 
 
 def busy(counters: Mapping[str, float]) -> float | None:
     """Requests at work or waiting; None when nobody says."""
-    if endpoints.RUNNING not in counters:
+    if roles.RUNNING not in counters:
         return None
-    return counters[endpoints.RUNNING] + counters.get(endpoints.WAITING, 0)
+    return counters[roles.RUNNING] + counters.get(roles.WAITING, 0)
 
 
 def idle(counters: Callable[[], Mapping[str, float]], within_s: float) -> Mapping[str, float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparkwright import defaults
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines.http import Http
 from sparkwright.measure import stream
 from sparkwright.measure.asker import Asker
 
@@ -174,6 +174,7 @@ class Measured(Taken):
 
 
 def measure(
+    http: Http,
     base_url: str,
     model: str,
     *,
@@ -191,7 +192,7 @@ def measure(
     result = Measured()
     each = tokens if baseline else min(tokens, BASELINE_TOKENS)
     wanted = min(tokens, WARM_UP_TOKENS) + each * (RUNS if baseline else bounds.baseline_runs)
-    asker = Asker(model, base_url, api_key)
+    asker = Asker(http, model, base_url, api_key)
 
     def one(name: str, count: int, cap_s: float) -> stream.Stream:
         before, request = result.tokens, asker.request(prompt(name), count)
@@ -238,9 +239,9 @@ def judge(
     return ("proved" if share >= 1 - tolerance / 2 else "unclear"), against, faster
 
 
-def speculates(key: Mapping[str, Any]) -> bool:
+def speculates(http: Http, key: Mapping[str, Any]) -> bool:
     """Whether the engine of a baseline's key generates with speculation."""
-    return any(str(word).startswith(endpoints.SPECULATION_OPTIONS) for word in key.get("command") or ())
+    return http.speculates([str(word) for word in key.get("command") or ()])
 
 
 def prompt(name: str = "prose") -> str:

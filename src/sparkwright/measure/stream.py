@@ -10,12 +10,12 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import openai_api
 from sparkwright.measure.connection import connect, ends
 from sparkwright.trust import bounds
 
@@ -25,6 +25,9 @@ EVENT_BYTES = 1 << 20
 MOST_BYTES = 256 << 20
 ERROR_BYTES = 1 << 16
 SHOWN_CHARS = 500
+#: where a chunk carries the tokens so far, by its keys; an engine may have more such places
+Counted = Sequence[tuple[str, str]]
+USAGE: Counted = (("usage", "completion_tokens"),)
 #: more than any server generates in one answer
 MOST_TOKENS = 10**9
 
@@ -104,7 +107,7 @@ def request_bytes(base_url: str, body: dict[str, Any], api_key: str) -> bytes:
     """The whole request, made before the clock starts, so that it leaves in one piece."""
     payload, where = json.dumps(body).encode(), urlsplit(base_url)
     lines = [
-        f"POST {where.path.rstrip('/')}{endpoints.CHAT} HTTP/1.1",  # servers may stand below a prefix
+        f"POST {where.path.rstrip('/')}{openai_api.CHAT} HTTP/1.1",  # servers may stand below a prefix
         f"Host: {where.netloc}",
         "Content-Type: application/json",
         f"Content-Length: {len(payload)}",
@@ -113,9 +116,9 @@ def request_bytes(base_url: str, body: dict[str, Any], api_key: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + payload
 
 
-def run(base_url: str, body: dict[str, Any], **how: Any) -> Stream:
+def run(base_url: str, body: dict[str, Any], *, counted: Counted = USAGE, **how: Any) -> Stream:
     """Send one streaming request and time its chunks. how: the options of `record`. Raises StreamError."""
-    return read(record(base_url, body, **how))
+    return read(record(base_url, body, **how), counted)
 
 
 def record(
@@ -178,9 +181,12 @@ def _receive(answer: http.client.HTTPResponse, found: Recording, cap_s: float, o
     found.broken = f"the stream exceeds {MOST_BYTES >> 20} MiB"
 
 
-def read(recording: Recording) -> Stream:
-    """The tokens of a recording. Raises StreamError for one that broke off, or that holds the server's own error."""
-    reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped))
+def read(recording: Recording, counted: Counted = USAGE) -> Stream:
+    """The tokens of a recording. Raises StreamError for one that broke off, or that holds the server's own error.
+
+    counted: where its chunks carry the tokens so far.
+    """
+    reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped), counted)
     rest = b""
     for at_s, piece in recording.pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -199,8 +205,9 @@ def read(recording: Recording) -> Stream:
 class _Reader:
     """Lines of server-sent events become points."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, counted: Counted) -> None:
         self.stream = stream
+        self._counted = counted
         self.done = False
         self._chunks = 0
         self._continuous = False
@@ -226,10 +233,11 @@ class _Reader:
     def _chunk(self, at_s: float, chunk: dict[str, Any]) -> None:
         stream, usage = self.stream, _mapping(chunk.get("usage"))
         stream.prompt_tokens = bounds.count_of(usage.get("prompt_tokens"), MOST_TOKENS) or stream.prompt_tokens
-        counted = bounds.count_of(usage.get("completion_tokens"), MOST_TOKENS) or 0
+        so_far = (bounds.count_of(_mapping(chunk.get(part)).get(key), MOST_TOKENS) for part, key in self._counted)
+        counted = next(filter(None, so_far), 0)
         choices = chunk.get("choices")
         deltas = [_mapping(_mapping(one).get("delta")) for one in (choices if isinstance(choices, list) else ())]
-        speaks = any(endpoints.delta_counts(delta) for delta in deltas)
+        speaks = any(openai_api.delta_counts(delta) for delta in deltas)
         if deltas and counted and not self._chunks:
             self._continuous = True
             if counted > stream.tokens:
@@ -241,7 +249,7 @@ class _Reader:
         stream.total = counted or stream.total
 
     def _point(self, at_s: float, tokens: int, deltas: list[dict[str, Any]]) -> None:
-        self._speaks = self._speaks or any(endpoints.delta_speaks(delta) for delta in deltas)
+        self._speaks = self._speaks or any(openai_api.delta_speaks(delta) for delta in deltas)
         if not self._speaks:
             self.stream.thought = tokens
         self.stream.points.append((at_s, tokens))

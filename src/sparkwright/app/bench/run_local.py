@@ -14,7 +14,8 @@ from sparkwright.bench.order import Order, Room, planned
 from sparkwright.bench.play import verdict
 from sparkwright.bench.results_models import Results
 from sparkwright.console.out import say
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import engine, openai_api
+from sparkwright.engines.http import Http
 from sparkwright.engines.vllm.key_file import VARIABLE as KEY
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.measure import http_probe, lab, server_metrics
@@ -27,7 +28,7 @@ def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = Fals
     if order.has_arms:
         raise Refused("arms are started on a host: --host NAME instead of --url.")
     url, key = _base(url), _key()
-    served, length = _served(url, model, key)
+    http, served, length = _served(url, model, key)
     loads = planned(order, Room(length=length), Path.cwd())
     made = turns([SERVER] * order.repeat, loads.loads, {SERVER: [url, served]})
     place = Place.of(root, order.name or f"{order.command}-{urlsplit(url).netloc.replace(':', '-')}", again=order.again)
@@ -35,7 +36,7 @@ def at_url(url: str, model: str, order: Order, *, root: Path, quiet: bool = Fals
     arm = {"name": SERVER, "title": f"{served} at {url}"}
     found = Collector(place, experiment, urlsplit(url).netloc, "laptop", {SERVER: arm})
     found.cells = _finished(place, experiment)
-    target = lab.Target(url, served, key, counters=lambda: server_metrics.read(url, key)[0])
+    target = lab.Target(http, url, served, key, counters=lambda: server_metrics.read(http, url, key)[0])
     for cell in [one for turn in made for one in turn.cells if one.key not in found.cells]:
         _say(f"measuring: {verdict(cell)}", quiet)
         about = {"key": cell.key, "arm": SERVER, "repetition": cell.repetition, "load": cell.load.described}
@@ -69,12 +70,13 @@ def _key() -> str:
     return key
 
 
-def _served(url: str, model: str, key: str) -> tuple[str, int | None]:
-    """The served name and its context's length."""
-    answer = http_probe.ask(url, endpoints.MODELS, api_key=key)
+def _served(url: str, model: str, key: str) -> tuple[Http, str, int | None]:
+    """How its engine is asked, the served name and its context's length."""
+    path = engine.of(engine.USUAL).http.models
+    answer = http_probe.ask(url, path, api_key=key)
     if answer.status != 200:
         fix = f"A key is taken from {KEY}." if answer.status == 401 else ""
-        raise Failed(f"{url}{endpoints.MODELS} answers {answer.status or answer.error}.", fix=fix)
+        raise Failed(f"{url}{path} answers {answer.status or answer.error}.", fix=fix)
     rows = answer.json()
     data = rows.get("data") if isinstance(rows, dict) else None
     reported = [row.get("id") for row in data if isinstance(row, dict)] if isinstance(data, list) else []
@@ -82,7 +84,8 @@ def _served(url: str, model: str, key: str) -> tuple[str, int | None]:
     if not names or (model and model not in names):
         raise Refused(f"{url} serves {', '.join(names) or 'no model'}.", fix="--model NAME")
     served = model or names[0]
-    return served, endpoints.served(rows).get(served)
+    http = engine.of_models(rows).http
+    return http, served, openai_api.served(http, rows).get(served)
 
 
 def _finished(place: Place, experiment: Experiment) -> dict[str, dict[str, object]]:

@@ -11,7 +11,7 @@ from sparkwright.app.plans.templates import rendered
 from sparkwright.app.questions.one_module import ask_module
 from sparkwright.console.events.summary import Served
 from sparkwright.console.out import say, say_error, say_json
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import openai_api
 from sparkwright.errors import Failed
 from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
@@ -68,7 +68,7 @@ def settings(one: Served) -> dict[str, Any]:
         "base_url": f"{one.url}/v1",
         "model": one.served_name,
         "context_length": one.max_model_len,
-        "max_tokens": endpoints.answer_tokens(one.max_model_len),
+        "max_tokens": openai_api.answer_tokens(one.max_model_len),
         "api_key_variable": one.key_variable,
         "reach": one.reach,
         "image": one.image,
@@ -82,7 +82,7 @@ def text(project: Project, one: Served) -> str:
         "url": one.url,
         "model": one.served_name,
         "max_model_len": one.max_model_len,
-        "max_tokens": endpoints.answer_tokens(one.max_model_len),
+        "max_tokens": openai_api.answer_tokens(one.max_model_len),
         "reach": one.reach,
         "key": one.key_variable,
     }

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright.doctor.diagnosis.sight import Probe, Sight
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines import openai_api
+from sparkwright.engines.http import Http
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.probe import start_of
 from sparkwright.measure import http_probe, server_metrics, token_check
@@ -19,8 +21,11 @@ AGAIN_S = 0.5
 
 @dataclass(frozen=True)
 class Asking:
-    """url, key: of the server. limits: where good ends. remembered: the counters that the last check saw."""
+    """http: how its engine is asked. url, key: of the server. limits: where good ends.
 
+    remembered: the counters that the last check saw."""
+
+    http: Http
     url: str
     key: str
     limits: Limits
@@ -29,34 +34,33 @@ class Asking:
 
     def health(self) -> Probe:
         """What answers at the port."""
-        found = http_probe.ask(self.url, endpoints.HEALTH, timeout_s=HEALTH_S)
+        found = http_probe.ask(self.url, self.http.health, timeout_s=max(HEALTH_S, self.http.health_s))
         return Probe(self.url, health=found.status, error=found.error)
 
     def served_name(self, known: str) -> str:
         """The name that requests use: the one that was verified, else the first that the server tells."""
-        answer = http_probe.ask(self.url, endpoints.MODELS, api_key=self.key, timeout_s=HEALTH_S)
-        names = endpoints.served(answer.json())
+        answer = http_probe.ask(self.url, self.http.models, api_key=self.key, timeout_s=HEALTH_S)
+        names = openai_api.served(self.http, answer.json())
         return known if known in names else next(iter(names), known)
 
     def others(self, probe: Probe, seen: Sight) -> Probe:
         """Whether somebody else uses it, and whether they get their tokens: read twice, and longer where nothing moves."""
         before, at_s = self._counters(), time.monotonic()
-        if endpoints.RUNNING not in before:
+        if roles.RUNNING not in before:
             return probe
         self.pause(AGAIN_S)
         after = self._counters()
-        generated = _generated(after) - _generated(before)
-        running = max(server_metrics.busy(before) or 0.0, server_metrics.busy(after) or 0.0, float(generated > 0))
-        if not running or generated > 0:
-            rate = generated / (time.monotonic() - at_s) if generated > 0 else None
-            return replace(probe, running=running, rate=rate)
-        return self._watched(replace(probe, running=running), seen, _generated(before))
+        moved = _beats(after) - _beats(before)
+        running = max(server_metrics.busy(before) or 0.0, server_metrics.busy(after) or 0.0, float(moved > 0))
+        if not running or moved > 0:
+            return replace(probe, running=running, rate=self._rate(before, after, at_s))
+        return self._watched(replace(probe, running=running), seen, before)
 
     def token(self, probe: Probe, model: str, priority: int) -> Probe:
         """Ask for one token."""
         limit_s = self.limits.token_s
-        answer = token_check.ask(self.url, model, api_key=self.key, timeout_s=limit_s, priority=priority)
-        if answer.status == 200 and endpoints.tokens_of(answer.json()) > 0:
+        answer = token_check.ask(self.http, self.url, model, api_key=self.key, timeout_s=limit_s, priority=priority)
+        if answer.status == 200 and openai_api.tokens_of(answer.json()) > 0:
             return replace(probe, token="made")
         if answer.status == 200:
             return replace(probe, token="error", error="200 without a token")
@@ -67,30 +71,35 @@ class Asking:
         message = f"{answer.status}: {answer.message()}" if answer.status else answer.error
         return replace(probe, token="error", error=message)
 
-    def _watched(self, probe: Probe, seen: Sight, generated: float) -> Probe:
+    def _watched(self, probe: Probe, seen: Sight, before: Mapping[str, float]) -> Probe:
         """Watch requests that get no token, until one does, they end, or it is long enough to be sure."""
-        still_s = self._still_already_s(seen, generated)
+        still_s = self._still_already_s(seen, _beats(before))
         began_s = time.monotonic() - still_s
         most_s = min(self.limits.frozen_s, max(still_s + AGAIN_S, self.limits.token_s * 2))
         while (now_s := time.monotonic()) - began_s < most_s:
             self.pause(AGAIN_S)
             counters = self._counters()
-            if _generated(counters) > generated:
-                return replace(probe, rate=(_generated(counters) - generated) / (time.monotonic() - now_s))
+            if _beats(counters) > _beats(before):
+                return replace(probe, rate=self._rate(before, counters, now_s))
             if not server_metrics.busy(counters):
                 return replace(probe, running=0.0)
         return replace(probe, still_s=time.monotonic() - began_s)
 
-    def _still_already_s(self, seen: Sight, generated: float) -> float:
+    def _still_already_s(self, seen: Sight, beats: float) -> float:
         """How long the counter has stood where it stands, by what the last check saw of the same start."""
         last = self.remembered
-        same = last.get("start") == start_of(seen.box) and last.get("generated") == generated
+        same = last.get("start") == start_of(seen.box) and last.get("heartbeat", last.get("generated")) == beats
         asked = last.get("running") or last.get("token") == "none"
         return max(0.0, seen.now_s - float(last["time_s"])) if same and asked else 0.0
 
+    def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:
+        """Tokens a second meanwhile; None where none came, or an engine counts them only when a request ends."""
+        generated = after.get(roles.GENERATED, 0.0) - before.get(roles.GENERATED, 0.0)
+        return generated / (time.monotonic() - since_s) if generated > 0 and not self.http.apart else None
+
     def _counters(self) -> dict[str, float]:
-        return server_metrics.read(self.url, self.key)[0]
+        return server_metrics.read(self.http, self.url, self.key)[0]
 
 
-def _generated(counters: Mapping[str, float]) -> float:
-    return counters.get(endpoints.GENERATED_TOKENS, 0.0)
+def _beats(counters: Mapping[str, float]) -> float:
+    return counters.get(roles.HEARTBEAT, 0.0)

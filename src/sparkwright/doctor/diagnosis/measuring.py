@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines import openai_api
+from sparkwright.engines.http import Http
 from sparkwright.host import evidence
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, key_of
@@ -86,15 +88,15 @@ class Measured(Taken):
     @property
     def acceptance(self) -> float | None:
         """Tokens accepted a draft; None without speculation."""
-        counters = (endpoints.DRAFTS, endpoints.ACCEPTED_TOKENS)
+        counters = (roles.DRAFTS, roles.ACCEPTED_TOKENS)
         drafts, accepted = (risen(self.before, self.after, name) or 0.0 for name in counters)
         return accepted / drafts if drafts > 0 else None
 
 
-def measure(context: Context, url: str, model: str, key: str, expected: Expected) -> Measured:
+def measure(context: Context, http: Http, url: str, model: str, key: str, expected: Expected) -> Measured:
     """A warm-up, one stream, and two more when the first leaves a doubt."""
-    found = Measured(before=server_metrics.read(url, key)[0])
-    asker = Asker(model, url, key)
+    found = Measured(before=server_metrics.read(http, url, key)[0])
+    asker = Asker(http, model, url, key)
 
     def asked(name: str, tokens: int) -> stream.Stream:
         return asker.run(asker.request(smoke.prompt(name), tokens), cap_s=CAP_S)
@@ -108,23 +110,23 @@ def measure(context: Context, url: str, model: str, key: str, expected: Expected
             unclear = share is None or PLAIN < share < 1 - expected.tolerance / 2
             for name in ("code", "reasoning") if unclear else ():
                 found.take(name, asked(name, TOKENS))
-            _think(found, url, model, key)
+            _think(found, http, url, model, key)
         except stream.StreamError as error:
             found.error = str(error)
         found.gpu = sampler.state
     if found.gpu.known:
         found.gpu_degraded = found.gpu.degraded(expected.baseline.clock_mhz if expected.baseline else None)
-    found.after = settled(lambda: server_metrics.read(url, key)[0], lambda after: _others(found, after))
+    found.after = settled(lambda: server_metrics.read(http, url, key)[0], lambda after: _others(found, after))
     found.doubt = _doubt(found, lag)
     return found
 
 
-def _think(found: Measured, url: str, model: str, key: str) -> None:
+def _think(found: Measured, http: Http, url: str, model: str, key: str) -> None:
     """A stream that is told nothing about thinking."""
-    body = endpoints.measured_stream(model, smoke.prompt("reasoning"), THINKS_TOKENS)
-    plain = {name: value for name, value in body.items() if name != "chat_template_kwargs"}
+    body = openai_api.measured_stream(http, model, smoke.prompt("reasoning"), THINKS_TOKENS)
+    plain = {name: value for name, value in body.items() if name not in http.plain}
     try:
-        free = stream.run(url, plain, api_key=key, cap_s=THINKS_S)
+        free = stream.run(url, plain, counted=http.counted, api_key=key, cap_s=THINKS_S)
     except stream.StreamError:
         return
     found.count(free)
@@ -133,7 +135,7 @@ def _think(found: Measured, url: str, model: str, key: str) -> None:
 
 def _others(found: Measured, after: Mapping[str, float]) -> str:
     """What others did meanwhile, in words; empty when nothing is seen of them."""
-    served = risen(found.before, after, endpoints.GENERATED_TOKENS)
+    served = risen(found.before, after, roles.GENERATED)
     if served is not None and not found.approximate and uncounted(served, found.tokens, found.capped):
         return f"other traffic: it generated {served:.0f} tokens, only {found.tokens} for this measurement"
     running = server_metrics.busy(after)

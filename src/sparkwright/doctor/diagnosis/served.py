@@ -9,12 +9,14 @@ from typing import Any
 from sparkwright.doctor.diagnosis.asked import Asked
 from sparkwright.doctor.diagnosis.measuring import Measured
 from sparkwright.doctor.diagnosis.sight import Sight
-from sparkwright.engines.vllm import endpoints, rules, versions
+from sparkwright.engines import http as roles
+from sparkwright.engines.vllm import rules, versions
 from sparkwright.engines.vllm.architecture import architecture
 from sparkwright.engines.vllm.failures import cause
 from sparkwright.engines.vllm.flags import command_words
 from sparkwright.engines.vllm.prediction.predict import effective
 from sparkwright.host import evidence
+from sparkwright.host.containers import engine_of
 from sparkwright.host.module import Context
 from sparkwright.measure import http_probe, server_metrics
 
@@ -39,7 +41,7 @@ def seen(
         ollama=evidence.ollama(context),
         memory=evidence.memory(context),
         busy=server_metrics.busy(measured.before),
-        kv_used=measured.after.get(endpoints.KV_CACHE_USED),
+        kv_used=measured.after.get(roles.KV_CACHE_USED),
         acceptance=measured.acceptance,
         findings=rules.check(reported, kind, version) if server.inspected else (),
         flags=command.flags,
@@ -53,7 +55,8 @@ def seen(
 def _version(server: Sight, url: str) -> str | None:
     """As its log says, else as the server does."""
     answer = server.log.value("version") if server.log is not None else None
-    found = answer or ((http_probe.ask(url, endpoints.VERSION).json() or {}).get("version") if url else None)
+    http = engine_of.of_container(server.inspected).http
+    found = answer or (http_probe.version(http, url) if url else None)
     return str(found) if found else None
 
 

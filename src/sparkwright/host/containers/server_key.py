@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkwright.engines.vllm import endpoints, key_file
+from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Failed, Refused, SparkwrightError
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, engine_of
 from sparkwright.host.containers.container_options import key_fingerprint
 from sparkwright.host.module import Context
 from sparkwright.host.records import good_states, server_keys
@@ -53,7 +53,7 @@ def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:
         name = str(inspected["Name"]).lstrip("/").removesuffix(containers.PREVIOUS)
         return server_keys.read(server_keys.path_of(state, name, fingerprint))
     config = inspected.get("Config") or {}
-    return endpoints.api_key(list(config.get("Cmd") or ()), list(config.get("Env") or ()))
+    return engine_of.of_container(inspected).http.api_key(list(config.get("Cmd") or ()), list(config.get("Env") or ()))
 
 
 def secret_arg() -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engines import engine
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.measure import smoke
@@ -66,7 +67,7 @@ def key_of(given: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
     return {
         **key,
         "host": _host(machine),
-        "speculation": smoke.speculates(given),
+        "speculation": smoke.speculates(engine.of_name(given.get("engine")).http, given),
         "prompts": smoke.PROMPT_SET,
         "client": smoke.CLIENT,
     }

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.logs import logs
-from sparkwright.host.containers import container_options, containers, log_reading, server_key
+from sparkwright.host.containers import container_options, containers, engine_of, log_reading, server_key
 from sparkwright.host.containers.running import Running, ended_ago, start_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
@@ -65,15 +65,16 @@ class InspectServer(Module["InspectServer.Args"]):
             return _exited(name, inspected, context)
         server = Running(inspected, containers.image_of(client, inspected))
         url = server.url or args.base_url
-        health = http_probe.ask(url, endpoints.HEALTH)
+        http = engine_of.of_container(inspected).http
+        health = http_probe.ask(url, http.health, timeout_s=http.health_s)
         if health.status == 0:
             return _starting(server, url, health.error, context)
         verified = server.id == good.get("container_id")
         changes = _differences(args, server, good, context)
         pinned = "@" in str(args.spec["image"])
         key = server_key.of_container(context.state, inspected)
-        answer = http_probe.ask(url, endpoints.MODELS, api_key=key)
-        models = endpoints.served(answer.json()) if answer.status == 200 else {}
+        answer = http_probe.ask(url, http.models, api_key=key)
+        models = openai_api.served(http, answer.json()) if answer.status == 200 else {}
         expected = _expected(args, good if verified else {}, changes, pinned=pinned)
         served = expected["served_name"] or next(iter(models), "")
         own = ("name", "id", "image", "flags", "model_dir", "loopback")

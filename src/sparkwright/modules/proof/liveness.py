@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines.http import Http
 from sparkwright.errors import Exit
-from sparkwright.host.containers import containers, server_key
+from sparkwright.host.containers import containers, engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.measure import server_metrics
@@ -48,15 +49,15 @@ class Liveness(Module["Liveness.Args"]):
             found = containers.inspect(context.docker(), args.name) or {}
             if why := _not_running(args.name, found, start):
                 return _silent(why)
-            start = str(found["State"]["StartedAt"])
-            answer = VerifyHealth().run(health, context)
+            start, engine = str(found["State"]["StartedAt"]), engine_of.of_container(found)
+            answer = VerifyHealth().run(dataclasses.replace(health, engine=engine.name), context)
             if not answer.failed:
                 return _serves(answer, waited=bool(starting))
             verdict = answer.data["verdict"]
             if verdict in LASTING or 400 <= answer.data.get("status", 0) < 500:
                 return answer
             starting = _starting(found, args, context) if verdict == "loading" else ""
-            if not starting and verdict == "wedged" and _generates(args, context):
+            if not starting and verdict == "wedged" and _generates(engine.http, args, context):
                 return _unknown(f"no token within {args.timeout_s:g} s while the server generates for other clients.")
             if not starting:
                 return _silent(_looping(found) or answer.msg)
@@ -102,14 +103,14 @@ def _starting(found: dict[str, Any], args: Liveness.Args, context: Context) -> s
     return f"starting for {runs_s:.0f} s (up to {most_s:.0f} s)" if runs_s <= most_s else ""
 
 
-def _generates(args: Liveness.Args, context: Context) -> bool:
+def _generates(http: Http, args: Liveness.Args, context: Context) -> bool:
     """Whether tokens are generated, for whomever, while we got none."""
     key = server_key.for_probe(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
-    before = server_metrics.read(args.base_url, key)[0].get(endpoints.GENERATED_TOKENS)
+    before = server_metrics.read(http, args.base_url, key)[0].get(roles.HEARTBEAT)
     until_s = time.monotonic() + OTHERS_S
     while before is not None and time.monotonic() < until_s:
         time.sleep(POLL_S)
-        now = server_metrics.read(args.base_url, key)[0].get(endpoints.GENERATED_TOKENS)
+        now = server_metrics.read(http, args.base_url, key)[0].get(roles.HEARTBEAT)
         if now is not None and now > before:
             return True
     return False

@@ -3,11 +3,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkwright.engines.vllm import endpoints, prefix_caching, versions
+from sparkwright.engines import http as roles
+from sparkwright.engines import openai_api
+from sparkwright.engines.http import Http
+from sparkwright.engines.vllm import prefix_caching, versions
 from sparkwright.engines.vllm.architecture import architecture
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
-from sparkwright.host.containers import server_key
+from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.runs import measuring
 from sparkwright.measure import http_probe, prefix, server_metrics, stream
@@ -55,13 +58,14 @@ class PrefixCache(Module["PrefixCache.Args"]):
 
     def _tried(self, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        counters, cache = server_metrics.read(args.base_url, key)
-        if prefix_caching.is_off(cache) or endpoints.PREFIX_QUERIES not in counters:
+        http = engine_of.at(context, args.base_url).http
+        counters, cache = server_metrics.read(http, args.base_url, key)
+        if prefix_caching.is_off(cache) or roles.PREFIX_QUERIES not in counters:
             return _result(prefix_caching.judge([], 0, 1, cache, None), args, {})
         state = evidence.log(context, args.container)
         block = prefix_caching.block_tokens(cache, state.value("block_size") if state else None)
         words = prefix_caching.wanted_tokens(block)
-        room = _room(args, key)
+        room = _room(http, args, key)
         data: dict[str, Any] = {"block_tokens": block, "prefix_tokens": words}
         if room is not None and words * TOKENS_A_WORD + MARGIN_TOKENS > room:
             message = f"two blocks of {block} tokens do not fit into its context of {room}"
@@ -69,10 +73,11 @@ class PrefixCache(Module["PrefixCache.Args"]):
             return _result(judged, args, data)
         try:
             sightings = prefix.sight(
+                http,
                 args.base_url,
                 args.model,
                 words,
-                lambda: server_metrics.read(args.base_url, key)[0],
+                lambda: server_metrics.read(http, args.base_url, key)[0],
                 api_key=key,
                 timeout_s=args.timeout_s,
                 progress=lambda done, total: context.progress(done, total, text="sending the prefix"),
@@ -85,14 +90,14 @@ class PrefixCache(Module["PrefixCache.Args"]):
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix=fix, data=data)
         config = evidence.model_config(context.machine.expand(args.model_dir)) if args.model_dir else {}
         hybrid = bool(config) and architecture.classify(config).kind == "recurrent"
-        version = versions.parse((http_probe.ask(args.base_url, endpoints.VERSION).json() or {}).get("version"))
+        version = versions.parse(http_probe.version(http, args.base_url))
         return _result(prefix_caching.judge(sightings, words, block, cache, version, hybrid=hybrid), args, data)
 
 
-def _room(args: PrefixCache.Args, key: str) -> int | None:
+def _room(http: Http, args: PrefixCache.Args, key: str) -> int | None:
     """The context's length, as the server tells it."""
-    answer = http_probe.ask(args.base_url, endpoints.MODELS, api_key=key)
-    return endpoints.served(answer.json()).get(args.model) if answer.status == 200 else None
+    answer = http_probe.ask(args.base_url, http.models, api_key=key)
+    return openai_api.served(http, answer.json()).get(args.model) if answer.status == 200 else None
 
 
 def _foreign(sightings: list[prefix_caching.Sighting]) -> str:

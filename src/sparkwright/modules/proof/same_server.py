@@ -4,9 +4,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.vllm import endpoints
 from sparkwright.errors import Inconclusive
-from sparkwright.host.containers import containers
+from sparkwright.host.containers import containers, engine_of
 from sparkwright.host.containers.running import start_of
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe
@@ -40,10 +39,12 @@ class SameServer(Module["SameServer.Args"]):
 
 def _what_happened(args: SameServer.Args, context: Context) -> str:
     """replaced, removed, restarted or "". One that does not answer may be about to be: that is waited for."""
-    deadline_s = time.monotonic() + SETTLES_S
+    deadline_s, http = time.monotonic() + SETTLES_S, engine_of.at(context, args.base_url).http
     while True:
         # first, for what answers now may have been started since the container was inspected
-        settled = http_probe.ask(args.base_url, endpoints.HEALTH).status or time.monotonic() > deadline_s
+        settled = (
+            http_probe.ask(args.base_url, http.health, timeout_s=http.health_s).status or time.monotonic() > deadline_s
+        )
         found = containers.inspect(context.docker(), args.name)
         now = start_of(found) if found else {}
         if now.get("id") != args.start["id"]:

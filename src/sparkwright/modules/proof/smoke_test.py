@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright import defaults
-from sparkwright.engines.vllm import endpoints
+from sparkwright.engines import http as roles
+from sparkwright.engines.http import Http
 from sparkwright.engines.vllm.failures import causes
 from sparkwright.errors import Exit, Inconclusive
 from sparkwright.host import evidence
-from sparkwright.host.containers import server_key
+from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, key_of
 from sparkwright.host.runs import measuring
@@ -90,12 +91,13 @@ class SmokeTest(Module["SmokeTest.Args"]):
 
     def _judged(self, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        speculation = smoke.speculates(args.baseline_key)
+        http = engine_of.at(context, args.base_url).http
+        speculation = smoke.speculates(http, args.baseline_key)
         kept, name = Baselines(context.state), key_of(args.baseline_key, context.machine)
         baseline = None if args.new_baseline or not args.baseline_key else kept.read(name)
         bounds = Bounds(args.tok_per_s, evidence.ceiling(context, args.model_dir), speculation)
         try:
-            found, seen = _measure(args, context, key, bounds, baseline)
+            found, seen = _measure(http, args, context, key, bounds, baseline)
         except stream.StreamError as error:
             return Result(failed=True, msg=f"the measurement was interrupted: {error}.", data={"verdict": "broken"})
         if found.verdict == "new baseline" and not args.baseline_key:
@@ -118,11 +120,12 @@ class SmokeTest(Module["SmokeTest.Args"]):
 
 
 def _measure(
-    args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
+    http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[Measured, Seen]:
-    before = server_metrics.idle(lambda: server_metrics.read(args.base_url, key)[0], IDLE_S)
+    before = server_metrics.idle(lambda: server_metrics.read(http, args.base_url, key)[0], IDLE_S)
     with undisturbed(), Lag() as lag, gpu.Sampler(lambda: evidence.gpu_query(context)) as sampler:
         found = smoke.measure(
+            http,
             args.base_url,
             args.model,
             bounds=bounds,
@@ -133,13 +136,15 @@ def _measure(
             decoding=sampler.forget,
         )
         state = sampler.state
-    counters = settled(lambda: server_metrics.read(args.base_url, key)[0], lambda now: _mismatch(before, now, found))
+    counters = settled(
+        lambda: server_metrics.read(http, args.base_url, key)[0], lambda now: _mismatch(before, now, found)
+    )
     return found, Seen(before, counters, state, lag)
 
 
 def _mismatch(before: Mapping[str, float], after: Mapping[str, float], found: Measured) -> str:
     """How the server's own count differs from the client's; "" when it does not, or when nobody counts."""
-    served = risen(before, after, endpoints.GENERATED_TOKENS)
+    served = risen(before, after, roles.GENERATED)
     if served is None or found.approximate or not miscounted(served, found.tokens, found.capped):
         return ""
     return f"the server counted {served:.0f} tokens, the client {found.tokens}"
@@ -189,9 +194,9 @@ def _failed(
 
 
 def _data(found: Measured, seen: Seen, bounds: Bounds, baseline: Baseline | None) -> dict[str, Any]:
-    drafts = _delta(seen, endpoints.DRAFTS)
-    accepted = _delta(seen, endpoints.ACCEPTED_TOKENS)
-    hits, queries = _delta(seen, endpoints.PREFIX_HITS), _delta(seen, endpoints.PREFIX_QUERIES)
+    drafts = _delta(seen, roles.DRAFTS)
+    accepted = _delta(seen, roles.ACCEPTED_TOKENS)
+    hits, queries = _delta(seen, roles.PREFIX_HITS), _delta(seen, roles.PREFIX_QUERIES)
     spoiled = seen.lag.spoils_percentiles(found.gap_s)
     return {
         "tok_per_s": round(found.tok_per_s, 1),

@@ -4,8 +4,11 @@ import time
 from dataclasses import dataclass
 
 from sparkwright import defaults
-from sparkwright.engines.vllm import endpoints, key_file
-from sparkwright.host.containers import server_key
+from sparkwright.engines import engine, openai_api
+from sparkwright.engines.engine import Engine
+from sparkwright.engines.http import Http
+from sparkwright.engines.vllm import key_file
+from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe, token_check
 from sparkwright.protocol.result import Result, arg
@@ -30,28 +33,30 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         model: str = arg("the served name; empty: the first that the server names", default="")
         api_key_secret: str = server_key.secret_arg()
         tokens: int = arg("how many to generate", default=8)
+        engine: str = arg("the engine that answers; empty: that of the container which publishes the port", default="")
         timeout_s: float = arg("how long they may take, seconds", default=defaults.TOKEN_S)
 
     def run(self, args: Args, context: Context) -> Result:
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
-        health = http_probe.ask(args.base_url, endpoints.HEALTH)
+        http = _engine(args, context).http
+        health = http_probe.ask(args.base_url, http.health, timeout_s=http.health_s)
         if health.status != 200:
-            return _loading(args.base_url, health)
-        reported = http_probe.ask(args.base_url, endpoints.MODELS, api_key=key)
-        served = endpoints.served(reported.json()) if reported.status == 200 else {}
+            return _loading(http, args.base_url, health)
+        reported = http_probe.ask(args.base_url, http.models, api_key=key)
+        served = openai_api.served(http, reported.json()) if reported.status == 200 else {}
         names = list(served)
         if args.model and args.model not in names:
             message = ", ".join(names) or "none"
             fix = "Check `served-model-name` in the recipe."
             return _failed("wrong name", f"the server does not serve {args.model!r}; it serves {message}.", fix=fix)
-        version = (http_probe.ask(args.base_url, endpoints.VERSION, api_key=key).json() or {}).get("version")
+        version = http_probe.version(http, args.base_url, api_key=key)
         started_s = time.monotonic()
         model = args.model or next(iter(names), "")
-        answer = token_check.ask(args.base_url, model, args.tokens, api_key=key, timeout_s=args.timeout_s)
+        answer = token_check.ask(http, args.base_url, model, args.tokens, api_key=key, timeout_s=args.timeout_s)
         token_s = time.monotonic() - started_s
         if answer.status != 200:
-            return self._no_token(args, answer)
-        content, thought = endpoints.spoken(answer.json())
+            return self._no_token(http, args, answer)
+        content, thought = openai_api.spoken(answer.json())
         if not content and not thought:
             return _failed("no content", "the response was 200 without text.")
         data = {
@@ -67,10 +72,10 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         return Result(msg=f"generates: {words} in {token_s:.2f} s{aside}", data=data)
 
     @staticmethod
-    def _no_token(args: Args, answer: http_probe.Answer) -> Result:
+    def _no_token(http: Http, args: Args, answer: http_probe.Answer) -> Result:
         if answer.status == 401:
             return _failed("unauthorized", "the server requires an API key that is not known here.", fix=key_file.SET)
-        after = _settled(args.base_url)
+        after = _settled(http, args.base_url)
         if answer.error == "timeout":
             answers = after.status or after.error
             message = f"/health answers {answers}, but no token arrived within {args.timeout_s:g} s."
@@ -83,17 +88,23 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         return refused
 
 
-def _settled(base_url: str) -> http_probe.Answer:
+def _settled(http: Http, base_url: str) -> http_probe.Answer:
     """/health a little after a bad answer: an engine that fails takes a moment to say so."""
     deadline_s = time.monotonic() + DYING_S
     while True:
-        answer = http_probe.ask(base_url, endpoints.HEALTH)
+        answer = http_probe.ask(base_url, http.health, timeout_s=http.health_s)
         if answer.status != 200 or time.monotonic() > deadline_s:
             return answer
         time.sleep(0.1)
 
 
-def _loading(base_url: str, health: http_probe.Answer) -> Result:
+def _engine(args: VerifyHealth.Args, context: Context) -> Engine:
+    return engine.of(args.engine) if args.engine else engine_of.at(context, args.base_url)
+
+
+def _loading(http: Http, base_url: str, health: http_probe.Answer) -> Result:
+    if health.status in http.loading:
+        return _failed("loading", f"{http.health} answers {health.status}: {health.message()}")
     if health.status == 0:
         return _failed("loading", f"no answer from {base_url} ({health.error}).")
     return _failed("dying", f"/health answers {health.status}: {health.message()}")

@@ -4,11 +4,11 @@ import time
 from dataclasses import dataclass
 
 from sparkwright import defaults, units
-from sparkwright.engines.vllm import endpoints
-from sparkwright.host.containers import containers
+from sparkwright.engines.engine import Engine
+from sparkwright.host.containers import containers, engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
-from sparkwright.measure import http_probe
+from sparkwright.measure import server_metrics
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import count
 
@@ -18,8 +18,8 @@ POLL_S = 0.2
 class Drain(Module["Drain.Args"]):
     """The requests that the server is answering may end before it is stopped, as long as that takes at most drain_s.
 
-    vLLM has no way to refuse new requests, so a busy server may never be idle: after drain_s it goes on and says how many
-    requests are cut. A server that tells nothing of its requests is not waited for, and that is said.
+    No engine here has a way to refuse new requests, so a busy server may never be idle: after drain_s it goes on and says how
+    many requests are cut. A server that tells nothing of its requests is not waited for, and that is said.
 
     In check mode it says what a restart costs: the requests running now and how long the last start took.
 
@@ -38,12 +38,13 @@ class Drain(Module["Drain.Args"]):
         if container is None or not container["State"]["Running"]:
             return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
         url = containers.url_of(container)
+        engine, key = engine_of.of_container(container), server_key.of_container(context.state, container)
         if context.check:
-            running = requests_of(url)
+            running = requests_of(engine, url, key)
             return Result(msg=_cost(running, context), data={"running": running, "waited_s": 0.0})
         started_s = time.monotonic()
         while True:
-            running = requests_of(url)
+            running = requests_of(engine, url, key)
             waited_s = time.monotonic() - started_s
             if not running or waited_s >= args.drain_s:
                 break
@@ -52,13 +53,10 @@ class Drain(Module["Drain.Args"]):
         return Result(msg=_ended(running, waited_s), data={"running": running, "waited_s": round(waited_s, 1)})
 
 
-def requests_of(url: str) -> int | None:
+def requests_of(engine: Engine, url: str, key: str) -> int | None:
     """Requests a server runs or has waiting; None when its metrics say nothing of them."""
-    answer = http_probe.ask(url, endpoints.METRICS, timeout_s=3) if url else None
-    found = endpoints.counters(answer.body.decode(errors="replace")) if answer and answer.status == 200 else {}
-    if endpoints.RUNNING not in found:
-        return None
-    return int(found[endpoints.RUNNING] + found.get(endpoints.WAITING, 0))
+    busy = server_metrics.busy(server_metrics.read(engine.http, url, key)[0]) if url else None
+    return None if busy is None else int(busy)
 
 
 def _ended(running: int | None, waited_s: float) -> str:

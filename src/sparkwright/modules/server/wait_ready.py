@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.engines.vllm import endpoints
 from sparkwright.engines.vllm.logs import log_lines, logs
 from sparkwright.errors import Failed
-from sparkwright.host.containers import containers, log_reading
+from sparkwright.host.containers import containers, engine_of, log_reading
 from sparkwright.host.containers.running import Running
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe
@@ -39,12 +38,13 @@ class WaitReady(Module["WaitReady.Args"]):
         first = containers.inspect(client, args.name)
         if first is None:
             raise Failed(f"there is no container {args.name}.")
+        http = engine_of.of_container(first).http
         restarts, started_s = first["RestartCount"], time.monotonic()
         while True:
             now = containers.inspect(client, args.name)
             if now is None or not now["State"]["Running"] or now["RestartCount"] != restarts:
                 return self._failed_start(args, now, context)
-            answer = http_probe.ask(args.base_url, endpoints.HEALTH, timeout_s=2)
+            answer = http_probe.ask(args.base_url, http.health, timeout_s=max(2, http.health_s))
             waited_s = time.monotonic() - started_s
             if answer.status == 200:
                 seconds = Running(now, {}).age_s

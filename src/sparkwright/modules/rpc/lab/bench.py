@@ -5,7 +5,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.host import evidence
-from sparkwright.host.containers import server_key
+from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import cells
 from sparkwright.host.runs import measuring
@@ -50,11 +50,13 @@ class Bench(Module["Bench.Args"]):
         if kept is not None:
             return Result(msg=f"measured before: {lab.sentence(kept)}", data={"cell": kept, "kept": True})
         key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+        http = engine_of.at(context, args.base_url).http
         target = Target(
+            http,
             args.base_url,
             args.model,
             key,
-            counters=lambda: server_metrics.read(args.base_url, key)[0],
+            counters=lambda: server_metrics.read(http, args.base_url, key)[0],
             gpu_query=lambda: evidence.gpu_query(context),
         )
         with measuring.alone(context.state, context.run_id, "a benchmark", note=context.note):

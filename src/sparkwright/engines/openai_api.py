@@ -1,0 +1,96 @@
+"""The API that every server here speaks, OpenAI's: its requests and how its answers read. An engine's own part is its Http."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.engines.http import Http
+from sparkwright.trust.bounds import count_of
+
+CHAT = "/v1/chat/completions"
+#: how a server refuses a request with a key that it does not take
+REFUSALS = (400, 422)
+
+#: of a client that says nothing else, in tokens
+LONGEST_ANSWER = 8192
+
+
+def generated(http: Http, model: str, prompt: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
+    """The request that proves health: a few tokens without thinking, so that the content is not null.
+
+    priority: higher numbers wait for lower ones; only an engine that schedules by priority takes one.
+    """
+    return {
+        **({"priority": priority} if priority else {}),
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": tokens,
+        "temperature": 0,
+        **http.plain,
+    }
+
+
+def measured_stream(http: Http, model: str, prompt: str, tokens: int) -> dict[str, Any]:
+    """The request that is measured: every chunk carries the cumulative token count, where the engine can do that."""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": tokens,
+        "temperature": 0,
+        "stream": True,
+        **http.measured,
+        **http.plain,
+    }
+
+
+def plainer(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The same request with one thing less that other OpenAI-compatible servers refuse; None when there is none left."""
+    for keys in http.removable:
+        if any(key in body for key in keys):
+            return {name: value for name, value in body.items() if name not in keys}
+    return None
+
+
+def delta_counts(delta: Mapping[str, Any]) -> bool:
+    """Whether a chunk carries generated text of any kind; the first chunk only names the role."""
+    return any(delta.get(kind) for kind in ("content", "reasoning", "reasoning_content", "tool_calls"))
+
+
+def delta_speaks(delta: Mapping[str, Any]) -> bool:
+    """Whether a chunk carries something for the user: text or a tool call, not thinking."""
+    return bool(delta.get("content") or delta.get("tool_calls"))
+
+
+def served(http: Http, models: Any) -> dict[str, int | None]:
+    """The names of the served models, in their order, each with its context's length; None where a server does not tell it.
+
+    models: the answer of its `models`.
+    """
+    rows = models.get("data") if isinstance(models, dict) else None
+    rows = [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else []
+    return {str(row["id"]): count_of(http.context_of(row)) for row in rows}
+
+
+def answer_tokens(context: int | None) -> int | None:
+    """The longest answer that a client may ask for, in tokens: half of the context at most, for prompt and answer share it.
+
+    context: its length; None, as the answer is then, where it is not known.
+    """
+    return None if context is None else min(LONGEST_ANSWER, max(1, context // 2))
+
+
+def spoken(answer: Any) -> tuple[str, str]:
+    """The content and the thinking of a whole answer; reasoning_content was its name before 0.16 or so."""
+    try:
+        message = answer["choices"][0]["message"]
+        return str(message["content"] or ""), str(message.get("reasoning") or message.get("reasoning_content") or "")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return "", ""
+
+
+def tokens_of(answer: Any) -> int:
+    """How many tokens a whole answer was made of. A single one may have no text: a mark of thinking, half a character."""
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    reported = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else None
+    return reported if reported is not None else int(any(spoken(answer)))

@@ -1,0 +1,59 @@
+"""vLLM's HTTP side. The same from 0.11 to 0.33 where nothing else is said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sparkwright.engines import http
+from sparkwright.engines.command_words import value
+from sparkwright.engines.http import Http, Sample
+
+#: every setting of the cache, as labels
+CACHE_CONFIG = "vllm:cache_config_info"
+#: twenty settings or so
+LABELS_CHARS = 1 << 16
+_LABEL = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
+
+LOWEST_PRIORITY = 1000
+
+
+def cache_config(metrics_text: str) -> dict[str, str]:
+    """The engine's settings of its cache, as it prints them: "True", "16", "None"; empty where it says none."""
+    for line in metrics_text.splitlines():
+        if line.startswith(CACHE_CONFIG + "{"):
+            return dict(_LABEL.findall(line[:LABELS_CHARS]))
+    return {}
+
+
+def low_priority(command: Sequence[str]) -> int:
+    """The priority of a request that gives way to every other; 0 for a server that does not schedule by priority."""
+    return LOWEST_PRIORITY if value(command, "--scheduling-policy") == "priority" else 0
+
+
+#: /health: 200 with an empty body, 503 when the engine is dead; it says nothing about tokens, and while a model loads the port
+#: is closed. Metrics: >= 0.11.
+HTTP = Http(
+    port=8000,
+    roles={
+        http.GENERATED: Sample("vllm:generation_tokens_total"),
+        http.HEARTBEAT: Sample("vllm:generation_tokens_total"),
+        http.RUNNING: Sample("vllm:num_requests_running"),
+        http.WAITING: Sample("vllm:num_requests_waiting"),
+        http.PREEMPTIONS: Sample("vllm:num_preemptions_total"),
+        http.PREFIX_QUERIES: Sample("vllm:prefix_cache_queries_total"),
+        http.PREFIX_HITS: Sample("vllm:prefix_cache_hits_total"),
+        http.DRAFTS: Sample("vllm:spec_decode_num_drafts_total"),
+        http.ACCEPTED_TOKENS: Sample("vllm:spec_decode_num_accepted_tokens_total"),
+        http.KV_CACHE_USED: Sample("vllm:kv_cache_usage_perc"),
+    },
+    cache_of=cache_config,
+    measured={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    plain={"chat_template_kwargs": {"enable_thinking": False}},
+    removable=(("chat_template_kwargs",), ("ignore_eos",), ("stream_options",)),
+    public=frozenset(("/health", "/metrics", "/version")),
+    key_variable="VLLM_API_KEY",
+    # speculative-config, and its pieces in older releases
+    speculation=("--speculative-", "--spec-", "-sc"),
+    low_priority=low_priority,
+)

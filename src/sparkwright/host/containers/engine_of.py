@@ -1,0 +1,33 @@
+"""Which engine a container runs: its label says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from sparkwright.engines import engine
+from sparkwright.engines.engine import Engine
+from sparkwright.host.module import Context
+
+
+def of_container(inspected: Mapping[str, Any] | None) -> Engine:
+    """The engine of an inspected container; the usual one where there is none."""
+    return engine.of_labels(((inspected or {}).get("Config") or {}).get("Labels"))
+
+
+def of_spec(spec: Mapping[str, Any] | None) -> Engine:
+    """The engine of a spec, as plans and verified states hold it."""
+    return engine.of_labels((spec or {}).get("labels"))
+
+
+def at(context: Context, base_url: str) -> Engine:
+    """The engine that answers at a URL of this host: of the running container that publishes its port; the usual one for none."""
+    try:
+        port = urlsplit(base_url).port
+        rows = context.docker().api.containers()
+    except Exception:  # docker's own and requests': the server itself can be asked all the same
+        return engine.of(engine.USUAL)
+    publishing = (row for row in rows if any(one.get("PublicPort") == port for one in row.get("Ports") or ()))
+    row = next(publishing, None)
+    return engine.of_labels(row.get("Labels") if row else None)
