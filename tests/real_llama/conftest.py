@@ -13,7 +13,7 @@ from tests.real_llama import server as servers
 WHEELS = ("xllamacpp", "gguf")
 MISSING = [name for name in WHEELS if importlib.util.find_spec(name) is None]
 #: of the shared server: the whole context, over two slots
-CONTEXT, SLOTS = 4096, 2
+CONTEXT, SLOTS = 16384, 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

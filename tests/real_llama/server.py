@@ -22,6 +22,8 @@ STARTS_WITHIN_S = 60.0
 STOPS_WITHIN_S = 20.0
 PAUSE_S = 0.005
 ASK_S = 20.0
+#: several threads wait for each other by spinning, which takes minutes beside other tests
+QUIET = ("--threads", "1", "--threads-http", "4")
 
 
 class Answer(NamedTuple):
@@ -99,7 +101,7 @@ class Server:
 def started(folder: Path, *words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
     """The server with these words, host and port added, from its start on; stopped in the end. folder: for its log."""
     port = _free_port()
-    command = [sys.executable, "-m", "tests.real_llama.llama_server", *words, "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-m", "tests.real_llama.llama_server", *QUIET, *words, "--host", "127.0.0.1", "--port", str(port)]
     log_file = folder / f"llama-server-{port}.log"
     with log_file.open("wb") as log:
         process = subprocess.Popen(

