@@ -132,7 +132,7 @@ def context(flags: Mapping[str, Any]) -> int | None:
     total = integer(value(flags, CONTEXT))
     if total is None:
         return None
-    return _stepped(total if unified(flags) else _stepped(total) // slots(flags))
+    return stepped(total if unified(flags) else stepped(total) // slots(flags))
 
 
 def integer(given: Any) -> int | None:
@@ -141,7 +141,8 @@ def integer(given: Any) -> int | None:
     return found if found is not None and found > 0 else None
 
 
-def _stepped(tokens: int) -> int:
+def stepped(tokens: int) -> int:
+    """Tokens as a context has them: rounded up to the step."""
     return -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
 
 
