@@ -15,6 +15,7 @@ from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.logs import log_text, logs, settings
+from sparkwright.host.memory import gpu_processes
 from sparkwright.host.ollama.ollama_client import Busy, Loaded, Ollama
 from sparkwright.measure import http_probe, stream
 from sparkwright.measure.beside import gpu
@@ -80,6 +81,14 @@ def test_nvidia_smi() -> None:
         assert state.sentence
 
     feed(read, texts([SMI]))
+
+
+def test_compute_processes() -> None:
+    def read(data: bytes) -> None:
+        listed = gpu_processes.parse(data.decode(errors="replace"))
+        assert all(one.pid >= 0 and (one.bytes or 0) >= 0 for one in listed.processes)
+
+    feed(read, texts([b"4242, VLLM::EngineCore, 104140\n77, [Not Found], [N/A]\n[N/A], [N/A], [N/A]\n"]))
 
 
 def test_streams() -> None:

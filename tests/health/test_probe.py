@@ -24,13 +24,17 @@ LIMITS = Limits(token_s=0.3)
 
 @dataclass
 class Server:
-    """running: requests. generated: the counter at each look at it, the last for ever. key: it wants. answers: whether tokens come."""
+    """running: requests. generated: the counter at each look at it, the last for ever. key: it wants. answers: whether tokens come.
+
+    error: under 200.
+    """
 
     port: int = 0
     running: float = 0
     generated: list[float] = field(default_factory=lambda: [100.0])
     key: str = ""
     answers: bool = True
+    error: str = ""
     over: threading.Event = field(default_factory=threading.Event)
 
     def metrics(self) -> str:
@@ -57,6 +61,7 @@ def server() -> Iterator[Server]:
                 one.over.wait(10)
                 return None
             message = {"choices": [{"message": {"content": ""}}], "usage": {"completion_tokens": 1}}
+            message |= {"error": {"message": one.error}} if one.error else {}
             return self._say(200, json.dumps(message))
 
         def _say(self, status: int, text: str) -> None:
@@ -107,6 +112,12 @@ def test_no_token_is_no_token(server: Server, tmp_path: Path) -> None:
     server.answers = False
     found = look(server, tmp_path)
     assert found.server.token == "none" and judge(found, LIMITS).state == "wedged"
+
+
+def test_an_error_under_200_is_no_token(server: Server, tmp_path: Path) -> None:
+    server.error = "EngineCore encountered an issue."
+    found = look(server, tmp_path)
+    assert (found.server.token, found.error) == ("error", "200: EngineCore encountered an issue.")
 
 
 def test_a_server_with_a_key_is_unknown_without_and_fine_with(server: Server, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ class Schedule:
     max_tokens asks for fewer. usage: continuous, final, inside (in the last chunk) or none.
 
     reasoning: so many chunks of thinking first. stall_at, stall_s: one stall. cut_at: the connection is cut. error_at: the
-    server's own error instead of a chunk. status: of every answer. drip_s: between the bytes of the headers.
+    server's own error instead of a chunk, in the shape of `error`; with error_at 0 the answer of a request that is not streamed.
+    status: of every answer. drip_s: between the bytes of the headers.
     rates: a decode rate for each request after another, the last one stays. refuses: keys of a request answered 400.
     ghost: tokens that the server's counter has too many. running: other requests at work. prefix_block: tokens of a block of
     its prefix cache, 0 without one; sightings: how often a prefix must be seen before it hits. prefill_s: of 1000 tokens.
@@ -44,6 +45,7 @@ class Schedule:
     stall_s: float = 0.0
     cut_at: int = -1
     error_at: int = -1
+    error: str = 'data: {"error": {"message": "EngineCore encountered an issue.", "code": 500}}'
     status: int = 200
     drip_s: float = 0.0
     rates: list[float] = field(default_factory=list)
@@ -153,6 +155,9 @@ class ExactServer:
             return
         if plan.silent:
             await asyncio.sleep(3600)
+        if not body.get("stream") and plan.error_at == 0:
+            self._reply(writer, 200, plan.error.partition(": ")[2].encode())
+            return
         if not body.get("stream"):
             self.generated += body.get("max_tokens", 1)
             message = {"role": "assistant", plan.kind: "ok", **({} if plan.kind == "content" else {"content": None})}
@@ -225,7 +230,7 @@ class ExactServer:
         for n in range(1, chunks + 1):
             tokens = n * plan.per_chunk
             if n == plan.error_at:
-                yield 0, b'data: {"error": {"message": "EngineCore encountered an issue.", "code": 500}}\n\n'
+                yield 0, f"{plan.error}\n\n".encode()
                 yield 0, b"data: [DONE]\n\n"
                 return
             kind = "reasoning" if n <= plan.reasoning else plan.kind

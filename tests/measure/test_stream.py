@@ -96,6 +96,30 @@ def test_the_servers_error_in_the_middle_is_told_in_its_words() -> None:
     assert caught.value.tokens == 9
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        'data: {"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "code": 500}}',  # vLLM, SGLang
+        'data: {"object": "error", "message": "EngineCore encountered an issue.", "code": 400}',  # vLLM before 0.11
+        'data: {"error": "EngineCore encountered an issue."}',
+        'data: {"error": {"code": 500, "message": "EngineCore encountered an issue.", "type": "server_error"}}',  # llama.cpp
+        'error: {"code": 500, "message": "EngineCore encountered an issue.", "type": "server_error"}',  # llama.cpp of 2025
+        "error: EngineCore encountered an issue.",
+    ],
+)
+def test_an_error_in_a_stream_that_is_done_under_200_is_a_failure(error: str) -> None:
+    with pytest.raises(stream.StreamError, match=r"server error: EngineCore encountered an issue\.$") as caught:
+        measured(error_at=3, error=error)
+    assert caught.value.tokens == 2
+
+
+@pytest.mark.parametrize("reason", ["error", "abort"])
+def test_a_request_that_the_server_gave_up_is_a_failure(reason: str) -> None:
+    chunk = f'data: {{"choices": [{{"index": 0, "delta": {{}}, "finish_reason": "{reason}"}}]}}'
+    with pytest.raises(stream.StreamError, match=f"the server ended the request: finish_reason {reason}"):
+        measured(error_at=3, error=chunk)
+
+
 def test_a_refusal_carries_its_status() -> None:
     with pytest.raises(stream.StreamError, match="no") as caught:
         measured(status=500)

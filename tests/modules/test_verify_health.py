@@ -39,12 +39,18 @@ def test_thinking_instead_of_content_is_told(tmp_path: Path) -> None:
         ({"answers": 503}, "dying"),
         ({"dies": True}, "dying"),
         ({"status": 400}, "error"),
+        ({"error_at": 0}, "error"),
         ({"api_key": "right"}, "unauthorized"),
     ],
 )
 def test_what_is_wrong_has_a_name(tmp_path: Path, plan: dict[str, Any], verdict: str) -> None:
     found = run(tmp_path, asked="" if plan.get("api_key") else "m", **plan)
     assert (found.failed, found.data["verdict"]) == (True, verdict)
+
+
+def test_an_error_under_200_is_told_in_the_servers_words(tmp_path: Path) -> None:
+    found = run(tmp_path, error_at=0)
+    assert found.msg == "the test request failed with 200: EngineCore encountered an issue."
 
 
 def test_the_api_key_is_used(tmp_path: Path) -> None:

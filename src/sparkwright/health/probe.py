@@ -128,7 +128,7 @@ class Prober:
         url, limit_s = found.server.url, self.limits.token_s
         answer = token_check.ask(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         token_s = time.monotonic() - started_s
-        if answer.status == 200:
+        if answer.status == 200 and not answer.failure:
             any_token = openai_api.tokens_of(answer.json()) > 0
             made = replace(found.server, token="made" if any_token else "error", token_s=round(token_s, 3))
             return replace(found, server=made, error="" if any_token else "the response was 200 without a token")

@@ -37,6 +37,14 @@ def get(address: Address, path: str, *, timeout_s: float, most_bytes: int = ANSW
         return _status(head), _body(connection, head, rest, most_bytes, until_s)
 
 
+def head(address: Address, path: str, *, timeout_s: float) -> tuple[int, bytes]:
+    """Status and header fields of an answer; its body is not read. Raises as `get` does."""
+    until_s = time.monotonic() + timeout_s
+    with _asked(address, path, until_s) as connection:
+        fields, _ = _head(connection, until_s)
+        return _status(fields), fields
+
+
 def _asked(address: Address, path: str, until_s: float) -> socket.socket:
     """A connection that the question has gone out on."""
     if isinstance(address, str):

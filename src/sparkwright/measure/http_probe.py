@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.engines.http import Http
+from sparkwright.measure import server_error
 from sparkwright.measure.connection import connect, ends
 from sparkwright.trust import bounds
 
@@ -34,10 +35,12 @@ class Answer:
 
     def message(self) -> str:
         """What an error says, shortly."""
-        found = self.json()
-        if isinstance(found, dict) and isinstance(found.get("error"), dict):
-            return str(found["error"].get("message", ""))[:SHOWN_CHARS]
-        return self.body[:SHOWN_CHARS].decode(errors="replace") or self.error
+        return (self.failure or self.body.decode(errors="replace") or self.error)[:SHOWN_CHARS]
+
+    @property
+    def failure(self) -> str:
+        """The server's own error in the body, whatever the status; empty without one."""
+        return server_error.message(self.json())
 
 
 def version(http: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:

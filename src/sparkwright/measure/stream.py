@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright.engines import openai_api
+from sparkwright.measure import server_error
 from sparkwright.measure.connection import connect, ends
 from sparkwright.trust import bounds
 
@@ -24,7 +25,6 @@ READ_BYTES = 1 << 16
 EVENT_BYTES = 1 << 20
 MOST_BYTES = 256 << 20
 ERROR_BYTES = 1 << 16
-SHOWN_CHARS = 500
 #: where a chunk carries the tokens so far, by its keys; an engine may have more such places
 Counted = Sequence[tuple[str, str]]
 USAGE: Counted = (("usage", "completion_tokens"),)
@@ -214,6 +214,8 @@ class _Reader:
         self._speaks = False
 
     def line(self, at_s: float, line: bytes) -> None:
+        if line.startswith(b"error:") and not self.done:
+            raise self._failed(_document(line[6:].strip()))
         if not line.startswith(b"data:") or self.done:
             return
         data = line[5:].strip()
@@ -226,9 +228,14 @@ class _Reader:
             raise StreamError("a chunk is not JSON", tokens=self.stream.tokens) from None
         if not isinstance(chunk, dict):
             raise StreamError("a chunk is not a JSON object", tokens=self.stream.tokens)
-        if chunk.get("error"):
-            raise StreamError(f"server error: {_error(chunk['error'])}", tokens=self.stream.tokens)
+        if server_error.message(chunk):
+            raise self._failed(chunk)
         self._chunk(at_s, chunk)
+
+    def _failed(self, error: Any) -> StreamError:
+        """The server's own error, in its words."""
+        words = server_error.message(error) or server_error.text(error) or "no message"
+        return StreamError(f"server error: {words}", tokens=self.stream.tokens)
 
     def _chunk(self, at_s: float, chunk: dict[str, Any]) -> None:
         stream, usage = self.stream, _mapping(chunk.get("usage"))
@@ -268,8 +275,12 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _error(error: Any) -> str:
-    return str(error.get("message") or error if isinstance(error, dict) else error)[:SHOWN_CHARS]
+def _document(data: bytes) -> Any:
+    """JSON, or the text where it is none."""
+    try:
+        return bounds.json_of(data)
+    except ValueError:
+        return data.decode(errors="replace")
 
 
 def _message(error: Exception) -> str:
@@ -278,6 +289,7 @@ def _message(error: Exception) -> str:
 
 def _refusal(body: bytes) -> str:
     try:
-        return _error(bounds.json_of(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace") or "no message"
+        words = server_error.message(bounds.json_of(body))
+    except ValueError:
+        words = ""
+    return words or body[:200].decode(errors="replace") or "no message"

@@ -23,6 +23,9 @@ SHOWN = 200
 #: in the frames that Jinja2 lays into a traceback, whose lines are those of the text
 RAISED = "__jinja_exception__"
 
+#: nearly all that a value is made of
+_SETTLED = frozenset({str, int, float, bool, type(None)})
+
 _ENV = environment()
 
 
@@ -129,14 +132,15 @@ def _value(compiled: Callable[[str], Callable[..., Any]], text: str, names: Mapp
     with expression_cost.memory():
         if compiled is _compiled:
             with contextlib.suppress(Exception):  # whatever is wrong with it, the compiled one says
-                tree = _parsed("{{ " + text + " }}")
-                return expression_cost.timed(lambda: _settled(jinja_folding.value(tree, names)))
+                return _settled(jinja_folding.value(_parsed("{{ " + text + " }}"), names))
         call = compiled(text)
         return expression_cost.timed(lambda: _settled(call(**names)))
 
 
 def _settled(value: Any) -> Any:
     """A value that no longer depends on names: what is lazy is a list, what is undefined raises UndefinedError."""
+    if type(value) in _SETTLED:
+        return value
     if isinstance(value, StrictUndefined):
         value._fail_with_undefined_error()
     if isinstance(value, Mapping):

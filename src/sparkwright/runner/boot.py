@@ -24,7 +24,7 @@ MODULES = (
 )
 AHEAD = {
     "plan": ("sparkwright.runner.play",),
-    "engine": ("docker", "sparkwright.runner.play", *(f"sparkwright.modules.{name}" for name in MODULES)),
+    "engine": ("sparkwright.runner.play", *(f"sparkwright.modules.{name}" for name in MODULES)),
 }
 
 folder = str(Path(sys.argv[1]).resolve().parent)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from sparkwright.host.state import write_atomically
 from sparkwright.sandbox import squatter, system
-from sparkwright.sandbox.docker.container import World
 from sparkwright.sandbox.docker.containers import Containers
 from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
 from sparkwright.sandbox.docker.images import Images
+from sparkwright.sandbox.docker.world import World
 from sparkwright.sandbox.faults import AT_START
+from sparkwright.sandbox.gpu import Gpu
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.memory import Pool
 from sparkwright.sandbox.ollama import Ollama, OllamaApi
@@ -30,7 +31,7 @@ DEFAULT_PORT = 18471  # of hosts/sandbox.yml
 NVIDIA_SMI = """#!/bin/sh
 # A pretend GB10: it gives no memory figures, as the real one.
 case "$*" in
-  *compute-apps*) ;;
+  *compute-apps*) cat "$0.processes" 2>/dev/null ;;
   *--query-gpu=*)
     fields=${1#--query-gpu=}; row=""; IFS=,
     for field in $fields; do
@@ -71,7 +72,8 @@ class Spark:
         instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
         self.pool = Pool(folder / "root/proc/meminfo")
         self.images = Images(self.fault, instant=instant)
-        world = World(self.pool, self.fault, self.fault_since_s, folder / "home")
+        gpu = Gpu(folder / "bin/nvidia-smi.processes")
+        world = World(self.pool, gpu, self.fault, self.fault_since_s, folder / "home")
         self.containers = Containers(self.images, world, folder / "containers.json")
         busy, returns = (lambda: self.fault() == "ollama-busy"), (lambda: self.fault() == "ollama-returns")
         self.ollama = Ollama(self.pool, busy, returns, loaded=not (folder / "used").exists())

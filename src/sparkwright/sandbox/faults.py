@@ -9,6 +9,8 @@ FAULTS: dict[str, str] = {
     "power": "the GPU stays at few watts and a low clock however busy it is, and gives 5.7 tokens a second",
     "hot": "the GPU is at 96 C",
     "oom": "the engine finds too little memory at its start, although enough was free",
+    "cpu-only": "the engine starts without the GPU, as from an image without its kernels, and gives 2.9 tokens a second",
+    "other-text": "the engine starts with damaged weights: the same image and arguments generate another text",
     "port-taken": "something else listens on the server's port, if that is free, and on the next one",
     "wrong-arch": "the registry's images have no linux/arm64",
     "moved-tag": "the tag means another digest upstream; the pinned one is still there",
@@ -24,4 +26,4 @@ FAULTS: dict[str, str] = {
 }
 
 #: those that befall a start: a server that ran when they came meets them when it is started again
-AT_START = frozenset({"oom"})
+AT_START = frozenset({"oom", "cpu-only", "other-text"})

@@ -66,7 +66,7 @@ class Pinned:
             size = sum(file["size_bytes"] for file in new["files"])
             return f"{self.state}: commit {new['commit'][:12]}, {len(new['files'])} files, {units.size(size)}"
         about = [words.short(new["digest"])]
-        about += [f"vLLM {new['engine_version']}"] if new.get("engine_version") else []
+        about += [f"{self.wanted.engine.title} {new['engine_version']}"] if new.get("engine_version") else []
         about += [new["created"][:10]] if new.get("created") else []
         about += [units.size(new["size_bytes"])] if new.get("size_bytes") else []
         return f"{self.state}: {', '.join(about)}"

@@ -60,9 +60,9 @@ class Asking:
         """Ask for one token."""
         limit_s = self.limits.token_s
         answer = token_check.ask(self.http, self.url, model, api_key=self.key, timeout_s=limit_s, priority=priority)
-        if answer.status == 200 and openai_api.tokens_of(answer.json()) > 0:
-            return replace(probe, token="made")
-        if answer.status == 200:
+        if answer.status == 200 and not answer.failure:
+            if openai_api.tokens_of(answer.json()) > 0:
+                return replace(probe, token="made")
             return replace(probe, token="error", error="200 without a token")
         if answer.status in (401, 403):
             return replace(probe, token="refused")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkwright.engines.vllm import key_file
+from sparkwright.engines import engine
 from sparkwright.host.images.image_names import digests_of, proves
 from sparkwright.protocol.container import DOCKER_OPTIONS, KEPT, OWN_LABELS, ContainerSpec, DockerOption
 from sparkwright.protocol.result import Change
@@ -170,8 +170,9 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
 def key_fingerprint(container: Inspect) -> str:
     """The fingerprint of the key that a container was made with, from the name of the file it mounts; empty without one."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
-    source = next((str(one.get("Source")) for one in mounts if one.get("Target") == key_file.MOUNT), "")
-    return source.rpartition("/")[2].removesuffix(".yaml").rpartition("-")[2]
+    key = engine.of_labels((container.get("Config") or {}).get("Labels")).key
+    source = next((str(one.get("Source")) for one in mounts if key and one.get("Target") == key.mount), "")
+    return source.rpartition("/")[2].rpartition(".")[0].rpartition("-")[2]
 
 
 def create_arguments(spec: ContainerSpec) -> dict[str, Any]:

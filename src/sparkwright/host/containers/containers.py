@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import inspected
+from sparkwright.host.containers import docker_client, inspected
 from sparkwright.visible import one_line
 
 if TYPE_CHECKING:
@@ -25,22 +25,18 @@ UPDATE_S = 5.0
 
 def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
     """The container's inspect, or None when there is none of this name."""
-    from docker.errors import NotFound
-
     try:
         return inspected.container(client.api.inspect_container(name))
-    except NotFound:
+    except docker_client.errors().NotFound:
         return None
 
 
 def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str, Any]:
     """The inspect of the image a container was made from; empty when the image is gone."""
-    from docker.errors import NotFound
-
     api: Any = client.api
     try:
         return inspected.image(api.inspect_image(container["Image"]))
-    except NotFound:
+    except docker_client.errors().NotFound:
         return {}
 
 

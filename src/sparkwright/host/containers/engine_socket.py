@@ -1,4 +1,4 @@
-"""One question to the Docker Engine without its SDK, whose import costs 60 ms: what a short answer can afford."""
+"""Questions to the Docker Engine without its SDK, whose import costs 60 ms: what a short answer can afford."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sparkwright.trust import bounds
 
 DEFAULT = "unix:///var/run/docker.sock"
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
+_VERSION = re.compile(rb"\napi-version:[ \t]*([0-9]{1,3}\.[0-9]{1,4})[ \t]*\r?\n", re.IGNORECASE)
 
 
 def speaks(docker_host: str) -> bool:
@@ -39,12 +40,29 @@ def containers(docker_host: str, timeout_s: float) -> list[dict[str, Any]]:
     return [row for row in found if isinstance(row, dict)]
 
 
+def answer(docker_host: str, path: str, timeout_s: float) -> dict[str, Any] | None:
+    """The object that is answered with 200; None for any other answer. Raises OSError, ValueError."""
+    status, body = plain_http.get(_address(docker_host), path, timeout_s=timeout_s)
+    found = bounds.json_of(body) if status == 200 else None
+    return found if isinstance(found, dict) else None
+
+
+def api_version(docker_host: str, timeout_s: float) -> str:
+    """The newest version of the API that the engine speaks, "" when it does not say. Raises OSError, ValueError."""
+    status, fields = plain_http.head(_address(docker_host), "/_ping", timeout_s=timeout_s)
+    found = _VERSION.search(fields) if status == 200 else None
+    return found[1].decode() if found else ""
+
+
+def _address(docker_host: str) -> plain_http.Address:
+    url = urlsplit(docker_host or DEFAULT)
+    return url.path if url.scheme == "unix" else (url.hostname or "127.0.0.1", url.port or 2375)
+
+
 def _asked(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
     """(status, the answer's JSON, None for another status than 200)."""
-    url = urlsplit(docker_host or DEFAULT)
     try:
-        address = url.path if url.scheme == "unix" else (url.hostname or "127.0.0.1", url.port or 2375)
-        status, body = plain_http.get(address, path, timeout_s=timeout_s)
+        status, body = plain_http.get(_address(docker_host), path, timeout_s=timeout_s)
         return status, bounds.json_of(body) if status == 200 else None
     except TimeoutError:
         raise Failed(f"no answer from the Docker Engine within {timeout_s:g} s") from None

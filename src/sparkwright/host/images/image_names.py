@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from sparkwright.host.containers import inspected
+from sparkwright.host.containers import docker_client, inspected
 from sparkwright.trust.image_name import Name, digest_of
 
 
@@ -35,11 +35,9 @@ def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> d
 
 def inspect(api: Any, ref: str) -> dict[str, Any]:
     """What the engine says of an image by a name or an Id; empty when it has none."""
-    from docker.errors import ImageNotFound
-
     try:
         return inspected.image(api.inspect_image(ref))
-    except ImageNotFound:
+    except docker_client.errors().ImageNotFound:
         return {}
 
 

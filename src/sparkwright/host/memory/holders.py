@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import shell
-from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import cgroups, containers
-from sparkwright.host.memory import footprint
+from sparkwright.host.memory import footprint, gpu_processes
 from sparkwright.host.module import Context
 from sparkwright.host.ollama import ollama_models
 from sparkwright.host.ollama.ollama_url import url_of
@@ -91,16 +90,9 @@ def processes_of(context: Context) -> list[Process]:
 
 def _gpu_bytes(context: Context) -> dict[int, int]:
     """What the GPU keeps for each process; empty where nvidia-smi is not there or says nothing."""
-    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-    try:
-        answer = context.machine.run(query, timeout_s=5)
-    except SparkwrightError:
-        return {}
     found: dict[int, int] = defaultdict(int)
-    for line in answer.out.splitlines() if answer.ok else ():
-        pid, _, mib = (part.strip() for part in line.partition(","))
-        if pid.isdigit() and mib.isdigit():
-            found[int(pid)] += int(mib) * 2**20
+    for one in gpu_processes.inspect(context).processes:
+        found[one.pid] += one.bytes or 0
     return found
 
 

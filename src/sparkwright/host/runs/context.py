@@ -6,9 +6,11 @@ import getpass
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sparkwright.errors import Failed
+from sparkwright.host.containers import engine_socket
+from sparkwright.host.containers.docker_client import Client
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
@@ -38,31 +40,32 @@ class Engine:
     def client(self) -> docker.DockerClient:
         """The client. Raises Failed with what to do when the engine refuses."""
         if self._client is None:
-            import docker
-            from docker.errors import DockerException
-
-            url = self.machine.docker_host or "unix:///var/run/docker.sock"
-            try:
-                self._client = docker.DockerClient(base_url=url, timeout=self.timeout_s, version=self._spoken(url))
-            except DockerException as error:
-                raise _refusal(url, error) from None
+            url = self.machine.docker_host or engine_socket.DEFAULT
+            version = self._spoken(url)
+            light = Client(url, self.timeout_s, version) if version else None
+            self._client = cast("docker.DockerClient", light) if light else self._opened(url)
         return self._client
 
     def _spoken(self, url: str) -> str:
-        """The newest API version that the engine speaks. "auto" would ask /version, which runs containerd and runc: 23 ms."""
-        import docker
-        from docker.constants import DEFAULT_DOCKER_API_VERSION
-        from docker.errors import DockerException
-        from requests.exceptions import RequestException
+        """The newest API version that the engine speaks; empty where only docker's SDK can tell, or what is wrong.
 
-        asking = docker.APIClient(base_url=url, timeout=self.timeout_s, version=DEFAULT_DOCKER_API_VERSION)
+        The SDK's "auto" would ask /version, which runs containerd and runc: 23 ms.
+        """
         try:
-            answer = asking.get(f"{asking.base_url}/_ping")
-        except RequestException as error:
-            raise DockerException(f"Error while fetching server API version: {error}") from None
-        finally:
-            asking.close()
-        return answer.headers.get("Api-Version") or "auto"
+            return engine_socket.api_version(url, self.timeout_s) if engine_socket.speaks(url) else ""
+        except TimeoutError:
+            raise _refusal(url, Failed(f"no answer within {self.timeout_s} s")) from None
+        except (OSError, ValueError):
+            return ""
+
+    def _opened(self, url: str) -> docker.DockerClient:
+        import docker
+        from docker.errors import DockerException
+
+        try:
+            return docker.DockerClient(base_url=url, timeout=self.timeout_s, version="auto")
+        except DockerException as error:
+            raise _refusal(url, error) from None
 
 
 @dataclass

@@ -6,14 +6,14 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sparkwright.sandbox.docker.images import TAGS, Images
+from sparkwright.sandbox.docker.world import World
 from sparkwright.sandbox.faults import AT_START
-from sparkwright.sandbox.memory import Pool
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.command_line.cli import Printed, Serve, program
 from sparkwright.sandbox.vllm.engine import Engine
@@ -22,6 +22,7 @@ from sparkwright.sandbox.web import Refused
 BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
 STOP_S = 10  # how long a SIGTERM has, when nobody says
+FIRST_PID = 4_200_000  # Linux gives none that high
 NEVER = "0001-01-01T00:00:00Z"
 
 
@@ -128,7 +129,7 @@ class Container:
         host.setdefault("LogConfig", {"Type": "json-file", "Config": {}})
         never = {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
         state = {"Status": self.status, "Running": self.running, "Restarting": self.status == "restarting", **never}
-        state |= {"Pid": 4242 if self.running else 0, "ExitCode": self.exit_code}
+        state |= {"Pid": self.processes[0][0] if self.running else 0, "ExitCode": self.exit_code}
         state |= {"StartedAt": self.started_at, "FinishedAt": self.finished_at}
         config = {
             "Hostname": self.id[:12],
@@ -170,6 +171,12 @@ class Container:
             }
             for outside, inside, read_only in found
         ]
+
+    @property
+    def processes(self) -> tuple[tuple[int, str], ...]:
+        """Their ids and names while it runs: the server, and the core that computes."""
+        first = FIRST_PID + 2 * (int(self.id, 16) % 100_000)
+        return (first, "vllm"), (first + 1, "VLLM::EngineCore")
 
     def ports(self) -> list[dict[str, Any]]:
         """The published ports, as a listing shows them."""
@@ -223,6 +230,7 @@ class Container:
             pool=self._world.pool,
             holder=f"container {self.name}",
             fault=self.fault,
+            on_gpu=partial(self._world.gpu.use, self.processes[-1][0], self.processes[-1][1]),
         )
 
     def _run(self) -> None:
@@ -251,27 +259,6 @@ class Container:
                 return
             self.exit_code = 0  # as Docker, which forgets it with the next start
             self._launch()
-
-
-class World:
-    """What containers share.
-
-    fault_since_s: when it was broken. published: ports of running containers. home: the pretend user's folder."""
-
-    def __init__(self, pool: Pool, fault: Callable[[], str], fault_since_s: Callable[[], float], home: Path) -> None:
-        self.pool = pool
-        self.fault = fault
-        self.fault_since_s = fault_since_s
-        self.home = home
-        self.published: dict[int, Container] = {}
-        self.remove: Callable[[Container], None] = lambda one: None  # of one that is to go when it ends
-
-    def at_home(self, path: str) -> str:
-        """A path of the pretend host as it really stands."""
-        parts = Path(path).parts
-        if len(parts) > 2 and parts[1] == "home":
-            return str(self.home.joinpath(*parts[3:]))
-        return str(self.home.joinpath(*parts[2:])) if parts[1:2] == ("root",) else path
 
 
 def _stream_of(line: str) -> int:

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sparkwright.sandbox.docker.container import Container, World
+from sparkwright.sandbox.docker.container import Container
 from sparkwright.sandbox.docker.images import Images
+from sparkwright.sandbox.docker.world import World
 from sparkwright.sandbox.web import Refused
 
 FREED_S = 2.0  # a daemon that has just been killed holds its servers' ports a moment longer than its lock

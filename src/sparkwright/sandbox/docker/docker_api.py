@@ -15,6 +15,7 @@ from sparkwright.sandbox.docker.images import Images, image_id
 from sparkwright.sandbox.web import Handler, Refused
 
 API_VERSION = "1.43"
+COMM_CHARS = 15  # what the kernel keeps of a process's name
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,8 @@ class DockerApi(Handler):
                 self.reply(200, one.inspect())
             case "GET", "logs":
                 self.stream(docker_logs.stream(one, self.query), "application/vnd.docker.multiplexed-stream")
+            case "GET", "top":
+                self._top(one)
             case "POST", "start":
                 self._start(one)
             case "POST", "stop":
@@ -191,6 +194,12 @@ class DockerApi(Handler):
         one.start()
         self.docker.containers.save()
         self.reply(204)
+
+    def _top(self, one: Container) -> None:
+        if not one.running:
+            raise Refused(409, f"container {one.id} is not running")
+        rows = [[str(pid), name[:COMM_CHARS]] for pid, name in one.processes]
+        self.reply(200, {"Titles": ["PID", "COMMAND"], "Processes": rows})
 
     def _kill(self, one: Container) -> None:
         if not one.running:

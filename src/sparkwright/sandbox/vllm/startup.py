@@ -20,6 +20,7 @@ LOGO_SINCE: Release = (0, 15, 0)
 NEW_LABEL_SINCE: Release = (0, 11, 1)  # enable_chunked_prefill in the dump; chunked_prefill_enabled before
 OFF_WARNED_SINCE: Release = (0, 12, 0)
 LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the block's size is said by the worker, and the server's line is worded anew
+DEVICE_NAMED_SINCE: Release = (0, 32, 0)  # the cache is the GPU's before, on a CPU too
 KV_SCALES_OFF_SINCE: Release = (0, 19, 0)
 
 ROUTES = (
@@ -101,9 +102,9 @@ def _mode(config: Config, asked: str, now: Release) -> Lines:
         yield 0, _info(API, "config.py:695", f"{message} experimental. Please report any issues you may observe.")
 
 
-def loading(config: Config, version: str) -> Lines:
-    """The config dump and the weights."""
-    message = f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version)}"
+def loading(config: Config, version: str, device: str) -> Lines:
+    """The config dump and the weights. device: cuda or cpu."""
+    message = f"Initializing a V1 LLM engine (v{version}) with config: {_dump(config, version, device)}"
     yield 0.3, _info(CORE, "core.py:133", message)
     yield 0, _info(WORKER, "gpu_model_runner.py:3102", f"Starting to load model {config.model}...")
     message = "Using FLASHINFER attention backend out of potential backends: ['FLASHINFER', 'TRITON_ATTN']."
@@ -126,12 +127,13 @@ def _block(config: Config, who: str, file: str) -> Lines:
     yield 0, _info(who, f"{file}:1120", f"{message} exactly equal.")
 
 
-def caching(config: Config, version: str) -> Lines:
+def caching(config: Config, version: str, device: str) -> Lines:
     """The cache and the warm-up."""
     if not config.eager:
         yield COMPILE_S, _info(WORKER, "monitor.py:34", f"torch.compile takes {COMPILE_S:.2f} s in total")
     times = config.cache_tokens / config.max_model_len
-    message = f"GPU KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
+    where = "CPU" if device == "cpu" and release(version) >= DEVICE_NAMED_SINCE else "GPU"
+    message = f"{where} KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
     yield 0.2, _info(CORE, "kv_cache_utils.py:2327", f"{message} {times:.2f}x")
     compiled = "" if config.eager else f" (compilation: {COMPILE_S:.2f} s)"
     took = f"1.40 s{compiled}" if release(version) >= LATE_BLOCK_SINCE else "1.40 seconds"
@@ -153,7 +155,7 @@ def serving(config: Config, version: str) -> Lines:
     yield 0, "INFO:     Application startup complete."
 
 
-def _dump(config: Config, version: str) -> str:
+def _dump(config: Config, version: str, device: str) -> str:
     label = "enable_chunked_prefill" if release(version) >= NEW_LABEL_SINCE else "chunked_prefill_enabled"
     parser = "qwen3" if config.thinks else ""
     rows: dict[str, Any] = {
@@ -162,7 +164,7 @@ def _dump(config: Config, version: str) -> str:
         "trust_remote_code": False, "dtype": "torch.bfloat16", "max_seq_len": config.max_model_len, "download_dir": None,
         "load_format": "auto", "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1,
         "disable_custom_all_reduce": False, "quantization": config.quantization, "quantization_config": None,
-        "enforce_eager": config.eager, "kv_cache_dtype": config.kv_cache_dtype, "device_config": "cuda",
+        "enforce_eager": config.eager, "kv_cache_dtype": config.kv_cache_dtype, "device_config": device,
         "structured_outputs_config": f"StructuredOutputsConfig(backend='auto', reasoning_parser={parser!r})",
         "seed": 0, "served_model_name": config.served_names[0], "enable_prefix_caching": config.prefix_caching,
         label: config.chunked_prefill, "pooler_config": None,

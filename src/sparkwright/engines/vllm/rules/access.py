@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm import key_file
-from sparkwright.engines.vllm.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.rules.rule import Case, Example, graded, rule
 

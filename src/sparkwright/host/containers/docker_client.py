@@ -1,0 +1,87 @@
+"""The Docker Engine as modules ask it: the questions of a deploy without changes over its socket, all else by docker's SDK.
+
+The SDK's import costs 60 ms. It also asks again what the engine does not answer with 200, so that every error is docker's own.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from sparkwright.host.containers import engine_socket
+
+if TYPE_CHECKING:
+    import docker
+
+
+def errors() -> ModuleType:
+    """docker.errors. `except errors().NotFound` imports it when something was raised, and not before."""
+    import docker.errors
+
+    return docker.errors
+
+
+class Client:
+    """Stands for a docker.DockerClient. url: as DOCKER_HOST. timeout_s: of one answer. version: of the engine's API."""
+
+    def __init__(self, url: str, timeout_s: int, version: str) -> None:
+        self.url, self.timeout_s, self.version = url, timeout_s, version
+        self.api = Api(self)
+
+    @functools.cached_property
+    def sdk(self) -> docker.DockerClient:
+        """docker's own."""
+        import docker
+
+        return docker.DockerClient(base_url=self.url, timeout=self.timeout_s, version=self.version)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sdk, name)
+
+
+class Api:
+    """Stands for a docker.APIClient."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def info(self) -> dict[str, Any]:
+        """What the engine says of itself."""
+        return self._answer("/info") or self._sdk.info()
+
+    def version(self) -> dict[str, Any]:
+        """The engine's version and its parts'."""
+        return self._answer("/version") or self._sdk.version()
+
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        """A container by its name or Id."""
+        return self._answer("/containers/{}/json", container) or self._sdk.inspect_container(container)
+
+    def inspect_image(self, image: str) -> dict[str, Any]:
+        """An image by its name or Id."""
+        return self._answer("/images/{}/json", image) or self._sdk.inspect_image(image)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sdk, name)
+
+    @property
+    def _sdk(self) -> Any:
+        return self._client.sdk.api
+
+    def _answer(self, path: str, *names: str) -> dict[str, Any] | None:
+        """What is answered with 200; None for whatever the SDK has to ask. Raises its error for an engine that is silent."""
+        one = self._client
+        if not all(names):
+            return None
+        path = f"/v{one.version}{path.format(*(quote(name, safe='/:') for name in names))}"
+        try:
+            return engine_socket.answer(one.url, path, one.timeout_s)
+        except TimeoutError:
+            from requests import ReadTimeout, Request
+
+            asked = Request("GET", f"http+docker://localhost{path}")
+            raise ReadTimeout(f"no answer within {one.timeout_s} s", request=asked) from None
+        except (OSError, ValueError):
+            return None

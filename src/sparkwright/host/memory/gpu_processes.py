@@ -1,0 +1,55 @@
+"""The compute processes that nvidia-smi lists: who uses the GPU, and how much of its memory. A GB10 tells both per process."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sparkwright.errors import SparkwrightError
+from sparkwright.host.module import Context
+
+QUERY = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits")
+
+NUMBER = re.compile("[0-9]{1,10}")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """pid: as the host counts. bytes: None where the driver does not tell it."""
+
+    pid: int
+    name: str
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """error: why the list is not to be had or not to be read, "" when it is all there is."""
+
+    processes: tuple[GpuProcess, ...] = ()
+    error: str = ""
+
+
+def inspect(context: Context) -> Listed:
+    """What nvidia-smi lists now. Never raises."""
+    try:
+        answer = context.machine.run(QUERY, timeout_s=5)
+    except SparkwrightError as error:
+        return Listed(error=error.message)
+    if not answer.ok:
+        lines = (answer.err or answer.out).strip().splitlines()
+        return Listed(error=f"nvidia-smi failed with exit code {answer.code}" + (f": {lines[0]}" if lines else ""))
+    return parse(answer.out)
+
+
+def parse(printed: str) -> Listed:
+    """Rows of QUERY. One without a pid, as of a user who may not see it, leaves the list incomplete. Pure."""
+    found, unread = [], ""
+    for line in filter(None, map(str.strip, printed.splitlines())):
+        pid, _, rest = line.partition(",")
+        name, _, mib = (part.strip() for part in rest.rpartition(","))
+        if NUMBER.fullmatch(pid.strip()):
+            found.append(GpuProcess(int(pid), name, int(mib) * 2**20 if NUMBER.fullmatch(mib) else None))
+        else:
+            unread = f"nvidia-smi lists a process without its pid: {line}"
+    return Listed(tuple(found), unread)

@@ -1,0 +1,33 @@
+"""A server's own error in an answer, whatever its status: vLLM, SGLang and llama.cpp send it in a stream under HTTP 200.
+
+A body or a chunk is an error as {"error": ...} (all of them), as {"object": "error"} (vLLM before 0.11), or when a choice ended
+with "error" or "abort". A line `error: {...}` instead of `data: {...}` is llama.cpp's of 2025.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+SHOWN_CHARS = 500
+#: finish reasons of a request that the server gave up
+GIVEN_UP = ("error", "abort")
+
+
+def message(document: Any) -> str:
+    """What a body or a chunk says of its failure; empty for one that is no error."""
+    if not isinstance(document, dict):
+        return ""
+    if error := document.get("error"):
+        return text(error)
+    if document.get("object") == "error":
+        return text(document)
+    choices = document.get("choices")
+    for one in choices if isinstance(choices, list) else ():
+        if isinstance(one, dict) and one.get("finish_reason") in GIVEN_UP:
+            return f"the server ended the request: finish_reason {one['finish_reason']}"
+    return ""
+
+
+def text(error: Any) -> str:
+    """An error's message; all of it where it has none."""
+    return str(error.get("message") or error if isinstance(error, dict) else error)[:SHOWN_CHARS]

@@ -1,0 +1,37 @@
+"""The pretend host around its containers: memory, GPU, ports, the user's folder, and what is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkwright.sandbox.gpu import Gpu
+from sparkwright.sandbox.memory import Pool
+
+if TYPE_CHECKING:
+    from sparkwright.sandbox.docker.container import Container
+
+
+class World:
+    """What containers share.
+
+    fault_since_s: when it was broken. published: ports of running containers. home: the pretend user's folder."""
+
+    def __init__(
+        self, pool: Pool, gpu: Gpu, fault: Callable[[], str], fault_since_s: Callable[[], float], home: Path
+    ) -> None:
+        self.pool = pool
+        self.gpu = gpu
+        self.fault = fault
+        self.fault_since_s = fault_since_s
+        self.home = home
+        self.published: dict[int, Container] = {}
+        self.remove: Callable[[Container], None] = lambda one: None  # of one that is to go when it ends
+
+    def at_home(self, path: str) -> str:
+        """A path of the pretend host as it really stands."""
+        parts = Path(path).parts
+        if len(parts) > 2 and parts[1] == "home":
+            return str(self.home.joinpath(*parts[3:]))
+        return str(self.home.joinpath(*parts[2:])) if parts[1:2] == ("root",) else path
