@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sparkwright.sandbox.docker import network
 from sparkwright.sandbox.docker.images import TAGS, Images
 from sparkwright.sandbox.faults import AT_START
 from sparkwright.sandbox.memory import Pool
@@ -21,6 +22,8 @@ from sparkwright.sandbox.web import Refused
 
 BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
+#: what an image brings where the container has none of its own
+JOINED = ("User", "WorkingDir", "StopSignal", "Healthcheck")
 STOP_S = 10  # how long a SIGTERM has, when nobody says
 NEVER = "0001-01-01T00:00:00Z"
 
@@ -125,19 +128,23 @@ class Container:
         names = {pair.partition("=")[0] for pair in own}
         host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
         host.setdefault("ShmSize", 64 * 2**20)
-        host.setdefault("LogConfig", {"Type": "json-file", "Config": {}})
+        host["LogConfig"] = {"Type": "json-file", "Config": {}} | {
+            k: v for k, v in (host.get("LogConfig") or {}).items() if v
+        }
+        host["NetworkMode"] = network.mode(self.body)
         never = {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
         state = {"Status": self.status, "Running": self.running, "Restarting": self.status == "restarting", **never}
         state |= {"Pid": 4242 if self.running else 0, "ExitCode": self.exit_code}
         state |= {"StartedAt": self.started_at, "FinishedAt": self.finished_at}
         config = {
-            "Hostname": self.id[:12],
+            "Hostname": self.body.get("Hostname") or self.id[:12],
             "Env": own + [pair for pair in inherited["Env"] if pair.partition("=")[0] not in names],
             "Tty": False,
             "Cmd": self.body.get("Cmd"),
             "Image": self.body["Image"],
             "Entrypoint": self.body.get("Entrypoint") or inherited["Entrypoint"],
             "Labels": self.labels(),
+            **{name: self.body.get(name) or inherited.get(name) for name in JOINED},
         }
         return {
             "Id": self.id,
@@ -150,7 +157,7 @@ class Container:
             "Config": config,
             "HostConfig": host,
             "Mounts": self.mounts(),
-            "NetworkSettings": {"Ports": self.body["HostConfig"].get("PortBindings") or {}},
+            "NetworkSettings": network.settings(self.body),
         }
 
     def mounts(self) -> list[dict[str, Any]]:
@@ -173,8 +180,7 @@ class Container:
 
     def ports(self) -> list[dict[str, Any]]:
         """The published ports, as a listing shows them."""
-        port = self._port() if self.running else 0
-        return [{"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": port, "Type": "tcp"}] if port else []
+        return network.ports(self.body, self._port() if self.running else 0)
 
     def to_json(self) -> dict[str, Any]:
         """What has to survive the daemon."""
