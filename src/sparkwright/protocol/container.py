@@ -20,11 +20,6 @@ OWN_LABELS = "sparkwright."
 #: how a spec names the key of its server: a secret that comes with the run, or a key that the host keeps, by its fingerprint
 GIVEN, KEPT = "given:", "kept:"
 
-#: the fields that every release knows: they always stand in the JSON
-FIRST = frozenset(
-    ["name", "image", "restart", "gpus", "ipc", "shm_size", "ports", "volumes", "env", "ulimits", "labels", "entrypoint", "command", "image_ids"]
-)
-
 #: marks a container that the lab started; its value is the arm
 LAB_LABEL = "sparkwright.bench"
 
@@ -96,14 +91,6 @@ class ContainerSpec:
     dns: tuple[str, ...] = option(
         "--dns", (), key="Dns", about="name servers, in order", why_not=net.dns, alike=net.dns_alike
     )
-    dns_search: tuple[str, ...] = option(
-        "--dns-search",
-        (),
-        key="DnsSearch",
-        about='domains to search, in order; "." for none',
-        why_not=net.dns_search,
-        alike=lambda found: list(found or ()),
-    )
     user: str = option(
         "--user",
         key="User",
@@ -135,6 +122,7 @@ class ContainerSpec:
         key="CapAdd",
         about="capabilities beside Docker's own, as SYS_PTRACE or IPC_LOCK",
         why_not=rights.capability,
+        kept=rights.capabilities_kept,
         alike=rights.capabilities,
     )
     cap_drop: tuple[str, ...] = option(
@@ -143,6 +131,7 @@ class ContainerSpec:
         key="CapDrop",
         about="capabilities of Docker's own that it is not to have, or ALL",
         why_not=rights.capability,
+        kept=rights.capabilities_kept,
         alike=rights.capabilities,
     )
     security_opt: tuple[str, ...] = option(
@@ -270,7 +259,7 @@ class ContainerSpec:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; `from_json` is its inverse. What asks for nothing is left out, so that an older release reads it too."""
         usual = asdict(ContainerSpec("", ""))
-        return {name: value for name, value in asdict(self).items() if name in FIRST or value != usual[name]}
+        return {name: value for name, value in asdict(self).items() if name not in LATER or value != usual[name]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ContainerSpec:
@@ -294,6 +283,12 @@ class ContainerSpec:
 #: the options by their fields, in the fields' order
 DOCKER_OPTIONS: dict[str, DockerOption] = {
     one.name: one.metadata["option"] for one in fields(ContainerSpec) if "option" in one.metadata
+}
+#: the fields that not every release knows
+LATER = {name for name, one in DOCKER_OPTIONS.items() if one.about and not one.open} | {
+    "server_key",
+    "log_driver",
+    "memory_swap",
 }
 
 

@@ -1,4 +1,4 @@
-"""One option of `docker run`: its word there, its name in the engine, what a recipe may write, and how both sides are compared."""
+"""One option of `docker run`: its word there, its name in the engine, what a recipe may write, how both are compared."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def unsaid(flag: str, value: Any) -> Words:
 @dataclass(frozen=True, slots=True)
 class DockerOption:
     """flag: its word for `docker run`. key: its name in the engine's HostConfig or Config, see section; empty for one with rules
-    of its own, in host/containers/option_table.py. about: for the recipe's schema; empty for one that project/recipe/models.py has.
+    of its own, in host/containers/option_table.py. about: for the recipe's schema; empty for one that recipe/models.py has.
 
     why_not: why a value is refused (of a list: each), in a sentence; empty when it is not. kept: as the engine is told it. alike:
     brings what is asked for and what is found (None: nothing is) into one spelling. open: empty, it is not compared; else the

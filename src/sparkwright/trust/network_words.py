@@ -14,9 +14,6 @@ BUILT_IN = (HOST, NONE, BRIDGE)
 GATEWAY = "host-gateway"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _HOSTNAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
-_DOMAIN = re.compile(
-    r"\.|(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9])?)*\.?"
-)
 
 
 def parts(text: str) -> tuple[str, list[str]]:
@@ -91,7 +88,3 @@ def dns(text: str) -> str:
 def dns_alike(texts: Iterable[str] | None) -> list[str]:
     """In their order: the first one is asked first."""
     return [str(ipaddress.ip_address(text)) if is_address(text) else text for text in texts or ()]
-
-
-def dns_search(text: str) -> str:
-    return "" if _DOMAIN.fullmatch(text) else f"{quoted(text)} is not a domain; . means none."

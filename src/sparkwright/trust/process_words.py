@@ -1,4 +1,4 @@
-"""What a recipe says of a container's processes and what they may use, in docker's words: checked, and brought into one spelling."""
+"""What a recipe says of a container's processes and their limits, in docker's words: checked, brought into one spelling."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ LEAST_MEMORY = 6 * MIB
 _UNLIMITED = "-1"
 #: Linux's signals by their numbers
 _SIGNALS = (
-    "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM", "STKFLT",
-    "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
+    "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH",
+    "IO", "PWR", "SYS",
 )  # fmt: skip
 TERM = "SIGTERM"
 #: nanoseconds by the units of a duration as Go writes it
@@ -33,7 +34,9 @@ _HEALTH = {
 }
 _TIMES = ("interval", "timeout", "start_period")
 OFF = "NONE"
-_SWITCHES = frozenset(["ro", "rw", "exec", "noexec", "suid", "nosuid", "dev", "nodev", "sync", "async", "atime", "noatime", "relatime"])
+_SWITCHES = frozenset(
+    ("ro", "rw", "exec", "noexec", "suid", "nosuid", "dev", "nodev", "sync", "async", "atime", "noatime", "relatime")
+)
 _AMOUNTS = {"size": r"[0-9]{1,15}[kmgKMG%]?", "mode": r"[0-7]{3,4}", "uid": r"[0-9]{1,9}", "gid": r"[0-9]{1,9}",
             "nr_inodes": r"[0-9]{1,15}[kmgKMG]?", "nr_blocks": r"[0-9]{1,15}[kmgKMG]?"}  # fmt: skip
 _CPUS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")

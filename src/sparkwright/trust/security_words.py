@@ -1,4 +1,4 @@
-"""What a recipe says of a container's rights, in docker's words: checked, and brought into one spelling. As container_words.py."""
+"""What a recipe says of a container's rights, in docker's words: checked, and brought into one spelling."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import Any
 from sparkwright.visible import quoted
 
 #: the kernel's, without CAP_
-CAPABILITIES = frozenset(
-    ["AUDIT_CONTROL", "AUDIT_READ", "AUDIT_WRITE", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "IPC_LOCK", "IPC_OWNER", "KILL", "LEASE", "LINUX_IMMUTABLE", "MAC_ADMIN", "MAC_OVERRIDE", "MKNOD", "NET_ADMIN", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_RAW", "PERFMON", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_BOOT", "SYS_CHROOT", "SYS_MODULE", "SYS_NICE", "SYS_PACCT", "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "SYSLOG", "WAKE_ALARM"]
-)
+CAPABILITIES = (
+    "AUDIT_CONTROL", "AUDIT_READ", "AUDIT_WRITE", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "CHOWN", "DAC_OVERRIDE",
+    "DAC_READ_SEARCH", "FOWNER", "FSETID", "IPC_LOCK", "IPC_OWNER", "KILL", "LEASE", "LINUX_IMMUTABLE", "MAC_ADMIN",
+    "MAC_OVERRIDE", "MKNOD", "NET_ADMIN", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_RAW", "PERFMON", "SETFCAP",
+    "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_BOOT", "SYS_CHROOT", "SYS_MODULE", "SYS_NICE", "SYS_PACCT",
+    "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "SYSLOG", "WAKE_ALARM",
+)  # fmt: skip
 ALL = "ALL"
 SOCKETS = ("/var/run/docker.sock", "/run/docker.sock")
 #: of a device: read, write, make
@@ -36,6 +40,11 @@ def capability_name(text: str) -> str:
 
 def capabilities(names: Iterable[str] | None) -> list[str]:
     return sorted(set(map(capability_name, names or ())))
+
+
+def capabilities_kept(names: Iterable[str]) -> list[str]:
+    """As docker's own client sends them."""
+    return [one if one == ALL else f"CAP_{one}" for one in capabilities(names)]
 
 
 def security_opt(text: str) -> str:
@@ -110,7 +119,9 @@ def sysctls(settings: Mapping[str, str]) -> str:
         if _OF_INTERFACE.match(name):
             return f"{quoted(name)} is a setting of one interface: use net.*.all or net.*.default."
         if not _OF_NETWORK.fullmatch(name) and not _OF_IPC.fullmatch(name):
-            return f"{quoted(name)} is not a container's own kernel setting: net.*, fs.mqueue.*, kernel.shm*, kernel.msg*, kernel.sem."
+            return (
+                f"{quoted(name)} is not a container's own kernel setting: net.*, fs.mqueue.*, kernel.shm*, kernel.msg*."
+            )
         if not value or "\0" in value or "\n" in value:
             return f"{quoted(name)} needs a value."
     return ""

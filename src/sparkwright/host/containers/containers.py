@@ -131,7 +131,7 @@ def url_of(container: dict[str, Any]) -> str:
 
 
 def publishing(client: docker.DockerClient, port: int | None) -> dict[str, Any] | None:
-    """The inspect of the running container that has this port of the host; one on the host's network has it without publishing."""
+    """The inspect of the running container that has this port of the host, published or on the host's own network."""
     for row in client.api.containers():
         if any(one.get("PublicPort") == port for one in row.get("Ports") or ()):
             return inspect(client, row["Id"])
@@ -157,7 +157,7 @@ def who_listens(client: docker.DockerClient, port: int) -> str:
 
 def _published(container: dict[str, Any]) -> bool:
     """Whether the engine itself holds its ports; on the host's network its server does, or nobody."""
-    return container["HostConfig"].get("NetworkMode") != "host"
+    return bool(container["HostConfig"].get("NetworkMode") != "host")
 
 
 def _listening_process(port: int) -> str:

@@ -16,7 +16,7 @@ _CONFIG = {
     "Healthcheck": optional({"Test": optional([str])}),
 }
 _REQUEST = {"Count": optional(int), "DeviceIDs": optional([str]), "Capabilities": optional([[str]])}
-_LISTS = ("CapAdd", "CapDrop", "SecurityOpt", "GroupAdd", "ExtraHosts", "Dns", "DnsSearch")
+_LISTS = ("CapAdd", "CapDrop", "SecurityOpt", "GroupAdd", "ExtraHosts", "Dns")
 _HOST = {
     "RestartPolicy": {"Name": str},
     "Binds": optional([str]),

@@ -1,5 +1,5 @@
-"""One table of what a container is made of: it drives create, compare and diff. An option that is one value of HostConfig or Config
-is in it by its field in protocol/container.py alone; one that the engine says back otherwise has a row of its own here.
+"""One table of what a container is made of: it drives create, compare and diff. An option that is one value of HostConfig or
+Config is in it by its field in protocol/container.py alone; one that the engine says back otherwise has a row of its own here.
 
 Each option knows how the spec says it, how the engine says it back, and why a difference matters. Compared is what the spec
 asks for, over what the image brings: a value equal to the image's own is no difference. Where the spec asks for nothing, the
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.host.containers import engine_words as engine
-from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec, DockerOption
+from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
+from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import network_words, process_words, security_words
 
 Inspect = Mapping[str, Any]
@@ -47,7 +48,7 @@ def _host(
     alike: Callable[[Any], Any],
     why: str = "",
 ) -> Option:
-    """An option of HostConfig that is always asked for. alike: brings what is asked for and what is found (None) into one spelling."""
+    """An option of HostConfig that is always asked for. alike: brings what is asked for and what is found into one spelling."""
     return Option(
         field,
         lambda spec, container, image: alike(asked(spec)),

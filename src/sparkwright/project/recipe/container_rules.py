@@ -1,4 +1,4 @@
-"""Options of a recipe's container that can't stand together: Docker refuses them when the container starts, or ignores one of them."""
+"""Options of a recipe's container that can't stand together: Docker refuses them at the start, or ignores one of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _ports_of_the_host(file: Any) -> Iterator[Mistake]:
     if not on_host_network(file):
         return
     if "ports" in file.container.model_fields_set and file.container.ports:
-        message = "`container.ports` has no meaning with `network: host`: the server listens on the host at its engine's own port."
+        message = "`container.ports` has no meaning with `network: host`: the server listens on its engine's own port."
         yield message, ("container", "ports"), "Remove it; the engine's flag `port` sets the port."
     if file.publish == "loopback":
         message = (

@@ -164,7 +164,7 @@ def container_spec(
 
 
 def _listening(recipe: Recipe) -> list[str]:
-    """Where the server of a container on the host's network answers. Docker publishes nothing there, and keeps what it is told."""
+    """Where a server on the host's network answers. Docker publishes nothing there, and keeps what it is told."""
     address, port = rules.addresses(recipe.file)[0].strip("[]"), recipe.engine_port
     shown = address if container_words.is_address(address) else "127.0.0.1" if rules.is_loopback(address) else ""
     return [f"{shown}:{port}:{port}" if shown else f"{port}:{port}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from sparkwright.engines.vllm import key_file
 from sparkwright.engines.vllm.flags import flags
@@ -48,7 +49,7 @@ def _written(source: Document) -> list[str]:
 
 
 def addresses(file: RecipeFile) -> list[str]:
-    """The address of each published port, as docker takes it; "" for all addresses. On the host's network where the engine listens."""
+    """The address of each published port, as docker takes it; "" for all. On the host's network the engine's own."""
     if on_host_network(file):
         return [str(flags.value(file.vllm, "host") or "")]
     default = "127.0.0.1" if file.publish == "loopback" else ""
@@ -116,8 +117,9 @@ def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     points = {container_words.mount_point(file.model.mount): "the model"}
     if file.server_key is not None:
         points[key_file.MOUNT] = "the server's key"
-    mounts = [("volumes", n, one, one.split(":")[1]) for n, one in enumerate(file.container.volumes)]
-    mounts += [("tmpfs", n, one, one.partition(":")[0]) for n, one in enumerate(file.container.tmpfs)]
+    box: Any = file.container
+    mounts = [("volumes", n, one, one.split(":")[1]) for n, one in enumerate(box.volumes)]
+    mounts += [("tmpfs", n, one, one.partition(":")[0]) for n, one in enumerate(box.tmpfs)]
     for option, n, text, point in mounts:
         at = container_words.mount_point(point)
         if at in points:

@@ -127,11 +127,9 @@ class Container:
         own = self.body.get("Env") or []
         names = {pair.partition("=")[0] for pair in own}
         host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
-        host.setdefault("ShmSize", 64 * 2**20)
-        host["LogConfig"] = {"Type": "json-file", "Config": {}} | {
-            k: v for k, v in (host.get("LogConfig") or {}).items() if v
-        }
-        host["NetworkMode"] = network.mode(self.body)
+        host = {"ShmSize": 64 * 2**20, **host, "NetworkMode": network.mode(self.body)}
+        host["LogConfig"] = {**(host.get("LogConfig") or {"Config": {}})}
+        host["LogConfig"]["Type"] = host["LogConfig"].get("Type") or "json-file"
         never = {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
         state = {"Status": self.status, "Running": self.running, "Restarting": self.status == "restarting", **never}
         state |= {"Pid": 4242 if self.running else 0, "ExitCode": self.exit_code}
