@@ -108,6 +108,8 @@ def where(wanted: Recipe, finding: Finding) -> str:
     """ "file:line" of the flag a finding is about, or of what it speaks of."""
     if finding.flag in wanted.file.vllm:
         return wanted.where(finding.flag)
+    if finding.flag.startswith("container."):
+        return wanted.source.where(*finding.flag.split("."))
     return wanted.source.where(*ELSEWHERE.get(finding.flag, ("vllm",)))
 
 
@@ -127,15 +129,20 @@ def refuse_errors(wanted: Recipe, served: Serving) -> None:
 
 
 def doubts(wanted: Recipe, served: Serving) -> list[str]:
-    """Values that the engine may refuse, where the choices of its release are not known; the image says, once it is there."""
-    unsure = [one for one in served.findings if one.rule == "flag-value" and one.severity == "warning"]
-    return [f"{where(wanted, one)}: {one.sentence}" for one in unsure]
+    """What a plan says of a recipe beforehand: options of the container that are not safe, and values that the engine may refuse,
+    where the choices of its release are not known; the image says, once it is there.
+    """
+    warnings = [one for one in served.findings if one.severity == "warning"]
+    told = [one for one in warnings if one.rule == "flag-value" or one.flag.startswith("container.")]
+    return [f"{where(wanted, one)}: {one.sentence}" for one in told]
 
 
 def rule_text(rule: Rule) -> str:
     """A rule with its reason, its sources, and what it says of its example."""
     found = next(iter(rule.findings(rule.example.case())))
-    flags = yaml.safe_dump({"vllm": dict(rule.example.flags)}, sort_keys=False).rstrip() if rule.example.flags else ""
+    parts = {"vllm": dict(rule.example.flags), "container": dict(rule.example.container)}
+    shown = {name: part for name, part in parts.items() if part}
+    flags = yaml.safe_dump(shown, sort_keys=False).rstrip() if shown else ""
     engine = f"vLLM {rule.example.version}" if rule.example.version else ""
     lines = [f"{rule.name}: {rule.title}", "", *textwrap.wrap(rule.reason, PAGE), "", "Sources:"]
     lines += [*(f"  * {one}" for one in rule.sources), ""]

@@ -86,4 +86,5 @@ def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> rules.Asked:
         server_key=recipe.file.server_key is not None,
         open_to_network=recipe.open_to_network,
         published=recipe.published,
+        container=recipe.file.container.model_dump(),
     )

@@ -42,7 +42,8 @@ class Asked:
     many Mamba cache blocks the last start had memory for, if a log said so. model_by_flag: the model is given as --model,
     not as the first word. server_key: it asks its clients for one, from its configuration file. open_to_network: it asks
     for none, and is published beyond the host. published: the container's port at which others ask it, 0 where none is
-    published; None where that is not known.
+    published; None where that is not known. container: the options of `docker run`, by their names in a recipe; empty where
+    they are not known.
     """
 
     flags: Mapping[str, Any] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Asked:
     server_key: bool = False
     open_to_network: bool = False
     published: int | None = None
+    container: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flags", flags.named(self.flags))
