@@ -64,7 +64,7 @@ class ContainerSpec:
     network: str = option(
         "--network",
         key="NetworkMode",
-        about='"host", "none", the name of a network that the host has, or name=NETWORK,alias=NAME; empty: Docker\'s own bridge. '
+        about='"host", the name of a network that the host has, or name=NETWORK,alias=NAME; empty: Docker\'s own bridge. '
         "With `host` the server listens on the host's own addresses at its engine's port, and `ports` has no meaning",
         why_not=net.network,
         why="who reaches the server, and whom it reaches",
@@ -225,7 +225,7 @@ class ContainerSpec:
         "--cpus",
         0.0,
         key="NanoCpus",
-        about="how many CPUs it may use at a time, e.g. 4 or 1.5",
+        about="how many CPUs it may use at a time, e.g. 4 or 1.5; 0: all",
         why_not=process.cpus,
         kept=process.nano_cpus,
         alike=lambda found: found or 0,
@@ -241,7 +241,7 @@ class ContainerSpec:
         "--oom-score-adj",
         0,
         key="OomScoreAdj",
-        about="which process the kernel ends first when memory is short, -1000 (last) to 1000",
+        about="how early the kernel ends it when memory is short, -1000 (last) to 1000",
         why_not=process.oom_score_adj,
         alike=lambda found: found or 0,
     )
