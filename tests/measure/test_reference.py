@@ -6,7 +6,7 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -82,7 +82,7 @@ class Plain(http.server.BaseHTTPRequestHandler):
     """A server that takes neither logprobs nor chat_template_kwargs, when `strict`."""
 
     strict = False
-    top: list[dict[str, Any]] = [
+    top: ClassVar[list[dict[str, Any]]] = [
         {"token": "�", "bytes": [226], "logprob": -0.1},
         {"token": "�", "bytes": [227], "logprob": -9999.0},
     ]

@@ -32,7 +32,7 @@ class Shape:
         return self.heads * self.head
 
 
-def make(path: Path, shape: Shape = Shape()) -> Path:  # noqa: B008 - frozen
+def make(path: Path, shape: Shape = Shape()) -> Path:
     """Write it, always the same bytes for the same shape. Returns the path."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny llama")

@@ -117,6 +117,8 @@ def where(wanted: Recipe, finding: Finding) -> str:
     """ "file:line" of the flag a finding is about, or of what it speaks of."""
     if finding.flag in wanted.file.flags:
         return wanted.where(finding.flag)
+    if finding.flag.startswith("container."):
+        return wanted.source.where(*finding.flag.split("."))
     if finding.rule == EXPECTED or finding.flag == (wanted.engine.advice.CHUNKED_PREFILL or None):
         return wanted.source.where("expect", "chunked_prefill")
     return wanted.source.where(*ELSEWHERE.get(finding.flag, (wanted.file.engine,)))
@@ -138,14 +140,19 @@ def refuse_errors(wanted: Recipe, served: Serving) -> None:
 
 
 def doubts(wanted: Recipe, served: Serving) -> list[str]:
-    """Values that the engine may refuse, where the choices of its release are not known; the image says, once it is there."""
-    unsure = [one for one in served.findings if one.rule == "flag-value" and one.severity == "warning"]
-    return [f"{where(wanted, one)}: {one.sentence}" for one in unsure]
+    """What a plan says of a recipe beforehand: options of the container that are not safe, and values that the engine may refuse,
+    where the choices of its release are not known; the image says, once it is there.
+    """
+    warnings = [one for one in served.findings if one.severity == "warning"]
+    told = [one for one in warnings if one.rule == "flag-value" or one.flag.startswith("container.")]
+    return [f"{where(wanted, one)}: {one.sentence}" for one in told]
 
 
 def rule_text(rule: Explained) -> str:
     """A rule with its reason, its sources, and what it says of its example."""
-    flags = yaml.safe_dump({rule.engine: dict(rule.flags)}, sort_keys=False).rstrip() if rule.flags else ""
+    parts = {rule.engine: dict(rule.flags), "container": dict(rule.container)}
+    shown = {name: part for name, part in parts.items() if part}
+    flags = yaml.safe_dump(shown, sort_keys=False).rstrip() if shown else ""
     serves = f"{engine.TITLES[rule.engine]} {rule.version}" if rule.version else ""
     lines = [f"{rule.name}: {rule.title}", "", *textwrap.wrap(rule.reason, PAGE), "", "Sources:"]
     lines += [*(f"  * {one}" for one in rule.sources), ""]

@@ -75,7 +75,9 @@ def choose(
     if not models:
         raise NoChoice(f"{where} has no model among its .gguf files: {first(sorted(files), SHOWN_CHOICES)}.")
     if len(models) > 1:
-        raise NoChoice(f"{where} has {len(models)} models{_narrowed(patterns)}: name one of {listed(models)} in `model.allow`.")
+        raise NoChoice(
+            f"{where} has {len(models)} models{_narrowed(patterns)}: name one of {listed(models)} in `model.allow`."
+        )
     return Chosen(_complete(models[0], where), *_beside(files, patterns, mmproj, draft, where))
 
 
@@ -84,8 +86,12 @@ def wholes(sizes: Mapping[str, int]) -> list[Whole]:
     grouped: dict[tuple[str, int], list[str]] = {}
     for name in sorted(sizes):
         shard = _SHARD.fullmatch(name)
-        grouped.setdefault((shard["stem"], int(shard["count"])) if shard else (name.removesuffix(SUFFIX), 1), []).append(name)
-    found = [Whole(stem, tuple(names), count, sum(sizes[one] for one in names)) for (stem, count), names in grouped.items()]
+        grouped.setdefault(
+            (shard["stem"], int(shard["count"])) if shard else (name.removesuffix(SUFFIX), 1), []
+        ).append(name)
+    found = [
+        Whole(stem, tuple(names), count, sum(sizes[one] for one in names)) for (stem, count), names in grouped.items()
+    ]
     return sorted(found, key=lambda one: (one.size, one.name))
 
 
@@ -108,9 +114,7 @@ def _complete(model: Whole, where: str) -> tuple[str, ...]:
     return model.files
 
 
-def _beside(
-    files: Mapping[str, int], patterns: Sequence[str], mmproj: str, draft: str, where: str
-) -> tuple[str, str]:
+def _beside(files: Mapping[str, int], patterns: Sequence[str], mmproj: str, draft: str, where: str) -> tuple[str, str]:
     asked = ((mmproj, _PROJECTOR, "mmproj"), (draft, _DRAFT, "draft model"))
     return tuple(_one(files, wanted, patterns, kind, what, where) for wanted, kind, what in asked)  # type: ignore[return-value]
 
@@ -140,7 +144,11 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _no_gguf(sizes: Mapping[str, int], where: str) -> str:
     other = next((end for end in WEIGHTS if any(name.endswith(end) for name in sizes)), "")
-    why = f"its weights are {other} files, which llama.cpp cannot read" if other else f"it has {count(len(sizes), 'other file')}"
+    why = (
+        f"its weights are {other} files, which llama.cpp cannot read"
+        if other
+        else f"it has {count(len(sizes), 'other file')}"
+    )
     return f"{where} has no .gguf file: {why}. Name a repository with GGUF files, usually one whose name ends in -GGUF."
 
 

@@ -91,7 +91,11 @@ def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool = True)
     model_by_flag: llama-server takes it in no other way.
     """
     given = named(flags)
-    return "--model", model, *argv({**given, **{name: usual for name, usual in ALWAYS.items() if given.get(name) is None}})
+    return (
+        "--model",
+        model,
+        *argv({**given, **{name: usual for name, usual in ALWAYS.items() if given.get(name) is None}}),
+    )
 
 
 def takes_model_by_flag(version: object) -> bool:

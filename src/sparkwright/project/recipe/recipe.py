@@ -18,6 +18,7 @@ from sparkwright.project.documents.checked import check, nearest
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import rules
+from sparkwright.project.recipe.container_rules import on_host_network
 from sparkwright.project.recipe.models import Container, RecipeFile
 from sparkwright.protocol.container import GIVEN, ContainerSpec, locked_ids
 from sparkwright.secret import Secret
@@ -96,6 +97,8 @@ class Recipe:
     @property
     def published(self) -> int:
         """The container's port behind the first published one, where the server is asked; 0 where none is, or not for TCP."""
+        if on_host_network(self.file):
+            return self.engine_port
         number, _, protocol = (self.file.container.ports or [":0"])[0].rpartition(":")[2].partition("/")
         return int(number) if protocol in ("", "tcp") else 0
 
@@ -140,7 +143,13 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
 
 
 def serve_port(host: Host, recipe: Recipe) -> int:
-    """The port of the host on which the server answers."""
+    """The port of the host on which the server answers. Raises Refused where the host wants another than its network gives."""
+    if on_host_network(recipe.file):
+        if host.serve_port not in (None, recipe.engine_port):
+            message = f"`serve_port: {host.serve_port}` has no meaning with the recipe's `network: host`."
+            where = host.set_at.get("serve_port", host.where)
+            raise Refused(message, where=where, fix="Remove it; the engine's flag `port` sets the port.")
+        return recipe.engine_port
     if host.serve_port:
         return host.serve_port
     return int(recipe.file.container.ports[0].split(":")[-2]) if recipe.file.container.ports else recipe.engine_port
@@ -159,7 +168,7 @@ def container_spec(
     return dataclasses.replace(
         ContainerSpec(**same, image=file.image),
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),
-        ports=tuple(_published(file, host)),
+        ports=tuple(_published(file, host) if not on_host_network(file) else _listening(recipe)),
         volumes=tuple(home + volume[1:] if volume.startswith("~/") else volume for volume in volumes),
         labels={**box.labels, **engines.labels(file.engine)},
         entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT,
@@ -167,6 +176,13 @@ def container_spec(
         image_ids=locked_ids(image_entry),
         server_key=GIVEN + recipe.key_secret if file.server_key else "",
     )
+
+
+def _listening(recipe: Recipe) -> list[str]:
+    """Where a server on the host's network answers. Docker publishes nothing there, and keeps what it is told."""
+    address, port = rules.addresses(recipe.file)[0].strip("[]"), recipe.engine_port
+    shown = address if container_words.is_address(address) else "127.0.0.1" if rules.is_loopback(address) else ""
+    return [f"{shown}:{port}:{port}" if shown else f"{port}:{port}"]
 
 
 def _published(file: RecipeFile, host: Host) -> list[str]:

@@ -84,4 +84,5 @@ def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> Asked:
         open_to_network=recipe.open_to_network,
         published=recipe.published,
         ascend=recipe.file.ascend.model_dump() if recipe.file.ascend else None,
+        container=recipe.file.container.model_dump(),
     )

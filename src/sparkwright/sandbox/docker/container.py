@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sparkwright.sandbox.docker import network
 from sparkwright.sandbox.docker.images import TAGS, Images
 from sparkwright.sandbox.docker.world import World
 from sparkwright.sandbox.faults import AT_START
@@ -21,6 +22,8 @@ from sparkwright.sandbox.web import Refused
 
 BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
+#: what an image brings where the container has none of its own
+JOINED = ("User", "WorkingDir", "StopSignal", "Healthcheck")
 STOP_S = 10  # how long a SIGTERM has, when nobody says
 FIRST_PID = 4_200_000  # Linux gives none that high
 NEVER = "0001-01-01T00:00:00Z"
@@ -125,20 +128,22 @@ class Container:
         own = self.body.get("Env") or []
         names = {pair.partition("=")[0] for pair in own}
         host = {**self.body["HostConfig"], "RestartPolicy": {"Name": self.policy, "MaximumRetryCount": 0}}
-        host.setdefault("ShmSize", 64 * 2**20)
-        host.setdefault("LogConfig", {"Type": "json-file", "Config": {}})
+        host = {"ShmSize": 64 * 2**20, **host, "NetworkMode": network.mode(self.body)}
+        host["LogConfig"] = {**(host.get("LogConfig") or {"Config": {}})}
+        host["LogConfig"]["Type"] = host["LogConfig"].get("Type") or "json-file"
         never = {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
         state = {"Status": self.status, "Running": self.running, "Restarting": self.status == "restarting", **never}
         state |= {"Pid": self.processes[0][0] if self.running else 0, "ExitCode": self.exit_code}
         state |= {"StartedAt": self.started_at, "FinishedAt": self.finished_at}
         config = {
-            "Hostname": self.id[:12],
+            "Hostname": self.body.get("Hostname") or self.id[:12],
             "Env": own + [pair for pair in inherited["Env"] if pair.partition("=")[0] not in names],
             "Tty": False,
             "Cmd": self.body.get("Cmd"),
             "Image": self.body["Image"],
             "Entrypoint": self.body.get("Entrypoint") or inherited["Entrypoint"],
             "Labels": self.labels(),
+            **{name: self.body.get(name) or inherited.get(name) for name in JOINED},
         }
         return {
             "Id": self.id,
@@ -151,7 +156,7 @@ class Container:
             "Config": config,
             "HostConfig": host,
             "Mounts": self.mounts(),
-            "NetworkSettings": {"Ports": self.body["HostConfig"].get("PortBindings") or {}},
+            "NetworkSettings": network.settings(self.body),
         }
 
     def mounts(self) -> list[dict[str, Any]]:
@@ -180,8 +185,7 @@ class Container:
 
     def ports(self) -> list[dict[str, Any]]:
         """The published ports, as a listing shows them."""
-        port = self._port() if self.running else 0
-        return [{"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": port, "Type": "tcp"}] if port else []
+        return network.ports(self.body, self._port() if self.running else 0)
 
     def to_json(self) -> dict[str, Any]:
         """What has to survive the daemon."""
