@@ -54,7 +54,7 @@ GROUPS = (
         ("sparkwright.*",),
     ),
     Group("the kind of connection that a host has: ssh 69 ms, the sandbox 57 ms", ("remote/*",), ("sparkwright.*",)),
-    Group("an archive is packed once for each version (3 ms)", ("remote/runtime.py",), ("zipfile",)),
+    Group("an archive is packed once for each version (3 ms)", ("remote/runtime.py",), ("gzip", "tarfile", "zipfile")),
     Group(
         "a sentence about a mistake names the nearest word (Pydantic 140 ms)",
         ("project/*",),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import reference
 from sparkwright.measure.reference import Text
 
@@ -115,11 +116,11 @@ def url(request: pytest.FixtureRequest) -> Iterator[tuple[str, bool]]:
 
 
 def test_a_server_is_asked_as_plainly_as_it_must_be_and_half_characters_have_names(url: tuple[str, bool]) -> None:
-    found = reference.ask(url[0], "m", api_key="", timeout_s=5)
+    found = reference.ask(HTTP, url[0], "m", api_key="", timeout_s=5)
     assert [one.text for one in found] == ["one"] * len(reference.PROMPTS)
     assert found[0].steps == (() if url[1] else ((("\\xe2", -0.1), ("\\xe3", -9999.0)),))
 
 
 def test_nobody_there_is_no_text() -> None:
     with pytest.raises(reference.Unanswered, match="refused"):
-        reference.ask("http://127.0.0.1:1", "m", api_key="", timeout_s=1)
+        reference.ask(HTTP, "http://127.0.0.1:1", "m", api_key="", timeout_s=1)
