@@ -112,7 +112,14 @@ def test_a_value_that_would_be_refused_or_misread_is_told(name: str, given: Any,
 
 @pytest.mark.parametrize(
     ("name", "given"),
-    [("n-gpu-layers", "all"), ("fit", False), ("flash-attn", True), ("ctx-size", "4096"), ("parallel", -1), ("alias", ["a"])],
+    [
+        ("n-gpu-layers", "all"),
+        ("fit", False),
+        ("flash-attn", True),
+        ("ctx-size", "4096"),
+        ("parallel", -1),
+        ("alias", ["a"]),
+    ],
 )
 def test_a_good_value_is_taken(name: str, given: Any) -> None:
     assert flags.misfit({name: given}, name) == ""
@@ -128,7 +135,8 @@ def test_an_option_is_known_by_build() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "name"), [({}, "a-Q4.gguf"), ({"alias": "qwen"}, "qwen"), ({"alias": "qwen, coder"}, "coder"), ({"alias": ["b", "a"]}, "a")]
+    ("given", "name"),
+    [({}, "a-Q4.gguf"), ({"alias": "qwen"}, "qwen"), ({"alias": "qwen, coder"}, "coder"), ({"alias": ["b", "a"]}, "a")],
 )
 def test_the_name_that_is_told(given: dict[str, Any], name: str) -> None:
     assert flags.served_name(given, "/models/a-Q4.gguf") == name

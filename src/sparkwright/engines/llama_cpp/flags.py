@@ -91,7 +91,11 @@ def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool = True)
     model_by_flag: llama-server takes it in no other way.
     """
     given = named(flags)
-    return "--model", model, *argv({**given, **{name: usual for name, usual in ALWAYS.items() if given.get(name) is None}})
+    return (
+        "--model",
+        model,
+        *argv({**given, **{name: usual for name, usual in ALWAYS.items() if given.get(name) is None}}),
+    )
 
 
 def takes_model_by_flag(version: object) -> bool:
@@ -139,6 +143,17 @@ def integer(given: Any) -> int | None:
     """A whole number above 0; None for anything else."""
     found = flag_values.number(given)
     return found if found is not None and found > 0 else None
+
+
+def properties() -> dict[str, Any]:
+    """The flags of both builds, as the properties of a JSON Schema."""
+    return {name: _schema(option) for name, option in sorted(flag_values.known().items()) if name not in SET_BY}
+
+
+def _schema(option: flag_values.Option) -> dict[str, Any]:
+    if option.kind in ("switch", "bare"):
+        return {"type": "boolean"}
+    return {"enum": [*option.choices, None]} if option.choices and option.kind == "text" else {}
 
 
 def stepped(tokens: int) -> int:

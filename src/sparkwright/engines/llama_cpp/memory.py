@@ -104,7 +104,9 @@ def _width(header: Header) -> tuple[int, int] | None:
     """The values of a head's key and of its value."""
     told = [count_of(header.own(f"attention.{part}_length")) for part in ("key", "value")]
     embedding, heads = count_of(header.own("embedding_length")), header.own("attention.head_count")
-    heads = count_of(max(heads, default=0) if isinstance(heads, list) and all(type(one) is int for one in heads) else heads)
+    heads = count_of(
+        max(heads, default=0) if isinstance(heads, list) and all(type(one) is int for one in heads) else heads
+    )
     usual = embedding // heads if embedding and heads else None
     key, value = (one if one is not None else usual for one in told)
     return None if key is None or value is None else (key, value)

@@ -50,7 +50,11 @@ class LlamaApi(Handler):
             case "GET", ["metrics"] if self.engine.config.metrics:
                 self.reply(200, self.engine.counters.text(), PROMETHEUS)
             case "GET", ["metrics"]:
-                self._error(501, "This server does not support metrics endpoint. Start it with `--metrics`", "not_supported_error")
+                self._error(
+                    501,
+                    "This server does not support metrics endpoint. Start it with `--metrics`",
+                    "not_supported_error",
+                )
             case "POST", ["v1", "chat", "completions"]:
                 self._chat()
             case _:
@@ -65,8 +69,20 @@ class LlamaApi(Handler):
 
     def _models(self) -> dict[str, Any]:
         config = self.engine.config
-        meta = {"vocab_type": 2, "n_vocab": 151643, "n_ctx": config.context, "n_ctx_train": 131072, "ftype": "MXFP4 MoE"}
-        row = {"id": config.alias, "aliases": [config.alias], "tags": [], "object": "model", "created": int(time.time())}
+        meta = {
+            "vocab_type": 2,
+            "n_vocab": 151643,
+            "n_ctx": config.context,
+            "n_ctx_train": 131072,
+            "ftype": "MXFP4 MoE",
+        }
+        row = {
+            "id": config.alias,
+            "aliases": [config.alias],
+            "tags": [],
+            "object": "model",
+            "created": int(time.time()),
+        }
         return {"object": "list", "data": [{**row, "owned_by": "llamacpp", "meta": meta}]}
 
     def _props(self) -> dict[str, Any]:
@@ -88,7 +104,9 @@ class LlamaApi(Handler):
             return
         prompt, room = engine.tokenizer.chat(body["messages"]), engine.config.context
         if len(prompt) >= room:
-            message = f"request ({len(prompt)} tokens) exceeds the available context size ({room} tokens), try increasing it"
+            message = (
+                f"request ({len(prompt)} tokens) exceeds the available context size ({room} tokens), try increasing it"
+            )
             self._error(400, message, "exceed_context_size_error", n_prompt_tokens=len(prompt), n_ctx=room)
             return
         if engine.fault() == "engine-exits" or engine.dead:
@@ -146,4 +164,10 @@ def _usage(prompt: int, tokens: int) -> dict[str, Any]:
 def _timings(prompt: int, tokens: int, began_s: float) -> dict[str, Any]:
     seconds = time.monotonic() - began_s
     rate = tokens / seconds if seconds else 0.0
-    return {"cache_n": 0, "prompt_n": prompt, "predicted_n": tokens, "predicted_ms": seconds * 1000, "predicted_per_second": rate}
+    return {
+        "cache_n": 0,
+        "prompt_n": prompt,
+        "predicted_n": tokens,
+        "predicted_ms": seconds * 1000,
+        "predicted_per_second": rate,
+    }

@@ -13,7 +13,17 @@ TRAINED = 131072
 BATCH = 2048
 #: bytes of a token's keys and values, by what an f16 one takes: 20 layers of 8 heads of 128
 KV_BYTES = 2 * 20 * 8 * 128 * 2
-KV_SHARE = {"f32": 2.0, "f16": 1.0, "bf16": 1.0, "q8_0": 0.53, "q4_0": 0.28, "q4_1": 0.31, "q5_0": 0.34, "q5_1": 0.37, "iq4_nl": 0.28}
+KV_SHARE = {
+    "f32": 2.0,
+    "f16": 1.0,
+    "bf16": 1.0,
+    "q8_0": 0.53,
+    "q4_0": 0.28,
+    "q4_1": 0.31,
+    "q5_0": 0.34,
+    "q5_1": 0.37,
+    "iq4_nl": 0.28,
+}
 
 
 class Refused(Exception):
@@ -90,13 +100,13 @@ def _refuse(words: Sequence[str]) -> None:
         if option.kind in ("switch", "bare"):
             continue
         if not rest:
-            raise Refused(f"error while handling argument \"{word}\": expected value for argument")
+            raise Refused(f'error while handling argument "{word}": expected value for argument')
         value = rest.pop(0)
         if option.kind == "two" and rest:
             rest.pop(0)
         elif flag_values.misfit(option.name, value):
             why = f"Unsupported cache type: {value}" if option.name.startswith("cache-type") else "stoi"
-            raise Refused(f"error while handling argument \"{word}\": {why}", "", "usage:", f"{word} ...")
+            raise Refused(f'error while handling argument "{word}": {why}', "", "usage:", f"{word} ...")
 
 
 def _number(given: Any, usual: int) -> int:

@@ -52,7 +52,9 @@ class LlamaServer(Process):
             return self.last_words(refused.lines, 1)
         except OSError:
             at = f"hostname: {self.config.host}, port: {self.config.port}"
-            return self.last_words([f"start: couldn't bind HTTP server socket, {at}", "exiting due to HTTP server error"], 1)
+            return self.last_words(
+                [f"start: couldn't bind HTTP server socket, {at}", "exiting due to HTTP server error"], 1
+            )
 
     def stopping(self) -> Sequence[str]:
         return [self._stamped("I", CLEANING)]
@@ -61,7 +63,10 @@ class LlamaServer(Process):
         return [self._stamped("I", CLEANING)]
 
     def crashing(self) -> Sequence[str]:
-        return ["/app/ggml/src/ggml-cuda/ggml-cuda.cu:98: CUDA error", "CUDA error: an illegal memory access was encountered"]
+        return [
+            "/app/ggml/src/ggml-cuda/ggml-cuda.cu:98: CUDA error",
+            "CUDA error: an illegal memory access was encountered",
+        ]
 
     def _started(self) -> int:
         self.config = self.limits = config(self._argv)
@@ -103,14 +108,20 @@ class LlamaServer(Process):
     def _loading(self, size_bytes: int) -> Iterator[tuple[float, str]]:
         made, cpu = self.config, self.device == "cpu"
         slots = f"n_slots = {made.max_num_seqs}, n_ctx_slot = {made.context}"
-        yield 0.0, f"cmn  common_param: device_info: {'' if cpu else '- CUDA0 : NVIDIA GB10 (122506 MiB, 118000 MiB free)'}"
+        yield (
+            0.0,
+            f"cmn  common_param: device_info: {'' if cpu else '- CUDA0 : NVIDIA GB10 (122506 MiB, 118000 MiB free)'}",
+        )
         yield LOAD_S, f"load_tensors: {'CPU_Mapped' if cpu else 'CUDA0'} model buffer size = {size_bytes / MIB:.2f} MiB"
         yield 0.0, "load_tensors: offloaded 37/37 layers to GPU"
         yield 0.0, f"llama_context: n_ctx         = {made.context * made.max_num_seqs}"
         k, v = made.kv_types
         half = made.kv_bytes / MIB / 2
         cells = f"{made.context} cells, 36 layers, {made.max_num_seqs}/{made.max_num_seqs} seqs"
-        yield 0.0, f"llama_kv_cache: size = {half * 2:.2f} MiB ({cells}), K ({k}): {half:.2f} MiB, V ({v}): {half:.2f} MiB"
+        yield (
+            0.0,
+            f"llama_kv_cache: size = {half * 2:.2f} MiB ({cells}), K ({k}): {half:.2f} MiB, V ({v}): {half:.2f} MiB",
+        )
         yield 0.0, f"srv    load_model: initializing, {slots}, kv_unified = 'false'"
         if made.asked > TRAINED:
             capped = f"exceeds the training context of the model ({TRAINED}) - capping"
