@@ -14,6 +14,7 @@ from sparkwright.errors import Exit, Refused
 from sparkwright.project import recipe
 from sparkwright.project.documents import document
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.lock import lockfile
 
 TOP = Path(__file__).parent.parent.parent
 TODAY = TOP / "tests/data/today"
@@ -125,3 +126,26 @@ def test_the_place_of_a_flag_is_its_line_however_it_is_spelled(tmp_path: Path) -
     wanted = loaded(tmp_path, "engine: vllm\nvllm:\n  max_num_seqs: 4\n")
     assert wanted.where("max-num-seqs").endswith("one.yml:11")
     assert document.load(tmp_path / "recipes/one.yml").where("vllm").endswith("one.yml:10")
+
+
+def test_a_single_file_is_for_an_engine_that_serves_one(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    text = HEAD.replace("  id: a/b\n", '  id: a/b\n  file: "*Q4_K_M*.gguf"\n')
+    (tmp_path / "recipes/one.yml").write_text(f"{text}vllm: {{}}\n")
+    with pytest.raises(Refused, match="one.yml:4: `model.file` cannot be used with vLLM: it serves the whole folder."):
+        recipe.load(tmp_path, "one")
+
+
+def test_two_files_of_one_repository_are_two_entries_of_the_lock() -> None:
+    found = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
+    lock = (
+        lockfile.Lock().with_model("a/b", "main", found, "*Q4*.gguf").with_model("a/b", "main", {**found, "files": []})
+    )
+    assert lock.model("a/b", "main", "*Q4*.gguf") != lock.model("a/b", "main")
+    assert list(lock.models) == ["a/b@main:*Q4*.gguf", "a/b@main"]
+
+
+def test_a_lock_with_a_file_in_its_key_is_read_again(tmp_path: Path) -> None:
+    found = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
+    lockfile.Lock().with_model("a/b", "main", found, "*Q4*.gguf+mmproj*").save(tmp_path)
+    assert lockfile.load(tmp_path).model("a/b", "main", "*Q4*.gguf+mmproj*") is not None

@@ -2,7 +2,7 @@
 
 An engine is a folder here with four files: http.py (how its server is asked and what it answers), flags.py (its command line),
 log.py (what its log tells) and advice.py (what is wrong with a recipe, and what it needs of the host); image.py, where an image of
-it tells what is in it; key_file.py, where it reads its key from a file. Each holds one value of the type that is named below, or is
+it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files. Each holds one value of the type that is named below, or is
 itself one: a module whose functions are the type's. A part is imported when it is asked for: a health check needs http.py alone.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from sparkwright.engines.advice import Advice
+    from sparkwright.engines.files import Files
     from sparkwright.engines.flags import Flags
     from sparkwright.engines.http import Http
     from sparkwright.engines.image import Image
@@ -84,6 +85,12 @@ class Engine:
     def key(self) -> ServerKey | None:
         """How it reads its key from a file; None where it does not."""
         found: ServerKey | None = self._part("key_file", "SERVER_KEY") if self._has("key_file") else None
+        return found
+
+    @cached_property
+    def files(self) -> Files | None:
+        """How it chooses its files from a repository's; None where it serves the whole folder."""
+        found: Files | None = self._part("files", "FILES") if self._has("files") else None
         return found
 
     def _has(self, part: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ from sparkwright.visible import one_line
 
 #: what a client's setup calls a key that comes from no variable
 KEY_VARIABLE = "SPARK_KEY"
+#: what makes a name of a file a pattern
+PATTERN = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,19 @@ class Recipe:
     @property
     def served_name(self) -> str:
         """The model's name in requests."""
-        return self.engine.flags.served_name(self.file.flags, self.file.model.mount)
+        file = self.file.model.file
+        model = file if file and not PATTERN.search(file) else self.file.model.mount
+        return self.engine.flags.served_name(self.file.flags, model)
+
+    def model_in_container(self, locked: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+        """The path that the engine is given, and the flags with those of further files. locked: as for `memory`."""
+        model, chooses = self.file.model, self.engine.files
+        if chooses is None:
+            return model.mount, {}
+        if not locked:
+            return f"{model.mount}/{model.file}", {}
+        chosen = chooses.chosen(locked.get("files") or (), model.file, model.mmproj, model.draft)
+        return f"{model.mount}/{chosen.model}", {flag: f"{model.mount}/{path}" for flag, path in chosen.flags.items()}
 
     @property
     def memory_utilization(self) -> float:
@@ -82,6 +97,10 @@ class Recipe:
         others = {one for one in engines.TITLES if one != self.file.engine}
         usual = {"engine"} if self.file.engine == engines.USUAL else set()
         held = self.file.model_dump(mode="python", exclude=others | usual)
+        if not self.file.model.chosen:
+            held["model"] = {
+                name: one for name, one in held["model"].items() if name not in ("file", "mmproj", "draft")
+            }
         return {"name": self.name, **held, "served_name": self.served_name, **about}
 
     def _refuse_misfit(self, flag: str) -> None:

@@ -24,6 +24,7 @@ def refuse(file: RecipeFile, source: Document) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
     for rule in (
         _engine,
+        _files,
         _flags,
         _ascend,
         _key,
@@ -87,6 +88,18 @@ def _engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     if "engine" in file.model_fields_set and not here:
         message = f"`engine: {file.engine}` needs its section `{file.engine}`."
         yield message, ("engine",), f"Add the flags of {own.title} under `{file.engine}:`, or `{file.engine}: {{}}`."
+
+
+def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Single files for an engine that serves them, and for no other."""
+    chooses, title = engine.of(file.engine).files, engine.of(file.engine).title
+    for name in ("file", "mmproj", "draft"):
+        if chooses is None and getattr(file.model, name):
+            message = f"`model.{name}` cannot be used with {title}: it serves the whole folder."
+            yield message, ("model", name), "Remove it; `model.allow` limits what is downloaded."
+    if chooses is not None and not file.model.file:
+        message = f"`model.file` is missing: {title} serves {chooses.NEEDED}."
+        yield message, ("model",), 'Name it, by pattern where it has several parts; "*.gguf" lists those there are.'
 
 
 def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:

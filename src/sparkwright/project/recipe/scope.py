@@ -40,7 +40,8 @@ def scope(
 
         served = serving(recipe, pinned)
     flags = recipe.engine.flags
-    command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
+    path, further = recipe.model_in_container(pinned.get("model") or {})
+    command = flags.command(path, {**served.flags, **further}, model_by_flag=served.model_by_flag)
     memory = recipe.memory(pinned.get("model") or {})
     spec = container_spec(recipe, host, home, pinned.get("image"), command)
     container = spec.to_json()

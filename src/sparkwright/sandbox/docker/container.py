@@ -1,4 +1,4 @@
-"""A container of the pretend engine: it runs a pretend vLLM in a thread, with real restart policies."""
+"""A container of the pretend engine: it runs a pretend server in a thread, with real restart policies."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.sandbox.docker import network
-from sparkwright.sandbox.docker.images import TAGS, Images
+from sparkwright.sandbox.docker.images import Images
+from sparkwright.sandbox.docker.programs import Printed, Served
 from sparkwright.sandbox.docker.world import World
 from sparkwright.sandbox.faults import AT_START
-from sparkwright.sandbox.vllm.api import VllmApi
-from sparkwright.sandbox.vllm.command_line.cli import Printed, Serve, program
-from sparkwright.sandbox.vllm.engine import Engine
+from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.web import Refused
 
 BACKOFF_S = 0.1
@@ -42,7 +41,7 @@ class Container:
         self.status, self.exit_code, self.restarts = "created", 0, 0
         self.started_at, self.finished_at = NEVER, NEVER
         self.logs: list[tuple[float, str, int]] = []  # when, what, where
-        self.engine: Engine | None = None
+        self.engine: Process | None = None
         self._printed = 0  # the exit code of one that only prints
         self._images = images
         self._world = world
@@ -62,7 +61,7 @@ class Container:
 
     def start(self) -> None:
         """Start it, or Refused as the engine does."""
-        if program(self.argv(), self._version) is None:
+        if self._program() is None:
             message = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
             missing = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'
             raise Refused(400, f"{message} runc create failed: unable to start container process: {missing}")
@@ -211,11 +210,15 @@ class Container:
     @property
     def _version(self) -> str:
         own = dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ())
-        return own.get("VLLM_VERSION") or TAGS[self._images.local[self.image]]
+        repository = self._images.repository(self.image)
+        return own.get(repository.version) or repository.tags[self._images.local[self.image]]
+
+    def _program(self) -> Printed | Served | None:
+        return self._images.repository(self.image).program(self.argv(), self._version)
 
     def _launch(self) -> None:
         self.status, self.started_at = "running", _now()
-        asked = program(self.argv(), self._version)
+        asked = self._program()
         if isinstance(asked, Printed):
             where = STDERR if asked.code else STDOUT
             self.logs += [(time.time(), line, where) for line in asked.text.splitlines()]
@@ -223,10 +226,10 @@ class Container:
         elif asked is not None:
             self.engine = self._new_engine(asked)
 
-    def _new_engine(self, asked: Serve) -> Engine:
-        return Engine(
+    def _new_engine(self, asked: Served) -> Process:
+        return asked.process(
             asked.argv,
-            api=VllmApi,
+            api=asked.api,
             version=self._version,
             log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
             folder_of=self._folder,
