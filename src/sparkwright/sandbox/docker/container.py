@@ -200,8 +200,9 @@ class Container:
         """Where a folder or a file of the container stands on the host."""
         for bind in self.body["HostConfig"].get("Binds") or ():
             outside, _, target = bind.partition(":")
-            if inside == target.partition(":")[0]:
-                return Path(self._world.at_home(outside))
+            mounted = target.partition(":")[0]
+            if inside == mounted or inside.startswith(f"{mounted}/"):
+                return Path(self._world.at_home(outside)) / inside[len(mounted) :].lstrip("/")
         for mount in self.body["HostConfig"].get("Mounts") or ():
             if mount["Target"] == inside:
                 return Path(mount["Source"])
