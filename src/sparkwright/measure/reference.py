@@ -118,7 +118,8 @@ def _steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Choice, ...
 def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Parting]]:
     """What the texts of the prompts say, and where they part. Pure.
 
-    Another model: every prompt parts, none at a near-tie (or, without log probabilities, each of them early). Doubtful: some do.
+    Another model: every prompt parts, none at a near-tie (or, without log probabilities, each of them early). Doubtful: some
+    do, or every prompt parts, which rounding alone hardly does.
     """
     pairs = list(zip(PROMPTS, before, now, strict=False))
     partings = [found for prompt, old, new in pairs if (found := parting(prompt, old, new)) is not None]
@@ -126,7 +127,7 @@ def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Pa
     certain = all(one.gap is not None or one.char < EARLY * len(one.before) for one in wrong)
     if pairs and len(wrong) == len(pairs) and certain:
         return "another", partings
-    return ("doubtful" if wrong else "same"), partings
+    return ("doubtful" if wrong or len(partings) == len(pairs) > 0 else "same"), partings
 
 
 def parting(prompt: str, before: Text, now: Text) -> Parting | None:
