@@ -48,10 +48,15 @@ def test_it_takes_both_runs_to_be_undecided() -> None:
     assert reference.judge([before, ONE, ONE], [now, ONE, ONE])[0] == "doubtful"
 
 
-def test_when_every_prompt_parts_it_is_doubtful_even_at_near_ties() -> None:
-    before = text("one two three four", others={2: ("drei", 0.04)})
-    now = text("one two drei vier", others={2: ("three", 0.02)})
-    assert reference.judge([before] * 3, [now] * 3)[0] == "doubtful"
+@pytest.mark.parametrize(("common", "verdict"), [(1, "another"), (12, "doubtful")])
+def test_near_ties_excuse_no_server_whose_every_text_parts_at_once(common: int, verdict: str) -> None:
+    start = "one " * common
+    before, now = (
+        text(f"{start}two", others={common: ("zwei", 0.04)}),
+        text(f"{start}zwei", others={common: ("two", 0.02)}),
+    )
+    assert reference.judge([before] * 3, [now] * 3)[0] == verdict
+    assert reference.judge([before, ONE, ONE], [now, ONE, ONE])[0] == "same"
 
 
 def test_when_every_prompt_parts_at_no_tie_it_is_another_model() -> None:

@@ -25,10 +25,12 @@ class ReferenceText(Module["ReferenceText.Args"]):
 
     Three fixed prompts, greedily decoded, 32 tokens each. The first texts of a key (as for the throughput baseline: host, model,
     image digest, arguments, environment) are its reference; later ones are compared with it, and never change it unless
-    `new_baseline` asks for that. Texts that part at a near-tie (the two tokens less than 0.5 nats apart) are the same: batches,
-    caches and kernels round differently. When every prompt parts elsewhere, it is another model: failed. When only some do, or
-    every prompt parts at a near-tie, that is inconclusive: the run goes on and ends with 4. So does one whose server is too busy
-    to answer in time.
+    `new_baseline` asks for that. Texts that part at a near-tie (the two tokens less than 0.25 nats apart) are the same: batches,
+    caches and kernels round differently.
+
+    When every prompt parts elsewhere, or within its first 8 tokens, it is another model: failed. When only some part elsewhere,
+    or every prompt parts later, that is inconclusive: the run goes on and ends with 4. So does one whose server is too busy to
+    answer in time.
 
     Returns: verdict (same, another, doubtful, new reference, not compared, inconclusive), texts, reference, partings (prompt,
     token, char, gap in nats, tied), evidence.
