@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparkwright.engines.http import Http
+    from sparkwright.engines.log.book import LogBook
 
 #: as recipes name them, and as people do
 TITLES = {"vllm": "vLLM", "llama_cpp": "llama.cpp", "sglang": "SGLang", "openai": "OpenAI-compatible server"}
@@ -36,6 +37,12 @@ class Engine:
     def http(self) -> Http:
         """How its server is asked, and what it answers."""
         found: Http = self._part("http").HTTP
+        return found
+
+    @cached_property
+    def log(self) -> LogBook:
+        """What its log tells."""
+        found: LogBook = self._part("log").LOG
         return found
 
     def _part(self, name: str) -> Any:

@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkwright.engines.vllm.logs import device_lines
-from sparkwright.engines.vllm.logs.log_lines import Line
-from sparkwright.engines.vllm.logs.log_text import lines_of
+from sparkwright.engines.log.line import Line
+from sparkwright.engines.log.text import lines_of
 from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.host.containers import log_reading
+from sparkwright.host.containers import engine_of, log_reading
 from sparkwright.host.memory import gpu_processes
 from sparkwright.host.memory.gpu_processes import GpuProcess, Listed
 from sparkwright.host.module import Context, Module
@@ -95,9 +94,10 @@ def _told(name: str, context: Context) -> Told:
     """What the log of the last start says of its device."""
     gpu = cpu = ""
     try:
+        book = engine_of.named(context.docker(), name).log
         for line in lines_of(log_reading.StartLog(context.docker(), name)):
-            gpu = gpu or _first(device_lines.ON_GPU, line)
-            cpu = cpu or _first(device_lines.ON_CPU, line)
+            gpu = gpu or _first(book.on_gpu, line)
+            cpu = cpu or _first(book.on_cpu, line)
     except SparkwrightError:
         return Told()
     return Told(gpu, cpu)

@@ -1,0 +1,1 @@
+"""What is true of llama.cpp's server, llama-server."""
