@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.vllm.logs import log_text, logs
+from sparkwright.engines.log import text as log_text
+from sparkwright.engines.log.reader import Reader, read
+from sparkwright.engines.vllm.log import LOG
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
 LOGS = {path.parent.name: path.read_bytes() for path in sorted(DATA.glob("*/server.log"))}
@@ -30,28 +32,28 @@ def pieces(raw: bytes, seed: int, longest: int) -> Iterator[bytes]:
 @CASES
 def test_where_chunks_end_changes_nothing(case: str) -> None:
     raw = LOGS["llama-chunked-off"] + LOGS[case]
-    whole = logs.read(raw).to_json()
+    whole = read(raw, LOG).to_json()
     for seed, longest in enumerate((3, 50, 700, 9000, 40000)):
-        assert logs.read(pieces(raw, seed, longest)).to_json() == whole
+        assert read(pieces(raw, seed, longest), LOG).to_json() == whole
 
 
 @CASES
 def test_text_file_and_lines_tell_the_same(case: str) -> None:
     raw = LOGS[case]
-    whole = logs.read(raw).to_json()
-    reader = logs.Reader()
+    whole = read(raw, LOG).to_json()
+    reader = Reader(LOG)
     for line in log_text.lines_of(raw):
         reader.feed(line)
     assert reader.finish().to_json() == whole
-    assert logs.read(raw.decode()).to_json() == whole
-    assert logs.read(io.BytesIO(raw)).to_json() == whole
-    assert logs.read(raw.decode().splitlines(keepends=True)).to_json() == whole
+    assert read(raw.decode(), LOG).to_json() == whole
+    assert read(io.BytesIO(raw), LOG).to_json() == whole
+    assert read(raw.decode().splitlines(keepends=True), LOG).to_json() == whole
 
 
 @CASES
 def test_colour_and_line_ends_change_nothing(case: str) -> None:
     raw = LOGS[case]
-    whole = {name: one.value for name, one in logs.read(raw).readings.items()}
+    whole = {name: one.value for name, one in read(raw, LOG).readings.items()}
     coloured = (
         raw.replace(b"(EngineCore", b"\x1b[0;36m(EngineCore")
         .replace(b"pid=", b"pid\x1b[0m=")
@@ -59,20 +61,20 @@ def test_colour_and_line_ends_change_nothing(case: str) -> None:
     )
     carriage = raw.replace(b"\n", b"\r\n")
     for one in (coloured, carriage):
-        assert {name: reading.value for name, reading in logs.read(one).readings.items()} == whole
+        assert {name: reading.value for name, reading in read(one, LOG).readings.items()} == whole
 
 
 def test_a_progress_bar_is_read_between_carriage_returns() -> None:
     bar = b"Loading safetensors checkpoint shards:  %d%% Completed | %d/4 [00:01<00:00]\r"
-    assert logs.read(b"".join(bar % (25 * n, n) for n in range(4))).shards == (3, 4)
+    assert read(b"".join(bar % (25 * n, n) for n in range(4)), LOG).shards == (3, 4)
 
 
 @pytest.mark.parametrize("case", ["hybrid-chunked-on", "err-kv-too-big", "jamba-eager", "err-unknown-arg"])
 def test_a_log_cut_anywhere_does_not_raise_and_tells_no_half_value(case: str) -> None:
     raw = LOGS[case]
-    whole = logs.read(raw)
+    whole = read(raw, LOG)
     for end in range(0, len(raw), max(1, len(raw) // 400)):
-        state = logs.read(raw[:end])
+        state = read(raw[:end], LOG)
         for name in (
             "version",
             "chunked_prefill",
@@ -83,7 +85,7 @@ def test_a_log_cut_anywhere_does_not_raise_and_tells_no_half_value(case: str) ->
         ):
             assert state.value(name) in (None, whole.value(name))
     for begin in range(0, len(raw), max(1, len(raw) // 100)):
-        logs.read(raw[begin:])
+        read(raw[begin:], LOG)
 
 
 def test_noise_of_any_kind_does_not_raise() -> None:
@@ -92,14 +94,14 @@ def test_noise_of_any_kind_does_not_raise() -> None:
         needle.encode() for needle in ("KV cache size: ,,, tokens", "Loading weights took 1.2.3 s", "[\x1b[", "\x00")
     ]
     for _ in range(200):
-        logs.read(chance.randbytes(chance.randint(0, 3000)))
+        read(chance.randbytes(chance.randint(0, 3000)), LOG)
     for case in LOGS.values():
         raw = bytearray(case)
         for _ in range(200):
             raw[chance.randrange(len(raw))] = chance.randrange(256)
         raw += b"\n".join(words)
-        logs.read(bytes(raw))
-    assert logs.read("KV cache size: , tokens").value("kv_cache_tokens") is None
+        read(bytes(raw), LOG)
+    assert read("KV cache size: , tokens", LOG).value("kv_cache_tokens") is None
 
 
 def test_memory_does_not_grow_with_the_log() -> None:
@@ -111,7 +113,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
 
     def peak(megabytes: int) -> int:
         tracemalloc.start()
-        logs.read(endless(megabytes))
+        read(endless(megabytes), LOG)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -121,7 +123,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
 
 
 def test_one_line_without_an_end_is_cut() -> None:
-    reader = logs.Reader()
+    reader = Reader(LOG)
     for _ in range(64):
         reader.push(b"x" * (1 << 20))
     assert len(reader._cutter._rest) == log_text.LINE_BYTES
@@ -135,20 +137,20 @@ def test_one_line_without_an_end_is_cut() -> None:
 def test_a_long_line_takes_no_long_time(filling: str) -> None:
     line = "(x) ERROR 11-21 00:00:00 [a] Error: " + filling * (log_text.LINE_BYTES // len(filling)) + "\n"
     began_s = time.process_time()
-    logs.read(line * 3)
+    read(line * 3, LOG)
     assert time.process_time() - began_s < 3, "backtracking"
 
 
 def test_the_quick_way_finds_what_a_look_at_every_line_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = {case: logs.read(raw).to_json() for case, raw in LOGS.items()}
+    quick = {case: read(raw, LOG).to_json() for case, raw in LOGS.items()}
 
-    class Everything(type(logs.NEEDLES)):  # type: ignore[misc]
+    class Everything(type(LOG.needles)):  # type: ignore[misc]
         def in_line(self, line: bytes) -> bool:
             return True
 
-    monkeypatch.setattr(logs, "NEEDLES", Everything(["x"], logs.log_lines.NOISE))
+    monkeypatch.setitem(vars(LOG), "needles", Everything(["x"], LOG.noise))
     for case, raw in LOGS.items():
-        reader = logs.Reader()
+        reader = Reader(LOG)
         for line in log_text.lines_of(raw):
             reader.feed(line)
         assert reader.finish().to_json() == quick[case]

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.vllm.logs import logs
+from sparkwright.engines.log.reader import EngineState, read
+from sparkwright.engines.log.state import FIELDS
+from sparkwright.engines.vllm.log import LOG
 
 DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
 
@@ -33,8 +35,8 @@ INFO:     Application startup complete.
 """
 
 
-def state_of(case: str) -> logs.EngineState:
-    return logs.read((DATA / case / "server.log").read_bytes())
+def state_of(case: str) -> EngineState:
+    return read((DATA / case / "server.log").read_bytes(), LOG)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_a_server_that_was_stopped_has_not_died() -> None:
 
 def test_only_the_last_start_counts() -> None:
     first, second = (DATA / case / "server.log" for case in ("llama-chunked-off", "llama-eager"))
-    state = logs.read(first.read_bytes() + second.read_bytes())
+    state = read(first.read_bytes() + second.read_bytes(), LOG)
     assert state.value("chunked_prefill") is True
     assert not any("disabling chunked prefill" in one for one in state.warnings)
 
@@ -98,17 +100,17 @@ def test_only_the_last_start_counts() -> None:
 def test_a_last_start_that_was_cut_leaves_the_rest_unknown() -> None:
     log = (DATA / "hybrid-chunked-on" / "server.log").read_bytes()
     banner_only = log[: log.index(b"non-default args")]
-    state = logs.read(log + banner_only)
-    assert {name for name in logs.FIELDS if state.value(name) is not None} == {"version"}
+    state = read(log + banner_only, LOG)
+    assert {name for name in FIELDS if state.value(name) is not None} == {"version"}
     before_banner = log + log[: log.index(b"  version ")]
-    assert logs.read(before_banner).value("kv_cache_tokens") == 1525201, "nothing began yet"
+    assert read(before_banner, LOG).value("kv_cache_tokens") == 1525201, "nothing began yet"
     arguments_only = log[log.index(b"non-default args") : log.index(b"Resolved architecture")]
-    assert logs.read(log + arguments_only).value("version") is None
+    assert read(log + arguments_only, LOG).value("version") is None
 
 
 def test_arguments_that_are_refused_are_a_start_too() -> None:
     good, refused = (DATA / case / "server.log" for case in ("llama-eager", "err-unknown-arg"))
-    state = logs.read(good.read_bytes() + refused.read_bytes())
+    state = read(good.read_bytes() + refused.read_bytes(), LOG)
     assert state.value("version") is None
     assert state.failure.value == "the engine does not know: --no-such-flag."
 
@@ -116,7 +118,7 @@ def test_arguments_that_are_refused_are_a_start_too() -> None:
 def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:
     dump = b"Dumping input data for V1 LLM engine (v9.9.9) with config: model='x', enable_chunked_prefill=False, quantization=fp8, \n"
     log = (DATA / "llama-eager" / "server.log").read_bytes()
-    assert logs.read(log + dump).to_json() == logs.read(log).to_json()
+    assert read(log + dump, LOG).to_json() == read(log, LOG).to_json()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:
     ],
 )
 def test_the_dump_of_every_version_is_known(line: str, version: str, chunked: bool) -> None:
-    state = logs.read(line)
+    state = read(line, LOG)
     assert (state.value("version"), state.value("chunked_prefill")) == (version, chunked)
 
 
@@ -150,18 +152,18 @@ def test_the_dump_of_every_version_is_known(line: str, version: str, chunked: bo
 )
 def test_every_banner_begins_a_start_and_names_the_version(banner: str) -> None:
     log = (DATA / "llama-eager" / "server.log").read_text()
-    state = logs.read(log + banner + "\n")
+    state = read(log + banner + "\n", LOG)
     assert {name: one.value for name, one in state.readings.items()} == {"version": "0.11.0"}
 
 
 def test_what_users_wrote_is_no_log_line() -> None:
     log = (DATA / "llama-eager" / "server.log").read_text()
     asked = "INFO [logger.py:1] Received request cmpl-1: prompt: 'non-default args: { enable_chunked_prefill=False, KV cache size: 1 tokens'\n"
-    assert logs.read(log + asked * 3).to_json() == logs.read(log).to_json()
+    assert read(log + asked * 3, LOG).to_json() == read(log, LOG).to_json()
 
 
 def test_a_gpu_start_tells_its_backend_graphs_and_seconds() -> None:
-    state = logs.read(GPU_START)
+    state = read(GPU_START, LOG)
     wanted = {
         "attention_backend": "FLASHINFER",
         "cudagraph_mode": "PIECEWISE",
@@ -193,12 +195,12 @@ def test_a_gpu_start_tells_its_backend_graphs_and_seconds() -> None:
 
 def test_each_warning_is_told_once() -> None:
     warning = "(Worker pid=9) WARNING 11-21 10:00:0%d [jit.py:9] Triton kernel JIT compilation during inference: %s. This causes\n"
-    state = logs.read("".join(warning % (n % 10, f"kernel_{n}") for n in range(100)))
+    state = read("".join(warning % (n % 10, f"kernel_{n}") for n in range(100)), LOG)
     assert [one[-20:] for one in state.warnings] == [" kernel_0. This causes"[-20:]]
 
 
 def test_nothing_is_unknown_rather_than_off() -> None:
-    state = logs.read("INFO: Started server process [1]\n")
+    state = read("INFO: Started server process [1]\n", LOG)
     assert state.value("chunked_prefill") is None
     assert not state.ready
 
@@ -207,9 +209,9 @@ def test_a_later_line_wins_over_the_dump() -> None:
     text = (
         DATA / "llama-eager" / "server.log"
     ).read_text() + "\nINFO Disabling chunked prefill for model without KVCache\n"
-    assert logs.read(text).value("chunked_prefill") is False
+    assert read(text, LOG).value("chunked_prefill") is False
     assert (
-        logs.read(text + "INFO Disabling prefix caching: model has non-causal attention layers.").value(
+        read(text + "INFO Disabling prefix caching: model has non-causal attention layers.", LOG).value(
             "prefix_caching"
         )
         is False
@@ -220,12 +222,12 @@ def test_an_error_that_nobody_foresaw_is_told_in_its_own_words() -> None:
     worker = "(Worker pid=7) ERROR 11-21 07:47:10 [multiproc_executor.py:953] AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'"
     last = "RuntimeError: Engine core initialization failed. See root cause above."
     told = "AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'."
-    assert logs.read(f"{worker}\n{last}\n").failure.value == told
-    assert logs.read(f"{last}\n").failure.value == "its engine failed to start."
+    assert read(f"{worker}\n{last}\n", LOG).failure.value == told
+    assert read(f"{last}\n", LOG).failure.value == "its engine failed to start."
 
 
 def test_colour_broken_bytes_and_a_cut_log_do_not_hurt() -> None:
     raw = (DATA / "hybrid-chunked-on" / "server.log").read_bytes()
     coloured = b"\xff\xfe\n" + raw.replace(b"(EngineCore", b"\x1b[0;36m(EngineCore")
-    assert logs.read(coloured).value("chunked_prefill") is True
-    assert logs.read(raw[: len(raw) // 3]).ready is False
+    assert read(coloured, LOG).value("chunked_prefill") is True
+    assert read(raw[: len(raw) // 3], LOG).ready is False

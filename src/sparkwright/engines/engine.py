@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparkwright.engines.flags import Flags
     from sparkwright.engines.http import Http
     from sparkwright.engines.image import Image
+    from sparkwright.engines.log.book import LogBook
     from sparkwright.engines.server_key import ServerKey
 
 #: as recipes name them
@@ -57,6 +58,12 @@ class Engine:
     def http(self) -> Http:
         """How its server is asked, and what it answers."""
         found: Http = self._part("http", "HTTP")
+        return found
+
+    @cached_property
+    def log(self) -> LogBook:
+        """What its log tells."""
+        found: LogBook = self._part("log", "LOG")
         return found
 
     @cached_property

@@ -16,7 +16,6 @@ from sparkwright.engines.vllm.failures import cause
 from sparkwright.engines.vllm.flags import command_words
 from sparkwright.engines.vllm.prediction.predict import effective
 from sparkwright.host import evidence
-from sparkwright.host.containers import engine_of
 from sparkwright.host.module import Context
 from sparkwright.measure import http_probe, server_metrics
 
@@ -35,6 +34,7 @@ def seen(
     reported = rules.Asked(command.flags, str(config.get("Image") or ""), asked.platform, env)
     measured = found or Measured()
     return cause.Seen(
+        engine=server.engine,
         gpu=measured.gpu.sentence,
         gpu_degraded=measured.gpu_degraded,
         log=server.log.to_json() if server.log is not None else None,
@@ -55,8 +55,7 @@ def seen(
 def _version(server: Sight, url: str) -> str | None:
     """As its log says, else as the server does."""
     answer = server.log.value("version") if server.log is not None else None
-    http = engine_of.of_container(server.inspected).http
-    found = answer or (http_probe.version(http, url) if url else None)
+    found = answer or (http_probe.version(server.engine.http, url) if url else None)
     return str(found) if found else None
 
 

@@ -3,10 +3,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.vllm.logs import logs, settings
-from sparkwright.engines.vllm.logs.log_text import lines_of
+from sparkwright.engines.engine import Engine
+from sparkwright.engines.log.reader import EngineState, Reader
+from sparkwright.engines.log.state import FIELDS
+from sparkwright.engines.log.text import lines_of
+from sparkwright.engines.vllm.logs import settings
 from sparkwright.errors import Inconclusive
-from sparkwright.host.containers import log_reading
+from sparkwright.host.containers import engine_of, log_reading
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import cells
 from sparkwright.protocol.result import Result, arg
@@ -40,7 +43,8 @@ class EngineConfig(Module["EngineConfig.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
             return Result(msg="known after: the start", data={"same": False})
-        reader, found = logs.Reader(), dict[str, str]()
+        engine = engine_of.named(context.docker(), args.name)
+        reader, found = Reader(engine.log), dict[str, str]()
         for line in lines_of(log_reading.StartLog(context.docker(), args.name)):
             if reader.feed(line):
                 found = {}
@@ -51,20 +55,20 @@ class EngineConfig(Module["EngineConfig.Args"]):
         data: dict[str, Any] = {"arm": args.arm, "settings": found, "state": readings(state)}
         if args.series:
             cells.write(context.state, args.series, args.key, data)
-        return Result(msg=_sentence(state), data={**data, **settings.judged(args.against, found, args.changed)})
+        return Result(msg=_sentence(state, engine), data={**data, **settings.judged(args.against, found, args.changed)})
 
 
-def readings(state: logs.EngineState) -> dict[str, Any]:
+def readings(state: EngineState) -> dict[str, Any]:
     """What the log tells, without what it does not."""
     reported = state.to_json()
-    about = {name: reported[name] for name in logs.FIELDS if reported[name] is not None}
+    about = {name: reported[name] for name in (*FIELDS, *state.also) if reported[name] is not None}
     shown = ("chunked_prefill", "prefix_caching")
     evidence = {name: line for name, line in reported["evidence"].items() if name in shown}
     return {**about, "warnings": reported["warnings"][:SHOWN], "evidence": evidence}
 
 
-def _sentence(state: logs.EngineState) -> str:
+def _sentence(state: EngineState, engine: Engine) -> str:
     words = {True: "on", False: "off", None: "unknown"}
     chunked, prefix = words[state.value("chunked_prefill")], words[state.value("prefix_caching")]
-    engine = f"vLLM {state.value('version') or ''}".rstrip()
-    return f"{engine}: chunked prefill {chunked}, prefix caching {prefix} (engine log)"
+    title = f"{engine.title} {state.value('version') or ''}".rstrip()
+    return f"{title}: chunked prefill {chunked}, prefix caching {prefix} (engine log)"

@@ -52,9 +52,9 @@ class Repository:
 
     def config(self, tag: str) -> dict[str, Any]:
         """The Config of an image."""
-        told = [f"{self.version}={self.tags[tag]}"] if self.version else []
+        version = [f"{self.version}={self.tags[tag]}"] if self.version else []
         return {
-            "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *told, *self.env],
+            "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *version, *self.env],
             "Entrypoint": list(self.entrypoint),
             "Cmd": None,
             "Labels": {"org.opencontainers.image.title": "sparkwright sandbox", **self.labels},

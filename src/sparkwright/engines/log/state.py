@@ -24,6 +24,7 @@ class Reading:
 
 
 UNKNOWN = Reading()
+EVIDENCE_CHARS = 300
 
 
 @dataclass
@@ -31,7 +32,7 @@ class EngineState:
     """What the last start of an engine said about itself.
 
     readings: by name, see FIELDS; the ones that end in _s are seconds. quantization is "none" for a model that has none.
-    stage: of log_lines.STAGES, empty before the first. stage_s: seconds from a stage's first line to the next stage's, where
+    stage: of its LogBook, empty before the first. stage_s: seconds from a stage's first line to the next stage's, where
     the log tells the time. shards: loaded of all. failure: one sentence, or None.
     """
 
@@ -40,6 +41,12 @@ class EngineState:
     stage_s: dict[str, float] = field(default_factory=dict)
     shards: tuple[int, int] = (0, 0)
     warnings: list[str] = field(default_factory=list)
+    also: tuple[str, ...] = ()
+
+    def keep(self, name: str, value: Any, line: str) -> None:
+        """Take in a reading with its line; None is none."""
+        if value is not None:
+            self.readings[name] = Reading(value, shortened(line))
 
     def value(self, name: str) -> Any:
         """A reading's value, None when unknown."""
@@ -66,9 +73,15 @@ class EngineState:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON: values by name, null for unknown, and the evidence beside them."""
         return {
-            **{name: self.value(name) for name in FIELDS},
+            **{name: self.value(name) for name in (*FIELDS, *self.also)},
             "stage": self.stage or None,
             "stage_s": self.stage_s,
             "warnings": self.warnings,
-            "evidence": {name: self.readings[name].evidence for name in FIELDS if name in self.readings},
+            "evidence": {name: self.readings[name].evidence for name in (*FIELDS, *self.also) if name in self.readings},
         }
+
+
+def shortened(line: str) -> str:
+    """A line as evidence."""
+    line = line.strip()
+    return line if len(line) <= EVIDENCE_CHARS else f"{line[:EVIDENCE_CHARS]} ..."
