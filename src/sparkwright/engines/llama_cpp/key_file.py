@@ -1,12 +1,18 @@
-"""How llama-server is given its API key without it standing in an argument or in the environment: in a file, a key a line.
+"""How llama-server is given its API key without it standing in an argument or in the environment: by a file of keys, one a line.
 
-Source: `--api-key-file FNAME`, "path to file containing API keys", of its --help (tests/data/llama.cpp). /health asks for no key.
+Seen on b11549 (tests/real_llama/test_http.py): 401 without the key, and the key is not in the log. /health asks for none.
 """
 
 from __future__ import annotations
 
+from sparkwright.engines.llama_cpp.flags import KEY
 from sparkwright.engines.llama_cpp.http import KEY_VARIABLE
 from sparkwright.engines.server_key import ServerKey
+
+OPTION = "api-key-file"
+#: where the container sees the file
+MOUNT = "/run/sparkwright/engine.key"
+MARK = "#"
 
 
 def text(key: str) -> str:
@@ -15,16 +21,17 @@ def text(key: str) -> str:
 
 
 def key_of(written: str) -> str:
-    """The key in a file that `text` made; empty when it holds none."""
-    return written.strip()
+    """The first key of such a file; empty when it holds none."""
+    lines = (line.strip() for line in written.splitlines())
+    return next((line for line in lines if line and not line.startswith(MARK)), "")
 
 
 SERVER_KEY = ServerKey(
-    flag="api-key",
+    flag=KEY,
     variable=KEY_VARIABLE,
-    option="api-key-file",
-    mount="/run/sparkwright/api.key",
-    alone="that file holds the key",
+    option=OPTION,
+    mount=MOUNT,
+    alone="llama-server reads one file of keys, which holds this one",
     text=text,
     key_of=key_of,
 )
