@@ -1,4 +1,4 @@
-"""llama.cpp behind what every engine answers: its files, its key, its image's version, and the flags that a schema knows."""
+"""llama.cpp behind what every engine answers: its files, its key and its image's version."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_folder_of_another_format_is_said_to_be_one() -> None:
 def test_the_key_stands_in_a_file_of_its_own_kind() -> None:
     key, usual = LLAMA.key, engine.of("vllm").key
     assert key and usual
-    assert key.words == ("--api-key-file", "/run/sparkwright/api.key")
+    assert key.words == ("--api-key-file", "/run/sparkwright/engine.key")
     assert key.key_of(key.text("spk-0123456789abcdef")) == "spk-0123456789abcdef"
     assert key.suffix != usual.suffix, "the file of the server before, which a container has mounted, stays as it is"
 
@@ -52,10 +52,3 @@ def test_the_build_is_read_from_what_it_prints_of_itself() -> None:
     assert LLAMA.image
     assert LLAMA.image.version_in("version: 11434 (7e4c0a9)\nbuilt with GNU 11.4.0 for Linux aarch64\n") == "b11434"
     assert LLAMA.image.version_in("no version here: 7 (x)") is None
-
-
-def test_a_schema_knows_the_flags() -> None:
-    known = LLAMA.flags.properties()
-    assert known["cont-batching"] == {"type": "boolean"}
-    assert "q8_0" in known["cache-type-k"]["enum"]
-    assert "model" not in known

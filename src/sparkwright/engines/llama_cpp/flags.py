@@ -151,17 +151,6 @@ def integer(given: Any) -> int | None:
     return found if found is not None and found > 0 else None
 
 
-def properties() -> dict[str, Any]:
-    """The flags of both builds, as the properties of a JSON Schema."""
-    return {name: _schema(option) for name, option in sorted(flag_values.known().items()) if name not in SET_BY}
-
-
-def _schema(option: flag_values.Option) -> dict[str, Any]:
-    if option.kind in ("switch", "bare"):
-        return {"type": "boolean"}
-    return {"enum": [*option.choices, None]} if option.choices and option.kind == "text" else {}
-
-
 def stepped(tokens: int) -> int:
     """Tokens as a context has them: rounded up to the step."""
     return -(-tokens // CONTEXT_STEP) * CONTEXT_STEP

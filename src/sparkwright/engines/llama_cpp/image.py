@@ -1,6 +1,6 @@
 """Where an image says which build of llama.cpp it holds. Its options are not kept: the table of two builds is what is known.
 
-Source: common/arg.cpp of b11434: `--version` prints "version: NUMBER (COMMIT)", and then how it was built, to the standard error.
+Source: common/arg.cpp, read and not run: `--version` prints "version: NUMBER (COMMIT)", and then how it was built, to the standard error.
 """
 
 from __future__ import annotations
