@@ -17,7 +17,7 @@ from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
 from sparkwright.cli.help_groups import GROUPS
 from sparkwright.cli.framework.layout import spelled
-from sparkwright.engines.vllm.rules import RULES
+from sparkwright.engines import engine
 from sparkwright.health import textfile
 from sparkwright.modules import registry
 from sparkwright.project.inventory.models import GroupFile, HostFile, SecretSource
@@ -122,8 +122,9 @@ def _rules() -> str:
     parts = [
         "# Rules\n\nWhat `invoke lint` checks, and a deploy before it touches a host. `invoke explain RULE` shows the same.\n"
     ]
-    for name in sorted(RULES):
-        parts.append(f"\n## {name}\n\n```\n{rule_text(RULES[name])}\n```\n")
+    rules = {name: one for one in reversed(engine.served()) for name in one.advice.titles()}
+    for name in sorted(rules):
+        parts.append(f"\n## {name}\n\n```\n{rule_text(rules[name].advice.explained(name))}\n```\n")
     return "".join(parts)
 
 

@@ -21,6 +21,7 @@ def test_a_bare_host_becomes_a_verified_server_and_a_second_deploy_changes_nothi
     assert first.code == 0, first.out + first.err
     assert first.task("Unload Ollama's models")["data"]["unloaded"] == ["qwen3:32b"]
     assert first.task("Check the engine log")["data"]["state"]["chunked_prefill"] is True
+    assert first.task("Check that it uses the GPU")["data"]["processes"]
     before = container_id(bare)
     assert before.endswith("true unless-stopped")
     second = bare.run("deploy", "--host", "spark1", "--json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkwright.bench import arms
+from sparkwright.engines.vllm.advice import UNCHUNKED_LENGTH
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.recipe import Recipe
@@ -16,12 +17,12 @@ def test_chunked_prefill_off_takes_prefix_caching_with_it_in_both_arms(base: Rec
     on, off = arms.flag(base, "chunked-prefill", pinned())
     for arm in (on, off):
         assert arm.recipe.file.vllm["enable-prefix-caching"] is False
-        assert arm.recipe.file.vllm["max-model-len"] == arms.UNCHUNKED_LENGTH
+        assert arm.recipe.file.vllm["max-model-len"] == UNCHUNKED_LENGTH
         assert arms.refusal(arm, pinned()) is None
     assert arms.changed_flags(on, off) == ["enable-chunked-prefill", "max-num-batched-tokens"]
     effective = [arm.effective(pinned()) for arm in (on, off)]
     assert [one.chunked_prefill for one in effective] == [True, False]
-    assert [one.budget for one in effective] == [4096, arms.UNCHUNKED_LENGTH]
+    assert [one.budget for one in effective] == [4096, UNCHUNKED_LENGTH]
 
 
 def test_a_dense_model_keeps_its_prefix_caching(base: Recipe) -> None:
@@ -40,7 +41,7 @@ def test_any_other_flag_is_with_and_without(base: Recipe) -> None:
 
 
 def test_a_step_smaller_than_a_block_is_foretold_to_be_refused_where_it_is(base: Recipe) -> None:
-    found = arms.sweep(base, arms.BUDGET, (512, 2048, 4096))
+    found = arms.sweep(base, (512, 2048, 4096))
     old = [arms.refusal(arm, pinned("0.19.2")) for arm in found]
     assert [one.rule if one else None for one in old][2] is None
     assert all(one is not None and "block" in one.sentence for one in old[:2])
@@ -54,11 +55,11 @@ def test_two_recipes_of_different_images_are_two_changes_at_once() -> None:
 
 
 def test_an_arm_is_marked_as_the_labs_and_has_the_servers_name(base: Recipe) -> None:
-    (arm,) = arms.sweep(base, arms.BUDGET, (8192,))
+    (arm,) = arms.sweep(base, (8192,))
     box = arms.named(arm, "production").recipe.file.container
     assert (box.name, box.labels[LAB_LABEL]) == ("production", "8192")
 
 
 def test_whoever_uses_the_server_does_not_reach_an_arm(base: Recipe) -> None:
-    (arm,) = arms.sweep(base, arms.BUDGET, (8192,))
+    (arm,) = arms.sweep(base, (8192,))
     assert arms.named(arm, "production").recipe.file.container.ports == ["127.0.0.1:8000:8000"]

@@ -17,6 +17,7 @@ from sparkwright.engines.log import text as log_text
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.engines.vllm.logs import settings
+from sparkwright.host.memory import gpu_processes
 from sparkwright.host.ollama.ollama_client import Busy, Loaded, Ollama
 from sparkwright.measure import http_probe, stream
 from sparkwright.measure.beside import gpu
@@ -82,6 +83,14 @@ def test_nvidia_smi() -> None:
         assert state.sentence
 
     feed(read, texts([SMI]))
+
+
+def test_compute_processes() -> None:
+    def read(data: bytes) -> None:
+        listed = gpu_processes.parse(data.decode(errors="replace"))
+        assert all(one.pid >= 0 and (one.bytes or 0) >= 0 for one in listed.processes)
+
+    feed(read, texts([b"4242, VLLM::EngineCore, 104140\n77, [Not Found], [N/A]\n[N/A], [N/A], [N/A]\n"]))
 
 
 def test_streams() -> None:

@@ -19,10 +19,11 @@ from sparkwright.health.schedule import settings
 from sparkwright.host.containers import crash_loop
 from sparkwright.host.memory import footprint
 from sparkwright.host.models.manifest import Manifest
-from sparkwright.host.records import good_states, restart_plans
+from sparkwright.host.records import baselines, good_states, references, restart_plans
 from sparkwright.host.records.baselines import Baselines
 from sparkwright.host.runs import cut_off, journal, lock
 from sparkwright.host.state import StateFolder
+from sparkwright.measure import reference
 from sparkwright.modules.server import drain
 from sparkwright.modules.server.last_good import LastGood
 from sparkwright.protocol.container import ContainerSpec
@@ -58,6 +59,12 @@ REMEMBERED = {
     "broken": {"id": "abc", "why": "x"},
     "heals": [1.0],
     "speed": {"tok_per_s": 30.0, "measured_s": 1.0},
+}
+REFERENCE = {
+    "prompts": 1,
+    "since": 1.0,
+    "key": {"model": "m"},
+    "texts": [{"text": f"one, two{n}", "steps": [[["one", -0.1], [f"two{n}", -0.7]]]} for n in range(3)],
 }
 BASELINE = {
     "tok_per_s": {"count": 30.0},
@@ -169,10 +176,17 @@ def of_history(context: RecordingContext) -> None:
 
 
 def of_baselines(context: RecordingContext) -> None:
-    baselines = Baselines(context.state)
+    kept = Baselines(context.state)
     for key in ({"model": "m"}, {"model": "m", "host": "h"}):
-        for found in (baselines.read(key), getattr(baselines.nearest(key), "baseline", None)):
+        for found in (kept.read(key), getattr(kept.nearest(key), "baseline", None)):
             assert found is None or (found.median > 0 and found.tolerance > 0)
+
+
+def of_references(context: RecordingContext) -> None:
+    found = references.read(context.state, {"model": "m"})
+    if found is not None:
+        _, partings = reference.judge(found.texts, found.texts[::-1])
+        assert all(one.sentence for one in partings)
 
 
 def of_models(context: RecordingContext) -> None:
@@ -203,7 +217,8 @@ FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
     "plan": ("runs/run-1/plan.json", {"host": "spark1", "play": "Deploy", "who": "ann@desk", "check": False}, of_run),
     "events": ("runs/run-1/events.jsonl", EVENTS, of_run),
     "history": ("history.jsonl", {"time": 1.0, "run": "run-1", "who": "ann", "what": "verified"}, of_history),
-    "baseline": (f"{Baselines._name({'model': 'm'})}.json", BASELINE, of_baselines),
+    "baseline": (f"{baselines.name_of(baselines.FOLDER, {'model': 'm'})}.json", BASELINE, of_baselines),
+    "reference": (f"{baselines.name_of(references.FOLDER, {'model': 'm'})}.json", REFERENCE, of_references),
     "model": ("model-0123.json", {"folder": "/m", "files": {"a": [1, 2, 3, "x"]}, "indexes": {}, "about": {"paths": ["a"]}}, of_models),
 }  # fmt: skip
 

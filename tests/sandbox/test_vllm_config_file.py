@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkwright.engines import server_key
 from sparkwright.engines.vllm import key_file
 from sparkwright.sandbox.vllm.command_line import arguments
 from sparkwright.sandbox.vllm.command_line.config_file import pulled
@@ -62,11 +63,11 @@ def test_what_the_real_one_refuses(folder: Path, words: tuple[str, ...], said: s
 
 @pytest.mark.parametrize("key", ["short", "-" + "a" * 20, "a b" * 10, "é" * 20, "a" * 600, "a\n" * 10, ""])
 def test_a_key_that_no_header_or_parser_takes_is_none(key: str) -> None:
-    assert not key_file.valid(key)
+    assert not server_key.valid(key)
 
 
 def test_a_key_is_read_back_as_it_was_written() -> None:
     key = "aZ9._~+/=-" * 3
-    assert key_file.valid(key)
+    assert server_key.valid(key)
     assert key_file.key_of(key_file.text(key)) == key
     assert [key_file.key_of(text) for text in ("", "api-key: {", "other: x", "api-key: 7")] == [""] * 4

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from packaging.version import Version
 
 from sparkwright.app.plans.pinning import entries
 from sparkwright.console.out import say, say_json
+from sparkwright.engines import engine
+from sparkwright.engines.advice import EXPECTED, Explained
 from sparkwright.engines.finding import Finding
-from sparkwright.engines.vllm import versions
-from sparkwright.engines.vllm.expectation import RULE as EXPECTED
-from sparkwright.engines.vllm.flags import flags
-from sparkwright.engines.vllm.rules import RULES, Rule
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.documents.checked import nearest
@@ -29,7 +28,6 @@ WIDTH = 8
 #: where a finding stands that is about none of the flags as they are written
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "": ("image",),
-    flags.CHUNKED_PREFILL: ("expect", "chunked_prefill"),
     "publish": ("container", "ports"),
     "server_key": ("server_key",),
 }
@@ -50,22 +48,29 @@ def check(name: str, engine_version: str, model: str) -> list[Checked]:
 
     project = Project.here().root
     lock = lockfile.load(project)
-    version = versions.parse(engine_version)
-    if engine_version and version is None:
-        raise Refused(f"{engine_version!r} is no version of vLLM.", fix="As 0.32.0, 0.29.0+nv26.09 or 0.16.1rc1.dev42.")
     config = model_config.read(model) if model else None
     checked = []
     for one in [name] if name else recipe.names(project):
         wanted = recipe.load(project, one)
+        version = _version(wanted.engine, engine_version)
         checked.append(Checked(wanted, serving(wanted, entries(lock, wanted), model=config, version=version)))
     return checked
+
+
+def _version(of: engine.Engine, text: str) -> Version | None:
+    version = of.advice.version(text)
+    if text and version is None:
+        fix = "As 0.32.0, 0.29.0+nv26.09 or 0.16.1rc1.dev42." if of.name == engine.USUAL else ""
+        raise Refused(f"{text!r} is no version of {of.title}.", fix=fix)
+    return version
 
 
 def print_lines(checked: list[Checked]) -> None:
     """A paragraph a recipe; findings with file and line, errors first."""
     for one in checked:
-        engine = f"vLLM {one.served.version}" if one.served.version else "engine version unknown (not pinned yet)"
-        say(f"{one.recipe.name}: {one.served.architecture.sentence}, {engine}")
+        title = one.recipe.engine.title
+        serves = f"{title} {one.served.version}" if one.served.version else "engine version unknown (not pinned yet)"
+        say(f"{one.recipe.name}: {one.served.architecture.sentence}, {serves}")
         for finding in one.served.findings:
             say(f"  {finding.severity:<{WIDTH}}{where(one.recipe, finding)}: {finding.sentence}")
             say(f"  {'':<{WIDTH}}{advice(finding)}")
@@ -93,23 +98,30 @@ def print_json(checked: list[Checked]) -> None:
 
 def explain(name: str | None, *, as_json: bool) -> None:
     """Print a rule, or all their names. Raises Refused for an unknown one."""
+    titles = rules()
     if name is None:
-        rows = {rule.name: rule.title for rule in RULES.values()}
-        say(json.dumps(rows) if as_json else "\n".join(f"{one:<40} {title}" for one, title in sorted(rows.items())))
+        say(json.dumps(titles) if as_json else "\n".join(f"{one:<40} {title}" for one, title in sorted(titles.items())))
         return
-    if name == EXPECTED:
-        name = "prefix-caching-needs-chunked-prefill"
-    rule = RULES.get(name)
+    rule = next(filter(None, (one.advice.explained(name) for one in engine.served())), None)
     if rule is None:
-        raise Refused(f"no rule {name!r}.", fix=nearest(name, RULES))
+        raise Refused(f"no rule {name!r}.", fix=nearest(name, titles))
     say(json.dumps(_rule_json(rule), ensure_ascii=False) if as_json else rule_text(rule))
+
+
+def rules() -> dict[str, str]:
+    """The rules of all engines, by name with what each says."""
+    return {name: title for one in reversed(engine.served()) for name, title in one.advice.titles().items()}
 
 
 def where(wanted: Recipe, finding: Finding) -> str:
     """ "file:line" of the flag a finding is about, or of what it speaks of."""
-    if finding.flag in wanted.file.vllm:
+    if finding.flag in wanted.file.flags:
         return wanted.where(finding.flag)
-    return wanted.source.where(*ELSEWHERE.get(finding.flag, ("vllm",)))
+    if finding.flag.startswith("container."):
+        return wanted.source.where(*finding.flag.split("."))
+    if finding.rule == EXPECTED or finding.flag == (wanted.engine.advice.CHUNKED_PREFILL or None):
+        return wanted.source.where("expect", "chunked_prefill")
+    return wanted.source.where(*ELSEWHERE.get(finding.flag, (wanted.file.engine,)))
 
 
 def advice(finding: Finding) -> str:
@@ -128,30 +140,34 @@ def refuse_errors(wanted: Recipe, served: Serving) -> None:
 
 
 def doubts(wanted: Recipe, served: Serving) -> list[str]:
-    """Values that the engine may refuse, where the choices of its release are not known; the image says, once it is there."""
-    unsure = [one for one in served.findings if one.rule == "flag-value" and one.severity == "warning"]
-    return [f"{where(wanted, one)}: {one.sentence}" for one in unsure]
+    """What a plan says of a recipe beforehand: options of the container that are not safe, and values that the engine may refuse,
+    where the choices of its release are not known; the image says, once it is there.
+    """
+    warnings = [one for one in served.findings if one.severity == "warning"]
+    shown = [one for one in warnings if one.rule == "flag-value" or one.flag.startswith("container.")]
+    return [f"{where(wanted, one)}: {one.sentence}" for one in shown]
 
 
-def rule_text(rule: Rule) -> str:
+def rule_text(rule: Explained) -> str:
     """A rule with its reason, its sources, and what it says of its example."""
-    found = next(iter(rule.findings(rule.example.case())))
-    flags = yaml.safe_dump({"vllm": dict(rule.example.flags)}, sort_keys=False).rstrip() if rule.example.flags else ""
-    engine = f"vLLM {rule.example.version}" if rule.example.version else ""
+    parts = {rule.engine: dict(rule.flags), "container": dict(rule.container)}
+    shown = {name: part for name, part in parts.items() if part}
+    flags = yaml.safe_dump(shown, sort_keys=False).rstrip() if shown else ""
+    serves = f"{engine.TITLES[rule.engine]} {rule.version}" if rule.version else ""
     lines = [f"{rule.name}: {rule.title}", "", *textwrap.wrap(rule.reason, PAGE), "", "Sources:"]
     lines += [*(f"  * {one}" for one in rule.sources), ""]
-    lines += [f"Example ({', '.join(part for part in (engine, rule.example.image) if part)}):"]
+    lines += [f"Example ({', '.join(part for part in (serves, rule.image) if part)}):"]
     lines += [f"  {line}" for line in flags.splitlines()]
+    found = rule.finding
     lines += [f"  -> {found.severity}: {found.sentence}", *(f"     fix: {way.text}" for way in found.ways_out)]
     return "\n".join(lines)
 
 
-def _rule_json(rule: Rule) -> dict[str, Any]:
-    found = next(iter(rule.findings(rule.example.case())))
+def _rule_json(rule: Explained) -> dict[str, Any]:
     return {
         "rule": rule.name,
         "title": rule.title,
         "reason": rule.reason,
         "sources": list(rule.sources),
-        "example": {"flags": dict(rule.example.flags), "version": rule.example.version, "finding": found.to_json()},
+        "example": {"flags": dict(rule.flags), "version": rule.version, "finding": rule.finding.to_json()},
     }

@@ -7,22 +7,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sparkwright.engines.advice import Asked, Effective
 from sparkwright.engines.finding import Finding
-from sparkwright.engines.vllm.flags import flags
-from sparkwright.engines.vllm.prediction import predict
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.recipe import Recipe
+from sparkwright.project.recipe.container_rules import on_host_network
 from sparkwright.project.recipe.serving import Serving, serving
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.trust.secret_names import is_secret
 
-CHUNKED, PREFIX, BUDGET = flags.CHUNKED_PREFILL, flags.PREFIX_CACHING, flags.BATCHED_TOKENS
-#: with chunked prefill off a step takes a whole prompt: more than this is a start that takes memory and minutes for nothing
-UNCHUNKED_LENGTH = 32768
 LOOPBACK = "127.0.0.1"
-#: the flag by its plain name, as people say it
-SPOKEN = {"chunked-prefill": CHUNKED}
+#: chunked prefill, as people say it
+SPOKEN = "chunked-prefill"
 
 
 @dataclass(frozen=True)
@@ -38,12 +35,12 @@ class Arm:
         """What its engine will make of it, and what is wrong with it."""
         return serving(self.recipe, pinned)
 
-    def effective(self, pinned: Mapping[str, Any]) -> predict.Effective:
+    def effective(self, pinned: Mapping[str, Any]) -> Effective:
         """The predicted settings."""
         served = self.serving(pinned)
         file = self.recipe.file
-        asked = predict.Asked(served.flags, file.image, file.platform, file.container.env)
-        return predict.effective(asked, served.architecture, served.version)
+        asked = Asked(served.flags, file.image, file.platform, file.container.env)
+        return served.engine.advice.effective(asked, config_of(pinned), served.version)
 
 
 def refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
@@ -69,60 +66,56 @@ def pair(one: Recipe, other: Recipe) -> list[Arm]:
 def flag(base: Recipe, text: str, pinned: Mapping[str, Any]) -> list[Arm]:
     """Two arms that differ in one flag. `chunked-prefill`: on and off. NAME or NAME=VALUE: as the recipe is, and with it."""
     written, equals, value = text.partition("=")
-    name = flags.canonical(written)
-    if name in SPOKEN and not equals:
+    if written == SPOKEN and not equals:
         return _chunked_prefill(base, pinned)
-    if equals and is_secret(name, value):
-        raise Refused(f"--flag {name}: its value looks like a secret, which results and `docker inspect` would show.")
-    change = flags.named({SPOKEN.get(name, written): document.parse(value, Path("--flag")).data if equals else True})
+    if equals and is_secret(written, value):
+        raise Refused(
+            f"--flag {written}: its value looks like a secret, which results and `docker inspect` would show."
+        )
+    flags = base.engine.flags
+    name = base.engine.advice.CHUNKED_PREFILL if written == SPOKEN else written
+    change = flags.named({name: document.parse(value, Path("--flag")).data if equals else True})
     shown = flags.argv(change)
     return [_arm("a", f"{base.name}", base, {}), _arm("b", f"{base.name} {' '.join(shown)}", base, change)]
 
 
-def sweep(base: Recipe, name: str, values: Sequence[int]) -> list[Arm]:
-    """An arm for each value of a flag."""
+def sweep(base: Recipe, values: Sequence[int]) -> list[Arm]:
+    """An arm for each number of tokens that a step may have. Raises Refused where the engine has no flag for it."""
+    name = base.engine.flags.BUDGET
+    if not name:
+        raise Refused(f"{base.engine.title} has no flag for the tokens of one step.")
     return [_arm(str(value), f"{name} {value}", base, {name: value}) for value in values]
 
 
-def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
-    """On and off, and nothing else: a recurrent model's prefix caching needs it on, so that is off in both.
+def config_of(pinned: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the lock holds of the model's config.json."""
+    found: Mapping[str, Any] = (pinned.get("model") or {}).get("config") or {}
+    return found
 
-    Off, a step takes a whole prompt, so the context is no longer than UNCHUNKED_LENGTH in both.
-    """
-    served = serving(base, pinned)
-    both: dict[str, Any] = {}
-    if served.architecture.kind != "dense":
-        both[PREFIX] = False
-    length, budget = (flags.integer(flags.value(base.file.vllm, name) or "") for name in (flags.MAX_MODEL_LEN, BUDGET))
-    length = length or served.architecture.max_position_embeddings
-    if length is None or length > UNCHUNKED_LENGTH:
-        length = UNCHUNKED_LENGTH
-        both[flags.MAX_MODEL_LEN] = length
-    off: dict[str, Any] = {CHUNKED: False}
-    if budget is not None and budget < length:
-        off[BUDGET] = None
-    return [
-        _arm("a", "chunked prefill on", base, {**both, CHUNKED: None}),
-        _arm("b", "chunked prefill off", base, {**both, **off}),
-    ]
+
+def _chunked_prefill(base: Recipe, pinned: Mapping[str, Any]) -> list[Arm]:
+    """On and off, and nothing else."""
+    both = base.engine.advice.chunked_prefill_arms(base.file.flags, config_of(pinned))
+    if both is None:
+        raise Refused(f"{base.engine.title} has no switch for chunked prefill.")
+    on, off = both
+    return [_arm("a", "chunked prefill on", base, on), _arm("b", "chunked prefill off", base, off)]
 
 
 def changed_flags(one: Arm, other: Arm) -> list[str]:
-    first, second = one.recipe.file.vllm, other.recipe.file.vllm
+    first, second = one.recipe.file.flags, other.recipe.file.flags
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
 def _arm(name: str, title: str, base: Recipe, changes: Mapping[str, Any]) -> Arm:
     """The recipe with these flags. Nothing is expected of it: it is there to be measured."""
-    words = {name: message for name, message in base.file.vllm.items() if name not in changes}
+    words = {name: message for name, message in base.file.flags.items() if name not in changes}
     words |= {flag: message for flag, message in changes.items() if message is not None}
     box = base.file.container
-    file = base.file.model_copy(
-        update={
-            "vllm": words,
-            "container": box.model_copy(update={"labels": {**box.labels, LAB_LABEL: name}}),
-            "expect": base.file.expect.model_copy(update={"chunked_prefill": "any", "tok_per_s": None}),
-        }
+    file = base.file.with_flags(
+        words,
+        container=box.model_copy(update={"labels": {**box.labels, LAB_LABEL: name}}),
+        expect=base.file.expect.model_copy(update={"chunked_prefill": "any", "tok_per_s": None}),
     )
     return Arm(name, title, replace(base, file=file), dict(changes))
 
@@ -135,4 +128,5 @@ def named(arm: Arm, container: str) -> Arm:
     file = arm.recipe.file
     ports = [":".join([LOOPBACK, *port.split(":")[-2:]]) for port in file.container.ports]
     box = file.container.model_copy(update={"name": container, "ports": ports})
-    return replace(arm, recipe=replace(arm.recipe, file=file.model_copy(update={"container": box})))
+    words = {**file.vllm, "host": LOOPBACK} if on_host_network(file) else file.vllm
+    return replace(arm, recipe=replace(arm.recipe, file=file.model_copy(update={"container": box, "vllm": words})))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.bench import dataset
-from sparkwright.engines.vllm.prediction.predict import Effective
+from sparkwright.engines.advice import Effective
 from sparkwright.errors import Refused
 from sparkwright.measure.workload import KINDS, Load
 

@@ -97,6 +97,7 @@ def with_arms(
 
 def _before(first: Mapping[str, str]) -> Iterator[Task]:
     fits = {"name": "container.name", "utilization": "to_serve.serve.utilization"}
+    fits["needs_bytes"] = "to_serve.serve.needs_bytes | default(0)"
     fits |= {"reserve_gib": "reserve_gib", "ollama": "ollama"}
     yield _task("Check that it fits in memory", "assert_memory_fits", _values(fits), vars=dict(first))
     yield _task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")

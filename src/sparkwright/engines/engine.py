@@ -1,8 +1,9 @@
 """What an engine must answer, so that everything else is written once.
 
 An engine is a folder here with four files: http.py (how its server is asked and what it answers), flags.py (its command line),
-log.py (what its log tells) and advice.py (what is wrong with a recipe, and what it needs of the host). Each holds one value of
-the type that is named below; a part is imported when it is asked for, for a health check needs http.py alone.
+log.py (what its log tells) and advice.py (what is wrong with a recipe, and what it needs of the host); image.py, where an image of
+it tells what is in it; key_file.py, where it reads its key from a file; files.py, where it serves single files. Each holds one value of the type that is named below, or is
+itself one: a module whose functions are the type's. A part is imported when it is asked for: a health check needs http.py alone.
 """
 
 from __future__ import annotations
@@ -11,19 +12,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from sparkwright.engines.advice import Advice
+    from sparkwright.engines.files import Files
+    from sparkwright.engines.flags import Flags
     from sparkwright.engines.http import Http
+    from sparkwright.engines.image import Image
     from sparkwright.engines.log.book import LogBook
+    from sparkwright.engines.server_key import ServerKey
 
-#: as recipes name them, and as people do
-TITLES = {"vllm": "vLLM", "llama_cpp": "llama.cpp", "sglang": "SGLang", "openai": "OpenAI-compatible server"}
+#: as recipes name them
+Name = Literal["vllm", "llama_cpp", "sglang", "openai"]
+#: the same, as people do
+TITLES: dict[str, str] = {
+    "vllm": "vLLM",
+    "llama_cpp": "llama.cpp",
+    "sglang": "SGLang",
+    "openai": "OpenAI-compatible server",
+}
 USUAL = "vllm"
 #: how their servers sign the models that they list
 OWNERS = {"vllm": "vllm", "llamacpp": "llama_cpp", "sglang": "sglang"}
 #: tells the engine of a container; one without it runs vLLM, as all did before there were others
 LABEL = "sparkwright.engine"
+#: what a recipe of an engine needs of it
+NEEDED = ("http", "flags", "advice")
 
 
 @dataclass(frozen=True)
@@ -33,26 +49,75 @@ class Engine:
     name: str
     title: str
 
+    @property
+    def served(self) -> bool:
+        """Whether this release serves with it."""
+        return all(map(self._has, NEEDED))
+
     @cached_property
     def http(self) -> Http:
         """How its server is asked, and what it answers."""
-        found: Http = self._part("http").HTTP
+        found: Http = self._part("http", "HTTP")
         return found
 
     @cached_property
     def log(self) -> LogBook:
         """What its log tells."""
-        found: LogBook = self._part("log").LOG
+        found: LogBook = self._part("log", "LOG")
         return found
 
-    def _part(self, name: str) -> Any:
-        return import_module(f"sparkwright.engines.{self.name}.{name}")
+    @cached_property
+    def flags(self) -> Flags:
+        """Its command line."""
+        found: Flags = self._part("flags", "FLAGS")
+        return found
+
+    @cached_property
+    def advice(self) -> Advice:
+        """What is wrong with a recipe, and what the engine will make of it."""
+        found: Advice = self._part("advice", "ADVICE")
+        return found
+
+    @cached_property
+    def image(self) -> Image | None:
+        """What an image tells of it; None where images tell nothing."""
+        found: Image | None = self._part("image", "IMAGE") if self._has("image") else None
+        return found
+
+    def version_in_image(self, config: Mapping[str, Any]) -> str | None:
+        """The version of the engine that an image's Config states; None when it states none."""
+        return self.image.version_of(config) if self.image else None
+
+    @cached_property
+    def key(self) -> ServerKey | None:
+        """How it reads its key from a file; None where it does not."""
+        found: ServerKey | None = self._part("key_file", "SERVER_KEY") if self._has("key_file") else None
+        return found
+
+    @cached_property
+    def files(self) -> Files | None:
+        """How it chooses its files from a repository's; None where it serves the whole folder."""
+        found: Files | None = self._part("files", "FILES") if self._has("files") else None
+        return found
+
+    def _has(self, part: str) -> bool:
+        folder = f"{__package__}.{self.name}"
+        return find_spec(folder) is not None and find_spec(f"{folder}.{part}") is not None
+
+    def _part(self, name: str, value: str) -> Any:
+        part = import_module(f"{__package__}.{self.name}.{name}")
+        return getattr(part, value, part)
 
 
 @lru_cache
 def of(name: str) -> Engine:
     """The engine of this name. Raises KeyError for none of TITLES."""
     return Engine(name, TITLES[name])
+
+
+def served() -> tuple[Engine, ...]:
+    """The engines that this release serves with."""
+    return tuple(one for one in map(of, TITLES) if one.served)
 
 
 def labels(name: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkwright.engines.http import Http
@@ -42,6 +42,11 @@ def measured_stream(http: Http, model: str, prompt: str, tokens: int) -> dict[st
         **http.measured,
         **http.plain,
     }
+
+
+def reference(http: Http, model: str, prompt: str, tokens: int, top: int) -> dict[str, Any]:
+    """The request whose text is compared with that of another day: greedy, with the likeliest choices at each token."""
+    return {**generated(http, model, prompt, tokens), "logprobs": True, "top_logprobs": top}
 
 
 def plainer(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -87,6 +92,28 @@ def spoken(answer: Any) -> tuple[str, str]:
         return str(message["content"] or ""), str(message.get("reasoning") or message.get("reasoning_content") or "")
     except (KeyError, IndexError, TypeError, AttributeError):
         return "", ""
+
+
+def logprobs(answer: Any) -> list[list[tuple[str, Any]]]:
+    """For each token of a whole answer its choices with their log probabilities, as they are told; empty where none are.
+
+    A token is named by its bytes, where they are told: half a character has no other name.
+    """
+    try:
+        rows = answer["choices"][0]["logprobs"]["content"]
+        return [[(_token(one), one["logprob"]) for one in row["top_logprobs"]] for row in rows]
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return []
+
+
+def _token(choice: Mapping[str, Any]) -> str:
+    given = choice.get("bytes")
+    return bytes_name(given) if isinstance(given, list) and given else str(choice["token"])
+
+
+def bytes_name(given: Sequence[Any]) -> str:
+    """Bytes as text, those of no character escaped."""
+    return bytes(one for one in given if isinstance(one, int) and 0 <= one < 256).decode(errors="backslashreplace")
 
 
 def tokens_of(answer: Any) -> int:

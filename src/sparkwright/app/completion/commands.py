@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwright.engines.vllm.rules import RULES
+from sparkwright.engines import engine
 from sparkwright.modules.registry import NAMES
 from sparkwright.sandbox.faults import FAULTS
 
@@ -60,7 +60,7 @@ def choices() -> dict[str, list[str]]:
     return {
         "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
         "modules": list(NAMES),
-        "rules": sorted(RULES),
+        "rules": sorted({name for one in engine.served() for name in one.advice.titles()}),
         "faults": [*FAULTS, "none"],
         "shells": ["bash", "zsh", "fish"],
         "heal": ["none", "restart"],

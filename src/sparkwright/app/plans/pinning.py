@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparkwright.engines.engine import USUAL
 from sparkwright.errors import Failed, Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
@@ -35,7 +36,8 @@ def lock_of(project: Project, host: Host) -> lockfile.Lock:
 
 def entries(lock: lockfile.Lock, wanted: Recipe) -> dict[str, Any]:
     """What the lock holds for a recipe: {"image": ..., "model": ...}, None for what it does not."""
-    return {"image": lock.image(wanted.image), "model": lock.model(wanted.file.model.id, wanted.file.model.revision)}
+    model = wanted.file.model
+    return {"image": lock.image(wanted.image), "model": lock.model(model.id, model.revision, model.chosen)}
 
 
 class Pins:
@@ -59,8 +61,9 @@ class Pins:
                 self._keep(wanted, found, fleet, member)
             return entries(self.lock, wanted)
 
-    def learn_engine(self, fleet: Fleet, member: Member, image: str) -> None:
-        """Keep what an image's engine said of itself to a member. image: REPOSITORY:TAG."""
+    def learn_engine(self, fleet: Fleet, member: Member, wanted: Recipe) -> None:
+        """Keep what the engine of a recipe's image said of itself to a member."""
+        image = wanted.image
         with self._mutex:
             entry = self.lock.image(image)
             if entry is None:
@@ -70,7 +73,7 @@ class Pins:
                 return
             self.lock = self.lock.with_image(image, {**entry, **learnt})
             self._write()
-            fleet.tell(member, f"spark.lock: {image} holds vLLM {member.engine_version}.")
+            fleet.tell(member, f"spark.lock: {image} holds {wanted.engine.title} {member.engine_version}.")
 
     def _missing(self, wanted: Recipe, host: Host) -> list[Task]:
         known = entries(self.lock, wanted)
@@ -81,7 +84,8 @@ class Pins:
         if "image" in found:
             self.lock = self.lock.with_image(wanted.image, found["image"])
         if "model" in found:
-            self.lock = self.lock.with_model(wanted.file.model.id, wanted.file.model.revision, found["model"])
+            model = wanted.file.model
+            self.lock = self.lock.with_model(model.id, model.revision, found["model"], model.chosen)
         if self._save:
             self._write()
             for text in _reported(wanted, found):
@@ -112,7 +116,7 @@ def _reported(wanted: Recipe, found: Mapping[str, Mapping[str, Any]]) -> Iterato
 def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = True) -> Task:
     """Ask the registry about a recipe's image. pinned: the lock's digest. follow: False asks what that digest holds."""
     ref = wanted.image if follow else image_name.pinned(wanted.image, pinned)
-    args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else ""}
+    args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else "", **_engine(wanted)}
     name = f"Pin {wanted.image}: ask the registry for its digest"
     return Task(id="image", name=name, module="lock_image", args=args)
 
@@ -120,9 +124,14 @@ def image_task(wanted: Recipe, host: Host, *, pinned: str = "", follow: bool = T
 def model_task(wanted: Recipe, *, or_here: bool = False) -> Task:
     """Ask the hub about a recipe's model. or_here: when it is down, the host's whole copy will do."""
     model = wanted.file.model
-    args = {**model.model_dump(include={"id", "revision", "allow", "ignore"}), "or_here": or_here}
+    args = {**model.model_dump(include={"id", "revision", "allow", "ignore"}), "or_here": or_here, **_engine(wanted)}
+    args |= model.model_dump(include={"file", "mmproj", "draft"}) if model.chosen else {}
     name = f"Pin {model.id}: ask the hub for its commit and files"
     return Task(id="model", name=name, module="lock_model", args=args)
+
+
+def _engine(wanted: Recipe) -> dict[str, str]:
+    return {} if wanted.engine.name == USUAL else {"engine": wanted.engine.name}
 
 
 def ask(fleet: Fleet, member: Member, tasks: list[Task], run_id: str) -> dict[str, dict[str, Any]]:

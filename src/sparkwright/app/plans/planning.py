@@ -62,8 +62,8 @@ class Planner:
         """Keep in the lock what the hosts learnt of their engines."""
         for member in self._chosen.fleet.members:
             if member.engine_version and member.host.recipe:
-                image = recipe.load(self._root, member.host.recipe).image
-                self._pins_of(member).learn_engine(self._chosen.fleet, member, image)
+                wanted = recipe.load(self._root, member.host.recipe)
+                self._pins_of(member).learn_engine(self._chosen.fleet, member, wanted)
 
     def close(self) -> None:
         """Let go of the hosts that were asked for models."""

@@ -9,8 +9,8 @@ from typing import Any
 from sparkwright.app.plans import templates
 from sparkwright.app.plans.pinning import entries, lock_of
 from sparkwright.console.events.summary import Served
-from sparkwright.engines.vllm.exposure import OPEN_SENTENCE, OPEN_WAY
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines import engine
+from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.folder import Project
@@ -56,7 +56,7 @@ def address(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
 
 def served(host: Host, names: Mapping[str, Any]) -> Served:
     """What a host serves after its plan has run, for the panel. names: of its plan."""
-    wanted, container = names["recipe"], names["container"]
+    wanted, container, name = names["recipe"], names["container"], names["engine"]["name"]
     loopback = any(map(is_loopback, container["ports"][:1]))
     url, way = address(host, names["port"], loopback=loopback)
     return Served(
@@ -68,7 +68,8 @@ def served(host: Host, names: Mapping[str, Any]) -> Served:
         served_name=names["served_name"],
         url=url,
         reach=way,
-        max_model_len=flags.integer(flags.value(wanted["vllm"], flags.MAX_MODEL_LEN)),
+        max_model_len=engine.of(name).flags.context(wanted[name]),
         key_variable=wanted["server_key"],
+        engine=engine.TITLES[name],
         warning=OPEN if wanted["open_to_network"] else "",
     )

@@ -66,7 +66,7 @@ class Pinned:
             size = sum(file["size_bytes"] for file in new["files"])
             return f"{self.state}: commit {new['commit'][:12]}, {len(new['files'])} files, {units.size(size)}"
         about = [words.short(new["digest"])]
-        about += [f"vLLM {new['engine_version']}"] if new.get("engine_version") else []
+        about += [f"{self.wanted.engine.title} {new['engine_version']}"] if new.get("engine_version") else []
         about += [new["created"][:10]] if new.get("created") else []
         about += [units.size(new["size_bytes"])] if new.get("size_bytes") else []
         return f"{self.state}: {', '.join(about)}"
@@ -104,7 +104,8 @@ def _entries(chosen: Chosen) -> Iterator[Pinned]:
         wanted = recipes.recipe_of(chosen.project, member.host)
         member.secrets = chosen.inventory.secrets(member.host)
         folder = lock_folder(chosen.project, member.host)
-        model = lockfile.model_key(wanted.file.model.id, wanted.file.model.revision)
+        named = wanted.file.model
+        model = lockfile.model_key(named.id, named.revision, named.chosen)
         known = entries(locks.setdefault(folder, lockfile.load(folder)), wanted)
         for kind, key in (("image", wanted.image), ("model", model)):
             if (folder, key) not in seen:
@@ -157,7 +158,7 @@ def write(fresh: Sequence[Pinned]) -> None:
                 known = known.with_image(entry.key, new)
             else:
                 model = entry.wanted.file.model
-                known = known.with_model(model.id, model.revision, new)
+                known = known.with_model(model.id, model.revision, new, model.chosen)
         save(known, folder)
 
 

@@ -11,14 +11,16 @@ from sparkwright.protocol.events import Event
 
 #: the module that makes a verified server the last good one, and the field that tells of another one than before
 GRANT, LAST_GOOD = "grant_restart", "last good state"
-PROOFS = ("verify_health", "liveness", "verify_logs", "smoke_test")
+PROOFS = ("verify_health", "liveness", "gpu_used", "verify_logs", "smoke_test")
+#: verdicts of a check that proved nothing
+OPEN = ("off", "unknown")
 
 
 @dataclass
 class Served:
     """What one host serves, gathered from the results of its tasks. url: as the laptop reaches it.
 
-    reach: how, when not from everywhere.
+    reach: how, when not from everywhere. engine: its title.
     max_model_len: the context's length in tokens; None: not known.
     key_variable: what a client calls the server's key; empty when it asks for none. warning: what its user should know.
     new: another server than before: clients may need other settings.
@@ -35,6 +37,7 @@ class Served:
     reach: str = ""
     key_variable: str = ""
     warning: str = ""
+    engine: str = "vLLM"
     engine_version: str = ""
     proved: list[str] = field(default_factory=list)
     done: bool = False
@@ -75,7 +78,7 @@ class Summary:
             one.engine_version = version
         if module == "verify_health" and isinstance(data.get("max_model_len"), int):
             one.max_model_len = data["max_model_len"]
-        if module in PROOFS and msg and data.get("serves") is not False:
+        if module in PROOFS and msg and data.get("serves") is not False and data.get("verdict") not in OPEN:
             one.proved.append(msg)
 
     def _panel(self, one: Served) -> None:
@@ -84,7 +87,7 @@ class Summary:
         rows = [
             ("image", words.short(one.image)),
             ("model", f"{one.model} @ {one.commit[:12]}" if one.commit else one.model),
-            ("engine", f"vLLM {one.engine_version}" if one.engine_version else "version unknown"),
+            ("engine", f"{one.engine} {one.engine_version}" if one.engine_version else "version unknown"),
             *(("proved", proof) for proof in one.proved),
             *([("reach", one.reach)] if one.reach else []),
         ]

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from sparkwright import units
 from sparkwright.doctor.diagnosis.sight import Sight
-from sparkwright.engines.vllm import key_file
+from sparkwright.engines import server_key
 from sparkwright.errors import Exit
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.judging.restarts import LOOP, SETTLED_S
@@ -143,7 +143,9 @@ def _token(seen: Sight, limits: Limits) -> Standing | None:
         message = f"/health answers 200, no other requests, but no token within {probe.waited_s:g} s"
         return Standing("wedged", f"no token: the server is wedged: {message}", RESTART)
     if probe.token == "refused":
-        return Standing("unknown", "not measured: the server requires an API key that is not known here", key_file.SET)
+        return Standing(
+            "unknown", "not measured: the server requires an API key that is not known here", server_key.SET
+        )
     if probe.token == "error":
         return Standing("down", f"no token: the server returned an error: {probe.error}", SEE_LOGS)
     return None

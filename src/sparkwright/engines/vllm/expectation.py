@@ -5,35 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from packaging.version import Version
 
+from sparkwright.engines.advice import EXPECTED, Decision, Wanted, WhenImpossible
 from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.architecture.architecture import Architecture
 from sparkwright.engines.vllm.prediction import defaults
 from sparkwright.engines.vllm.prediction.predict import CACHE_MODE_ALL, Asked
 from sparkwright.engines.vllm.versions import at_least
 
-Wanted = Literal["any", "enabled", "disabled"]
-WhenImpossible = Literal["refuse", "report"]
-
-RULE = "expected-chunked-prefill"
 SWITCH = "enable-chunked-prefill"
 PREFIX = "enable-prefix-caching"
 SOURCE = "vLLM's VllmConfig; real starts of 0.32.0"
-
-
-@dataclass(frozen=True)
-class Decision:
-    """flags: as they are rendered. expected: what the engine's log must say then. note: what to tell, empty for nothing."""
-
-    flags: Mapping[str, Any]
-    expected: Wanted
-    note: str = ""
-    finding: Finding | None = None
 
 
 def decide(
@@ -51,9 +36,9 @@ def decide(
         return Decision(_without(asked, architecture), "disabled")
     sentence, ways, note = why
     if when_impossible == "refuse":
-        return Decision(asked.flags, "disabled", "", Finding("error", sentence, ways, SOURCE, SWITCH, rule=RULE))
+        return Decision(asked.flags, "disabled", "", Finding("error", sentence, ways, SOURCE, SWITCH, rule=EXPECTED))
     kept = {name: message for name, message in asked.flags.items() if name != SWITCH}
-    finding = Finding("info", f"{sentence} It goes on: {note}.", ways, SOURCE, SWITCH, rule=RULE)
+    finding = Finding("info", f"{sentence} It goes on: {note}.", ways, SOURCE, SWITCH, rule=EXPECTED)
     return Decision(kept, "any", note, finding)
 
 
@@ -62,7 +47,7 @@ def _enabled(asked: Asked) -> Decision:
         return Decision(asked.flags, "enabled")
     message = "the recipe expects chunked prefill on, and its flags turn it off."
     way = Way("leave it on", {SWITCH: None})
-    return Decision(asked.flags, "enabled", "", Finding("error", message, (way,), "the recipe", SWITCH, rule=RULE))
+    return Decision(asked.flags, "enabled", "", Finding("error", message, (way,), "the recipe", SWITCH, rule=EXPECTED))
 
 
 def _impossible(

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.engines.vllm import versions
+from sparkwright.engines.vllm.flags.flag_shapes import applied, difference, is_current, listed
+
+__all__ = ["ASK_OPTIONS", "ASK_VERSION", "applied", "difference", "is_current", "listed", "version_in", "version_of"]
 
 #: labels and variables that name the engine's version, best first.
 #: Sources: NGC images set VLLM_VERSION; sparkwright's own test images set the label.
 LABELS = ("ai.vllm.version",)
 VARIABLES = ("VLLM_VERSION",)
 LONGEST_VERSION = 80
+ASK_VERSION = ("vllm", "--version")
+ASK_OPTIONS = ("vllm", "serve", "--help=all")
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:

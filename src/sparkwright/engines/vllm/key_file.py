@@ -8,26 +8,14 @@ key is in no process's command line or environment. /health, /metrics and /versi
 from __future__ import annotations
 
 import json
-import re
+
+from sparkwright.engines.server_key import ServerKey
 
 OPTION = "config"
 KEY = "api-key"
 VARIABLE = "VLLM_API_KEY"
 #: where the container sees the file
 MOUNT = "/run/sparkwright/engine.yaml"
-WORDS = (f"--{OPTION}", MOUNT)
-
-#: what an Authorization header carries and argparse takes for a value; the length is ours: a short one is guessed
-_KEY = re.compile(r"[A-Za-z0-9._~+/=][A-Za-z0-9._~+/=-]{15,511}")
-VALID = "16 to 512 letters, digits or . _ ~ + / = -, the first not a dash"
-#: what helps when a server asks for a key that is not known
-SET = "Set `server_key` in the recipe and deploy; the checks then use that key."
-MAKE = "`openssl rand -hex 24` makes one."
-
-
-def valid(key: str) -> bool:
-    """Whether a text can be a server's key; VALID says what can."""
-    return _KEY.fullmatch(key) is not None
 
 
 def text(key: str) -> str:
@@ -43,3 +31,14 @@ def key_of(written: str) -> str:
     except ValueError:
         return ""
     return found if isinstance(found, str) else ""
+
+
+SERVER_KEY = ServerKey(
+    flag=KEY,
+    variable=VARIABLE,
+    option=OPTION,
+    mount=MOUNT,
+    alone="vLLM reads one configuration file, which holds the key",
+    text=text,
+    key_of=key_of,
+)

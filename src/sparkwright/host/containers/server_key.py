@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from sparkwright.engines import engine
+from sparkwright.engines import server_key as rules
 from sparkwright.engines.vllm import key_file
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.containers import containers, engine_of
@@ -21,6 +23,7 @@ from sparkwright.host.records import good_states, server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import GIVEN, KEPT, ContainerSpec
 from sparkwright.protocol.result import arg
+from sparkwright.trust import security_words
 
 
 def resolved(spec: ContainerSpec, context: Context) -> ContainerSpec:
@@ -36,14 +39,17 @@ def mount(spec: ContainerSpec, context: Context, *, everyone: bool) -> dict[str,
 
     Raises Failed when the key of an earlier server is not kept any more.
     """
+    form = engine.of_labels(spec.labels).key
+    if form is None:
+        raise Refused("this engine reads no server key from a file.", fix="Remove `server_key` from the recipe.")
     if spec.server_key.startswith(GIVEN):
-        path = server_keys.keep(context.state, spec.name, _given(spec, context), everyone=everyone)
+        path = server_keys.keep(context.state, spec.name, _given(spec, context), everyone=everyone, form=form)
     else:
-        path = server_keys.path_of(context.state, spec.name, spec.server_key.removeprefix(KEPT))
+        path = server_keys.path_of(context.state, spec.name, spec.server_key.removeprefix(KEPT), form)
         if not server_keys.read(path):
             raise Failed(f"the server key of {spec.name} is no longer on this host.", fix="`invoke deploy` sets one.")
     server_keys.link(path, spec.name)
-    return {"Type": "bind", "Source": str(path), "Target": key_file.MOUNT, "ReadOnly": True}
+    return {"Type": "bind", "Source": str(path), "Target": form.mount, "ReadOnly": True}
 
 
 def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:
@@ -51,7 +57,8 @@ def of_container(state: StateFolder, inspected: Mapping[str, Any]) -> str:
     fingerprint = key_fingerprint(inspected)
     if fingerprint:
         name = str(inspected["Name"]).lstrip("/").removesuffix(containers.PREVIOUS)
-        return server_keys.read(server_keys.path_of(state, name, fingerprint))
+        form = engine.of_labels((inspected.get("Config") or {}).get("Labels")).key
+        return server_keys.read(server_keys.path_of(state, name, fingerprint, form))
     config = inspected.get("Config") or {}
     return engine_of.of_container(inspected).http.api_key(list(config.get("Cmd") or ()), list(config.get("Env") or ()))
 
@@ -65,7 +72,8 @@ def of_good(state: StateFolder) -> str:
     """The key of the server that was verified last; empty when it asks for none, or the key is no longer kept."""
     spec = good_states.last(state).get("spec") or {}
     fingerprint = str(spec.get("server_key", "")).removeprefix(KEPT)
-    return server_keys.read(server_keys.path_of(state, spec["name"], fingerprint)) if fingerprint else ""
+    form = engine.of_labels(spec.get("labels")).key
+    return server_keys.read(server_keys.path_of(state, spec["name"], fingerprint, form)) if fingerprint else ""
 
 
 def for_probe(context: Context, base_url: str, secret: str) -> str:
@@ -79,7 +87,7 @@ def for_probe(context: Context, base_url: str, secret: str) -> str:
     if not server_keys.any_kept(context.state):
         return ""
     try:
-        found = _publishing(context, urlsplit(base_url).port)
+        found = containers.publishing(context.docker(), urlsplit(base_url).port)
     except SparkwrightError:
         return ""
     return of_container(context.state, found) if found else ""
@@ -95,10 +103,16 @@ def tidy(context: Context, name: str) -> None:
     server_keys.drop(context.state, name, needed | {key_fingerprint(one) for one in here if one})
 
 
-def readable_by_its_owner(user: str, security: Iterable[str]) -> bool:
-    """Whether a container reads a file that is this user's alone. user: the image's. security: the engine's options."""
-    remapped = any(one.startswith("name=userns") for one in security)
-    return not remapped and user.partition(":")[0] in ("", "0", "root", str(os.getuid()))
+def readable_by_its_owner(user: str, security: Iterable[str], dropped: Iterable[str] = ()) -> bool:
+    """Whether a container reads a file that is this user's alone. user: who runs it. security: the engine's options.
+
+    dropped: the capabilities that it is not to have; root needs one to read what is another's.
+    """
+    if any(one.startswith("name=userns") for one in security):
+        return False
+    account, own = user.partition(":")[0], str(os.getuid())
+    overrides = not {"ALL", "DAC_OVERRIDE"} & {*security_words.capabilities(dropped)}
+    return account == own or (account in ("", "0", "root") and (overrides or own == "0"))
 
 
 def _given(spec: ContainerSpec, context: Context) -> str:
@@ -106,15 +120,6 @@ def _given(spec: ContainerSpec, context: Context) -> str:
     if not secret:
         raise Refused("the server key was not sent with this run.", fix="Check `server_key` in the recipe.")
     key = secret.reveal()
-    if not key_file.valid(key):
-        raise Refused(f"the server's key must be {key_file.VALID}.", fix=key_file.MAKE)
+    if not rules.valid(key):
+        raise Refused(f"the server's key must be {rules.VALID}.", fix=rules.MAKE)
     return key
-
-
-def _publishing(context: Context, port: int | None) -> dict[str, Any] | None:
-    """The running container that has this port of the host."""
-    client = context.docker()
-    for row in client.api.containers():
-        if any(one.get("PublicPort") == port for one in row.get("Ports") or ()):
-            return containers.inspect(client, row["Id"])
-    return None

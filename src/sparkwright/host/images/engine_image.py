@@ -1,6 +1,7 @@
 """What an image's engine says of itself: its version and its options, asked once per image and kept in the state folder.
 
-The image's label or variable is believed first; else `vllm --version` runs in a throw-away container, without GPU or network.
+The image's label or variable is believed first; else the engine prints its version in a throw-away container, without GPU or
+network.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engines.vllm import image as vllm_image
-from sparkwright.engines.vllm.flags import flag_shapes
+from sparkwright.engines.engine import USUAL, Engine, of
 from sparkwright.host.images import image_names
 from sparkwright.host.module import Context
 
@@ -20,49 +20,54 @@ MEMORY = "4g"
 
 @dataclass(frozen=True, slots=True)
 class EngineImage:
-    """version: None when nothing says it. options: of `vllm serve`, as `flag_shapes.difference` keeps them; None: not printed."""
+    """version: None when nothing says it. options: as the engine's `image.difference` keeps them; None: not printed. listed: the
+    same, whole."""
 
     version: str | None
     options: Mapping[str, Any] | None = None
-    listed: Mapping[str, str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "listed", flag_shapes.applied(self.options))
+    listed: Mapping[str, str] = field(default_factory=dict)
 
 
-def ask(context: Context, ref: str, ids: Collection[str] = ()) -> EngineImage | None:
+def ask(context: Context, ref: str, ids: Collection[str] = (), engine: Engine | None = None) -> EngineImage | None:
     """What the engine of this image says; None when the image is not on the host. ids: what proves it, see `image_names.find`."""
     api: Any = context.docker().api
     image = image_names.find(api, ref, ids)
     if not image:
         return None
-    name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}"
+    engine = engine or of(USUAL)
+    asked = engine.image
+    if asked is None:
+        return EngineImage(None)
+    own = "" if engine.name == USUAL else f"-{engine.name}"
+    name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}{own}"
     kept = context.state.read(name)
-    if kept is not None and "options" in kept and flag_shapes.is_current(kept["options"]):
-        return EngineImage(kept["version"], kept["options"])
+    if kept is not None and "options" in kept and asked.is_current(kept["options"]):
+        return EngineImage(kept["version"], kept["options"], asked.applied(kept["options"]))
     context.note("reading the image's version and options (once)")
-    version = vllm_image.version_of(image.get("Config") or {})
-    version = version or vllm_image.version_in(_run(api, image["Id"], ["--version"]))
-    shapes = flag_shapes.listed(_run(api, image["Id"], ["serve", "--help=all"]))
-    found = EngineImage(version, flag_shapes.difference(shapes) if shapes else None)
+    version = asked.version_of(image.get("Config") or {})
+    version = version or asked.version_in(_run(api, image["Id"], asked.ASK_VERSION))
+    shapes = asked.listed(_run(api, image["Id"], asked.ASK_OPTIONS))
+    options = asked.difference(shapes) if shapes else None
     if not context.check:
-        context.state.write(name, {"ref": ref, "version": found.version, "options": found.options})
-    return found
+        context.state.write(name, {"ref": ref, "version": version, "options": options})
+    return EngineImage(version, options, asked.applied(options))
 
 
-def _run(api: Any, image_id: str, words: list[str]) -> str:
-    """What `vllm WORDS` prints in a container of its own; nothing when it fails or takes too long."""
+def _run(api: Any, image_id: str, words: tuple[str, ...]) -> str:
+    """What a program with its words prints in a container of its own; nothing when it fails or takes too long."""
     from docker.errors import APIError
     from requests import RequestException
 
     created = ""
     try:
         host = api.create_host_config(mem_limit=MEMORY, network_mode="none")
-        created = api.create_container(image_id, words, entrypoint=["vllm"], host_config=host)["Id"]
+        created = api.create_container(image_id, list(words[1:]), entrypoint=[words[0]], host_config=host)["Id"]
         api.start(created)
         ended = api.wait(created, timeout=ASK_S)
-        text: bytes = api.logs(created, stdout=True, stderr=False)
-        return text.decode(errors="replace") if ended.get("StatusCode") == 0 else ""
+        if ended.get("StatusCode") != 0:
+            return ""
+        text: bytes = api.logs(created, stdout=True, stderr=False) or api.logs(created, stdout=False, stderr=True)
+        return text.decode(errors="replace")
     except (APIError, RequestException):
         return ""
     finally:

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.vllm import image as engine_image
+from sparkwright.engines.engine import USUAL, Engine, of
 from sparkwright.errors import Failed
 from sparkwright.host.images import registry_documents as documents
 from sparkwright.host.images.registry_http import Http
@@ -32,7 +32,7 @@ class Registry:
     name: Name
     http: Http
 
-    def entry(self, platform: str) -> dict[str, Any]:
+    def entry(self, platform: str, engine: Engine | None = None) -> dict[str, Any]:
         """The lock's entry: digest, platforms, manifests; engine_version, created and size_bytes of this platform's.
 
         platform: as linux/arm64. Raises RegistryDown, NotThere or Failed.
@@ -45,7 +45,7 @@ class Registry:
             "digest": top.digest,
             "platforms": [one["platform"] for one in manifests],
             "manifests": manifests,
-            "engine_version": engine_image.version_of(config.get("config") or {}),
+            "engine_version": (engine or of(USUAL)).version_in_image(config.get("config") or {}),
             "created": config.get("created"),
             "size_bytes": mine["size_bytes"] if mine else None,
         }

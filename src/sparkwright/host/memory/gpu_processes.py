@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.module import Context
 
 QUERY = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits")
+
+NUMBER = re.compile("[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ def parse(printed: str) -> Listed:
     for line in filter(None, map(str.strip, printed.splitlines())):
         pid, _, rest = line.partition(",")
         name, _, mib = (part.strip() for part in rest.rpartition(","))
-        if pid.strip().isdigit():
-            found.append(GpuProcess(int(pid), name, int(mib) * 2**20 if mib.isdigit() else None))
+        if NUMBER.fullmatch(pid.strip()):
+            found.append(GpuProcess(int(pid), name, int(mib) * 2**20 if NUMBER.fullmatch(mib) else None))
         else:
             unread = f"nvidia-smi lists a process without its pid: {line}"
     return Listed(tuple(found), unread)

@@ -12,22 +12,26 @@ from sparkwright.protocol.result import Result
 from sparkwright.units import GIB, gib
 
 LOWER = "Free memory, or lower gpu-memory-utilization in the recipe."
+#: of an engine that takes no share: what it needs follows from its model and its context
+SHORTER = "Free memory, or serve a smaller model or a shorter context."
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """total_bytes: MemTotal, read on this host. engine_bytes: utilization x MemTotal, as the engine counts it.
-    reserve_bytes: what must stay free beside it."""
+    """total_bytes: MemTotal, read on this host. engine_bytes: utilization x MemTotal, as the engine counts it, or what it needs
+    whatever that is. reserve_bytes: what must stay free beside it. fix: what helps when it does not fit."""
 
     total_bytes: int
     engine_bytes: int
     reserve_bytes: int
+    fix: str = LOWER
 
     @classmethod
-    def of(cls, context: Context, utilization: float, reserve_gib: float) -> Need:
-        """What an engine with this share of memory needs here."""
+    def of(cls, context: Context, utilization: float, needs_bytes: int, reserve_gib: float) -> Need:
+        """What an engine with this share of memory, or that needs so many bytes, needs here."""
         total = context.machine.meminfo()["MemTotal"]
-        return cls(total, int(utilization * total), int(reserve_gib * GIB))
+        takes = int(utilization * total) + needs_bytes
+        return cls(total, takes, int(reserve_gib * GIB), SHORTER if needs_bytes else LOWER)
 
     @property
     def bytes(self) -> int:
@@ -46,7 +50,7 @@ def never(need: Need) -> Result:
     """The refusal of what would not fit into an empty host."""
     takes = f"the engine would take {gib(need.engine_bytes)} of {gib(need.total_bytes)} GiB"
     msg = f"{takes}, but {need.reserve_bytes / GIB:g} GiB must stay free."
-    return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=LOWER)
+    return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=need.fix)
 
 
 def refusal(context: Context, need: Need, message: str, data: dict[str, Any]) -> Result:
@@ -57,6 +61,6 @@ def refusal(context: Context, need: Need, message: str, data: dict[str, Any]) ->
         failed=True,
         exit=Exit.REFUSED,
         msg=msg,
-        fix=LOWER,
+        fix=need.fix,
         data={**data, "need_bytes": need.bytes, "holders": rows, "evidence": holders.table(rows)},
     )

@@ -35,12 +35,12 @@ class Baselines:
 
     def read(self, key: Mapping[str, Any]) -> Baseline | None:
         """The baseline of this key."""
-        kept = self.state.read(self._name(key))
+        kept = self.state.read(name_of(FOLDER, key))
         return Baseline.from_json(kept) if kept else None
 
     def write(self, key: Mapping[str, Any], baseline: Baseline, about: Mapping[str, Any]) -> None:
         """Keep it. about: what is good to know and does not count: driver, versions."""
-        self.state.write(self._name(key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
+        self.state.write(name_of(FOLDER, key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
 
     def nearest(self, key: Mapping[str, Any]) -> Nearest | None:
         """Of the same model, the one whose key differs least."""
@@ -53,9 +53,10 @@ class Baselines:
                 found.append(Nearest(Baseline.from_json(kept), differs))
         return min(found, key=lambda one: len(one.differs), default=None)
 
-    @staticmethod
-    def _name(key: Mapping[str, Any]) -> str:
-        return f"{FOLDER}/{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}"
+
+def name_of(folder: str, key: Mapping[str, Any]) -> str:
+    """Where in the state folder what belongs to a key is kept."""
+    return f"{folder}/{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
 def key_of(given: Mapping[str, Any], machine: Machine) -> dict[str, Any]:

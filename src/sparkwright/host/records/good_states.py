@@ -1,8 +1,8 @@
 """The states of a host that were verified: the last one ("verified"), and those before it ("verified_before"), as a stack.
 
 A state holds what is needed to make it again without the recipe: spec (the container, its image by digest), model (id, commit,
-dir, transfer, files), serve (served_name, utilization, ready_s, tok_per_s, stop_timeout_s), measured, held_bytes, container_id,
-run, since, script (the docker run command of it, as a deploy left it on the host).
+dir, transfer, files), serve (served_name, utilization, needs_bytes, ready_s, tok_per_s, stop_timeout_s), measured, held_bytes,
+container_id, run, since, script (the docker run command of it, as a deploy left it on the host).
 """
 
 from __future__ import annotations

@@ -2,19 +2,21 @@
 
 ~/.local/state/sparkwright/server_keys/    0700
     salt                                   random, of the fingerprints; made once, never leaves the host
-    NAME-FINGERPRINT.yaml                  0600, the engine's configuration file with the key; mounted read-only
+    NAME-FINGERPRINT.yaml                  0600, where vLLM reads the key; mounted read-only. Another engine's ends otherwise
     NAME.yaml                              a link to that of the container made last, for the docker run script
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from sparkwright.engines.vllm import key_file
+from sparkwright.engines import engine
+from sparkwright.engines.server_key import ServerKey
 from sparkwright.host.state import StateFolder, write_atomically
 
 FOLDER = "server_keys"
@@ -34,15 +36,16 @@ def kept(state: StateFolder) -> list[str]:
     return [key for path in _files(state, "*") if (key := read(path))]
 
 
-def path_of(state: StateFolder, name: str, fingerprint: str) -> Path:
-    """Where the key of a server with this fingerprint is kept."""
-    return state.path / FOLDER / f"{name}-{fingerprint}.yaml"
+def path_of(state: StateFolder, name: str, fingerprint: str, form: ServerKey | None = None) -> Path:
+    """Where the key of a server with this fingerprint is kept. form: how its engine reads it; None: as the usual one does."""
+    return state.path / FOLDER / f"{name}-{fingerprint}{(form or _forms()['']).suffix}"
 
 
 def read(path: Path) -> str:
     """The key in a file; empty when there is none."""
     try:
-        return key_file.key_of(path.read_text())
+        form = _forms().get(path.suffix)
+        return form.key_of(path.read_text()) if form else ""
     except (OSError, UnicodeDecodeError):
         return ""
 
@@ -56,28 +59,29 @@ def fingerprint(state: StateFolder, key: str) -> str:
     return hmac.new(salt, key.encode(), hashlib.sha256).hexdigest()[:DIGITS]
 
 
-def keep(state: StateFolder, name: str, key: str, *, everyone: bool) -> Path:
+def keep(state: StateFolder, name: str, key: str, *, everyone: bool, form: ServerKey | None = None) -> Path:
     """Write a key down. everyone: whatever user of the container reads it; others of the host are kept out by the folder."""
     folder = state.path / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     if not (folder / SALT).exists():
         write_atomically(folder / SALT, os.urandom(SALT_BYTES), mode=0o600)
-    path = path_of(state, name, fingerprint(state, key))
+    form = form or _forms()[""]
+    path = path_of(state, name, fingerprint(state, key), form)
     mode = 0o644 if everyone else 0o600
     if read(path) == key:  # a container may have it mounted: that one sees this very file
         path.chmod(mode)
     else:
-        write_atomically(path, key_file.text(key).encode(), mode=mode)
+        write_atomically(path, form.text(key).encode(), mode=mode)
     return path
 
 
 def link(path: Path, name: str) -> None:
-    """Let NAME.yaml be this one."""
+    """Let NAME, with the same ending, be this one."""
     beside = path.with_name(f"{name}.new")
     beside.unlink(missing_ok=True)
     beside.symlink_to(path.name)
-    beside.replace(path.with_name(f"{name}.yaml"))
+    beside.replace(path.with_name(f"{name}{path.suffix}"))
 
 
 def drop(state: StateFolder, name: str, needed: Collection[str]) -> None:
@@ -88,4 +92,12 @@ def drop(state: StateFolder, name: str, needed: Collection[str]) -> None:
 
 
 def _files(state: StateFolder, name: str) -> Iterator[Path]:
-    return (state.path / FOLDER).glob(f"{name}-{'[0-9a-f]' * DIGITS}.yaml")
+    found = (state.path / FOLDER).glob(f"{name}-{'[0-9a-f]' * DIGITS}.*")
+    return (path for path in found if path.suffix in _forms())
+
+
+@functools.lru_cache(maxsize=1)
+def _forms() -> dict[str, ServerKey]:
+    """How engines read their keys, by the ending of the file; "" for the usual engine."""
+    keys = {name: key for name in engine.TITLES if (key := engine.of(name).key) is not None}
+    return {key.suffix: key for key in keys.values()} | {"": keys[engine.USUAL]}

@@ -17,6 +17,10 @@ _KINDS: dict[str, Shape] = {
     "tuple[str, ...]": [text],
     "tuple[str, ...] | None": (None, [text]),
     "dict[str, str]": {text: text},
+    "bool": bool,
+    "bool | None": (None, bool),
+    "int": integer,
+    "float": number,
 }
 _SPEC = Partial(
     {one.name: _KINDS[str(one.type)] for one in dataclasses.fields(ContainerSpec)},
@@ -32,7 +36,7 @@ _LOG = Partial({**dict.fromkeys(("chunked_prefill", "note", "unknown"), text), "
 _SERVE = Partial(
     {
         "served_name": text,
-        **dict.fromkeys(("utilization", "ready_s", "tok_per_s", "stop_timeout_s"), (None, number)),
+        **dict.fromkeys(("utilization", "needs_bytes", "ready_s", "tok_per_s", "stop_timeout_s"), (None, number)),
         "log": _LOG,
         "baseline_key": {text: writable},
     }
@@ -69,9 +73,31 @@ def _rates(value: Any) -> Any:
     return found
 
 
+def _some(shape: Shape) -> Shape:
+    """A list of at least one."""
+
+    def check(value: Any) -> Any:
+        if not (found := fitted(value, [shape], "")):
+            raise ValueError("is empty")
+        return found
+
+    return check
+
+
 _BASELINE = Partial(
     {"tok_per_s": _rates, "deviation": number, "runs": integer, "clock_mhz": (None, number), "key": {text: writable}},
     ("tok_per_s", "deviation", "runs"),
+)
+_CHOICE = row(text, number)
+_REFERENCE = Partial(
+    {
+        "prompts": integer,
+        "since": number,
+        "texts": [Partial({"text": text, "steps": [_some(_CHOICE)]}, ("text", "steps"), strict=True)],
+        "key": {text: writable},
+    },
+    ("prompts", "texts"),
+    strict=True,
 )
 
 _PROVED = {text: row(number, number, number, text)}
@@ -110,6 +136,7 @@ SHAPES: dict[str, Partial] = {
     "restart_plans": Partial({"runtime": text, "plan": {text: object}}, ("runtime", "plan")),
     "engines": Partial({"version": (None, text), "options": engine_options}, ("version",)),
     "baselines": _BASELINE,
+    "references": _REFERENCE,
     "model": _MANIFEST,
     "health-settings": _SETTINGS,
     "health-remembered": Partial(

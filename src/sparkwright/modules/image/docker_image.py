@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engines.vllm import image as engine_image
+from sparkwright.engines.engine import Name as EngineName
+from sparkwright.engines.engine import of
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.images import image_names, registry_documents, registry_errors
 from sparkwright.host.images.platform import platform_of
@@ -73,6 +74,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         platform: str = arg("as linux/arm64; the host's own if not given", default="")
         manifests: list[dict[str, Any]] | None = arg("the lock's, by platform", default=None)
         ids: list[str] = arg("the Ids it may have, when there are no manifests", default_factory=list)
+        engine: EngineName = arg("the engine in the image, whose version is told", default="vllm")
         mirror: str = arg("a pull-through mirror, as HOST[:PORT]; tried first", default="")
 
     def read(self, args: Args, context: Context) -> Found:
@@ -103,7 +105,7 @@ class DockerImage(StateModule["DockerImage.Args", Found]):
         return {
             "digest": Name.parse(args.ref).digest,
             "id": image.get("Id", ""),
-            "engine_version": engine_image.version_of(image.get("Config") or {}),
+            "engine_version": of(args.engine).version_in_image(image.get("Config") or {}),
             "size_bytes": image.get("Size"),
             "msg": "present" if image else "",
         }

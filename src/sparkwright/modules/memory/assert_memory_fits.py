@@ -26,11 +26,12 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     class Args:
         name: str = arg("the container that will be stopped")
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1")
+        needs_bytes: int = arg("what an engine without such a share takes, bytes", default=0)
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: Ollama's models stay", default="unload")
 
     def run(self, args: Args, context: Context) -> Result:
-        need = memory_fit.Need.of(context, args.utilization, args.reserve_gib)
+        need = memory_fit.Need.of(context, args.utilization, args.needs_bytes, args.reserve_gib)
         if not need.possible:
             return memory_fit.never(need)
         available = context.machine.meminfo()["MemAvailable"]

@@ -18,10 +18,10 @@ RECHECK_S = 1.0
 class Memory(Module["Memory.Args"]):
     """The memory that the engine will want is free, seen in MemAvailable: nothing else is believed on shared memory.
 
-    The engine wants utilization x MemTotal. A container that was stopped, or a model that Ollama let go, gives its memory
-    back a little later, so this waits. A model that Ollama has loaded since it was asked to unload is unloaded again: one
-    in the first phase of its load is not listed, and comes after all. What still does not fit is refused with a table of who
-    holds the memory and what frees it.
+    The engine wants utilization x MemTotal, or needs_bytes. A container that was stopped, or a model that Ollama let go,
+    gives its memory back a little later, so this waits. A model that Ollama has loaded since it was asked to unload is
+    unloaded again: one in the first phase of its load is not listed, and comes after all. What still does not fit is refused
+    with a table of who holds the memory and what frees it.
 
     Returns: available_bytes, need_bytes, waited_s; on a refusal holders.
     """
@@ -31,12 +31,13 @@ class Memory(Module["Memory.Args"]):
     @dataclass(frozen=True)
     class Args:
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1")
+        needs_bytes: int = arg("what an engine without such a share takes, bytes", default=0)
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         timeout_s: float = arg("how long to wait for memory to be released, seconds", default=60.0)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: a model that Ollama loads stays", default="unload")
 
     def run(self, args: Args, context: Context) -> Result:
-        need = memory_fit.Need.of(context, args.utilization, args.reserve_gib)
+        need = memory_fit.Need.of(context, args.utilization, args.needs_bytes, args.reserve_gib)
         if not need.possible:
             return memory_fit.never(need)
         started_s = looked_s = time.monotonic()

@@ -6,8 +6,8 @@ from typing import Any
 
 from sparkwright.engines.log.line import Line
 from sparkwright.engines.log.text import lines_of
-from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.host.containers import engine_of, log_reading
+from sparkwright.errors import Exit, Failed, SparkwrightError
+from sparkwright.host.containers import containers, engine_of, log_reading
 from sparkwright.host.memory import gpu_processes
 from sparkwright.host.memory.gpu_processes import GpuProcess, Listed
 from sparkwright.host.module import Context, Module
@@ -20,7 +20,7 @@ FIX = "Check that the image is built for this GPU and architecture (some arm64 i
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Evidence:
     """The first line of the engine's log that tells of a GPU, and of none; empty where there is no such line."""
 
     gpu: str = ""
@@ -47,6 +47,8 @@ class GpuUsed(Module["GpuUsed.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         if not args.gpus:
             return Result(msg="not checked: the recipe asks for no GPU", data={"verdict": "off", "processes": []})
+        if not containers.running(context.docker(), args.name):
+            raise Failed(f"container {args.name} is no longer running.")
         listed = gpu_processes.inspect(context)
         pids, error = _pids(args.name, context)
         mine = [one for one in listed.processes if one.pid in pids]
@@ -57,17 +59,17 @@ class GpuUsed(Module["GpuUsed.Args"]):
         return judge(_told(args.name, context), listed, unseen)
 
 
-def judge(told: Told, listed: Listed, unseen: str) -> Result:
+def judge(log: Evidence, listed: Listed, unseen: str) -> Result:
     """What is so when no process was seen. unseen: why not, empty when nvidia-smi lists none of the container. Pure."""
-    lines = [f"engine log: {line}" for line in (told.gpu, told.cpu) if line]
+    lines = [f"engine log: {line}" for line in (log.gpu, log.cpu) if line]
     others = ", ".join(map(_words, listed.processes)) or "none"
     evidence = [unseen or f"nvidia-smi: no compute process of the container (others: {others})", *lines]
     data: dict[str, Any] = {"processes": [], "evidence": evidence}
-    if told.gpu:
+    if log.gpu:
         why = unseen or "nvidia-smi lists no process of it"
-        return Result(msg=f"uses the GPU by its own log: {told.gpu} ({why})", data=data | {"verdict": "gpu"})
-    if told.cpu:
-        msg = f"the server does not use the GPU; its log says: {told.cpu}."
+        return Result(msg=f"uses the GPU by its own log: {log.gpu} ({why})", data=data | {"verdict": "gpu"})
+    if log.cpu:
+        msg = f"the server does not use the GPU; its log says: {log.cpu}."
         return Result(failed=True, msg=msg, fix=FIX, data=data | {"verdict": "no gpu"})
     if unseen:
         msg = f"unknown whether the server uses the GPU: {unseen.rstrip('.')}, and its log does not tell."
@@ -90,7 +92,7 @@ def _pids(name: str, context: Context) -> tuple[set[int], str]:
         return set(), f"Docker lists the processes of {name} without their ids"
 
 
-def _told(name: str, context: Context) -> Told:
+def _told(name: str, context: Context) -> Evidence:
     """What the log of the last start says of its device."""
     gpu = cpu = ""
     try:
@@ -99,8 +101,8 @@ def _told(name: str, context: Context) -> Told:
             gpu = gpu or _first(book.on_gpu, line)
             cpu = cpu or _first(book.on_cpu, line)
     except SparkwrightError:
-        return Told()
-    return Told(gpu, cpu)
+        return Evidence()
+    return Evidence(gpu, cpu)
 
 
 def _first(rows: Iterable[Line], line: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkwright.engines import openai_api
 from sparkwright.engines.log.reader import read
-from sparkwright.host.containers import container_options, containers, engine_of, log_reading, server_key
+from sparkwright.host.containers import container_options, containers, engine_of, engine_words, log_reading, server_key
 from sparkwright.host.containers.running import Running, ended_ago, start_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
@@ -153,7 +153,7 @@ def _sentence(args: InspectServer.Args, server: Running, changes: list[Change]) 
 
 
 def _absent(args: InspectServer.Args, context: Context) -> Result:
-    bindings = container_options.port_bindings(tuple(args.spec.get("ports") or ()))
+    bindings = engine_words.port_bindings(tuple(args.spec.get("ports") or ()))
     port = next((int(one["HostPort"]) for rows in bindings.values() for one in rows), 0)
     holder = containers.who_listens(context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""

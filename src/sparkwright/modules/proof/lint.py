@@ -3,8 +3,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkwright.engines.vllm import rules, versions
-from sparkwright.engines.vllm.architecture import architecture
+from sparkwright.engines.advice import Asked
+from sparkwright.engines.engine import Name, of
+from sparkwright.engines.finding import Finding
 from sparkwright.errors import Exit
 from sparkwright.host.images import engine_image
 from sparkwright.host.module import Context, Module
@@ -25,27 +26,29 @@ class Lint(Module["Lint.Args"]):
     @dataclass(frozen=True)
     class Args:
         image: str = arg("the image, as repository:tag@digest")
-        flags: dict[str, Any] = arg("the flags of vllm serve, under their own names")
+        flags: dict[str, Any] = arg("the flags of the engine, under their own names")
         model_dir: str = arg("the model's folder on the host", default="")
         platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
         model_by_flag: bool = arg("the command gives the model as --model", default=False)
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
+        engine: Name = arg("the engine in the image", default="vllm")
         image_ids: list[str] = arg("the Ids that prove the image; what a pull noted if not given", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
-        engine = engine_image.ask(context, args.image, args.image_ids)
-        if engine is None:
+        engine = of(args.engine)
+        image = engine_image.ask(context, args.image, args.image_ids, engine)
+        if image is None:
             data: dict[str, Any] = {"engine_version": None, "findings": []}
             return Result(msg="not checked: the image is not on the host yet", data=data)
-        asked = rules.Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag)
-        kind = architecture.classify(_config(args, context))
-        found = rules.check(asked, kind, versions.parse(engine.version), engine.listed)
+        asked = Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag)
+        model = _config(args, context)
+        found = engine.advice.check(asked, model, engine.advice.version(image.version), image.listed)
         rows = [one.to_json() for one in found]
-        about = {"engine_version": engine.version, "listed": len(engine.listed), "options": engine.options}
+        about = {"engine_version": image.version, "listed": len(image.listed), "options": image.options}
         data = {**about, "findings": rows}
         bad = [one for one in found if one.severity == "error"]
         if not bad:
-            message = f"vLLM {engine.version or 'of unknown version'}, {kind.sentence}"
+            message = f"{engine.title} {image.version or 'of unknown version'}, {engine.advice.kind(model).sentence}"
             return Result(msg="; ".join([message, *_warnings(found)]), data=data)
         ways = "; or ".join(way.text for way in bad[0].ways_out)
         more = [f"{one.rule}: {one.sentence}" for one in bad[1:]]
@@ -53,7 +56,7 @@ class Lint(Module["Lint.Args"]):
         return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].sentence, fix=fix, data={**data, "evidence": more})
 
 
-def _warnings(found: list[rules.Finding]) -> list[str]:
+def _warnings(found: list[Finding]) -> list[str]:
     warned = [one.sentence.rstrip(".") for one in found if one.severity == "warning"]
     count = "1 warning" if len(warned) == 1 else f"{len(warned)} warnings, first"
     return [f"{count}: {warned[0]}"] if warned else []

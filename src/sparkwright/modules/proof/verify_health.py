@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from sparkwright import defaults
 from sparkwright.engines import engine, openai_api
+from sparkwright.engines import server_key as key_rules
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
-from sparkwright.engines.vllm import key_file
 from sparkwright.host.containers import engine_of, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.measure import http_probe, token_check
@@ -74,7 +74,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     @staticmethod
     def _no_token(http: Http, args: Args, answer: http_probe.Answer) -> Result:
         if answer.status == 401:
-            return _failed("unauthorized", "the server requires an API key that is not known here.", fix=key_file.SET)
+            return _failed("unauthorized", "the server requires an API key that is not known here.", fix=key_rules.SET)
         after = _settled(http, args.base_url)
         if answer.error == "timeout":
             answers = after.status or after.error

@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.vllm import image as engine_image
+from sparkwright.engines.engine import Name as EngineName
+from sparkwright.engines.engine import of
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.images import image_names, registry_client
 from sparkwright.host.images.image_names import digests_of
@@ -37,6 +38,7 @@ class LockImage(Module["LockImage.Args"]):
         ref: str = arg("repository:tag")
         mirror: str = arg("a mirror, as HOST[:PORT]; used when the tag's registry is down", default="")
         pinned: str = arg("the digest that the lock holds: is it still in the registry?", default="")
+        engine: EngineName = arg("the engine in the image, whose version is asked for", default="vllm")
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
@@ -44,7 +46,7 @@ class LockImage(Module["LockImage.Args"]):
         try:
             entry = self._of_registry(api, args, platform, context)
         except (NotThere, RegistryDown) as error:
-            local = self._of_host(api, args.ref)
+            local = self._of_host(api, args)
             if local is None:
                 raise
             context.note(f"{error.message} Using the host's copy: {local['digest']}")
@@ -57,16 +59,17 @@ class LockImage(Module["LockImage.Args"]):
     def _of_registry(api: Any, args: Args, platform: str, context: Context) -> dict[str, Any]:
         name = Name.given(args.ref)
         try:
-            return _deep(api, name, platform, context)
+            return _deep(api, name, platform, context, args.engine)
         except RegistryDown as error:
             if not args.mirror:
                 raise
             context.note(f"{error.message} Using the mirror {args.mirror}; its tag may be older.")
-            return _deep(api, name.at(args.mirror), platform, context)
+            return _deep(api, name.at(args.mirror), platform, context, args.engine)
 
     @staticmethod
-    def _of_host(api: Any, ref: str) -> dict[str, Any] | None:
+    def _of_host(api: Any, args: Args) -> dict[str, Any] | None:
         """The entry of an image that is on the host, when the engine noted its digest at a pull."""
+        ref = args.ref
         image = image_names.find(api, ref)
         known = map(Name.parse, image.get("RepoDigests") or ())
         own = [name.digest for name in known if name.repository == Name.parse(ref).repository]
@@ -74,15 +77,15 @@ class LockImage(Module["LockImage.Args"]):
         if not digests:
             return None
         about = {"digest": digests[0], "platforms": [image_names.platform_of(image)], "created": image.get("Created")}
-        engine = engine_image.version_of(image.get("Config") or {})
+        engine = of(args.engine).version_in_image(image.get("Config") or {})
         return {**UNKNOWN, **about, "engine_version": engine, "gone": None}
 
 
-def _deep(api: Any, name: Name, platform: str, context: Context) -> dict[str, Any]:
+def _deep(api: Any, name: Name, platform: str, context: Context, engine: EngineName) -> dict[str, Any]:
     """What the registry's API says; with less depth what the engine says of it, where the API can't be reached from here."""
     if not context.machine.sandbox:
         try:
-            return registry_client.open_registry(api, name).entry(platform)
+            return registry_client.open_registry(api, name).entry(platform, of(engine))
         except RegistryDown:
             pass  # the engine may have a proxy, a mirror or certificates of its own
     found = docker_image.asked_of_registry(api, name)

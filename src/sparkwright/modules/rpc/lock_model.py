@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright import units
-from sparkwright.engines.vllm.architecture.architecture import essence
+from sparkwright.engines.engine import Name as EngineName
+from sparkwright.engines.engine import of
 from sparkwright.errors import Failed
 from sparkwright.host.models import hub, hub_info
 from sparkwright.host.models.hub import Source
@@ -38,7 +39,11 @@ class LockModel(Module["LockModel.Args"]):
         revision: str = arg("branch, tag or commit", default="main")
         allow: list[str] = arg("only files that match one of these patterns", default_factory=list)
         ignore: list[str] = arg("no files that match one of these patterns", default_factory=list)
+        file: str = arg("of an engine that serves single files: the model's, by pattern", default="")
+        mmproj: str = arg("the same for the file that reads images and sound", default="")
+        draft: str = arg("the same for a smaller model that drafts tokens", default="")
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
+        engine: EngineName = arg("the engine that will serve it", default="vllm")
         or_here: bool = arg("use the host's complete copy if the hub does not answer", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -49,7 +54,8 @@ class LockModel(Module["LockModel.Args"]):
             if copy is None:
                 raise
             context.note(f"{error.message} Using the complete copy on this host: {copy.folder}, commit {copy.commit}.")
-            data = {"commit": copy.commit, "config": _config_here(copy.folder), "files": copy.entries()}
+            files = _needed(copy.entries(), args)
+            data = {"commit": copy.commit, "config": _config_here(copy.folder, args.engine), "files": files}
         total = sum(one["size_bytes"] for one in data["files"])
         msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.size(total)}"
         return Result(msg=msg, data=data)
@@ -63,7 +69,14 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     found = hub_info.entry(source, lambda path: _chosen(path, args.allow, args.ignore))
     row = next((one for one in found["files"] if one["path"] == hub.CONFIG), None)
     config = hub_info.config(replace(source, commit=found["commit"]), row) if row else None
-    return {"commit": found["commit"], "config": config and essence(config), "files": found["files"]}
+    kept = config and of(args.engine).advice.essence(config)
+    return {"commit": found["commit"], "config": kept, "files": _needed(found["files"], args)}
+
+
+def _needed(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str, Any]]:
+    """Those of a repository's files that the engine serves from."""
+    chooses = of(args.engine).files
+    return [dict(one) for one in chooses.chosen(files, args.file, args.mmproj, args.draft).rows] if chooses else files
 
 
 def _complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:
@@ -73,9 +86,9 @@ def _complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:
     return copies[0] if len({one.commit for one in copies}) == 1 else None
 
 
-def _config_here(folder: Path) -> dict[str, Any] | None:
+def _config_here(folder: Path, engine: EngineName) -> dict[str, Any] | None:
     try:
-        return essence(bounds.config_of(folder / hub.CONFIG))
+        return of(engine).advice.essence(bounds.config_of(folder / hub.CONFIG))
     except (OSError, ValueError):
         return None
 

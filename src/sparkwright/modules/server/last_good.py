@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import units
-from sparkwright.engines.vllm.flags.flags import DEFAULT_MEMORY_UTILIZATION
+from sparkwright.engines import engine
 from sparkwright.errors import Refused
 from sparkwright.host.containers import containers
-from sparkwright.host.containers.container_options import port_bindings
+from sparkwright.host.containers.engine_words import port_bindings
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import good_states
 from sparkwright.protocol.result import Result, arg
@@ -45,7 +46,7 @@ class LastGood(Module["LastGood.Args"]):
                 raise Refused(f"no verified state older than the running {args.name}.", fix=fix)
         elif previous and (not good or previous["Id"] == good.get("container_id")):
             msg = f"the kept container {args.name}{containers.PREVIOUS}"
-            return Result(msg=msg, data=_data(_assumed(args) | good, containers.url_of(previous), kept=True))
+            return Result(msg=msg, data=_data(_assumed(args, previous) | good, containers.url_of(previous), kept=True))
         if not good:
             raise Refused(f"{args.name} was never verified here, and no previous container is kept.")
         if not good.get("serve"):
@@ -54,9 +55,10 @@ class LastGood(Module["LastGood.Args"]):
         return Result(msg=f"verified {when}: {good['spec'].get('image', '')}", data=_data(good, "", kept=False))
 
 
-def _assumed(args: LastGood.Args) -> dict[str, Any]:
+def _assumed(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, Any]:
     """What is taken of a kept server of which nothing was written down."""
-    serve = {"utilization": DEFAULT_MEMORY_UTILIZATION, "ready_s": args.ready_s}
+    takes = engine.of_labels((kept.get("Config") or {}).get("Labels")).advice.memory({}, {})
+    serve = {"utilization": takes.share, "ready_s": args.ready_s}
     return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
 
 

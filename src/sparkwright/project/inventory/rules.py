@@ -6,7 +6,7 @@ from functools import reduce
 from operator import getitem
 from typing import Any
 
-from sparkwright.engines.vllm import key_file
+from sparkwright.engines import engine
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.inventory.models import Shared
@@ -17,10 +17,11 @@ OUT_OF_URL = "Remove user and password from the URL."
 
 def refuse(file: Shared, source: Document, at: Place = ()) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
-    if key_file.VARIABLE in file.secrets:
+    own = next((name for name in _key_variables() if name in file.secrets), "") if file.secrets else ""
+    if own:
         fix = "Name its source in the recipe: `server_key: {env: SPARK_KEY}`. The checks then use it."
-        message = f"`secrets.{key_file.VARIABLE}`: a server key belongs in the recipe."
-        raise Refused(message, where=source.where(*at, "secrets", key_file.VARIABLE), fix=fix)
+        message = f"`secrets.{own}`: a server key belongs in the recipe."
+        raise Refused(message, where=source.where(*at, "secrets", own), fix=fix)
     found = {"env": file.env, "vars": file.vars}
     for place in plain_secrets(found):
         raise refusal(place, source, at, fix=OUT_OF_URL if place[-1] not in PROXIES and _is_url(found, place) else "")
@@ -35,6 +36,10 @@ def refusal(place: Place, source: Document, at: Place = (), *, fix: str = "") ->
     )
     message = f"`{'.'.join(map(str, place))}` looks like a secret, readable by everyone."
     return Refused(message, where=source.where(*at, *place), fix=fix)
+
+
+def _key_variables() -> list[str]:
+    return [one.key.variable for one in map(engine.of, engine.TITLES) if one.key]
 
 
 def _is_url(file: Any, place: Place) -> bool:

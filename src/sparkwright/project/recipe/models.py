@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
 from sparkwright import defaults
+from sparkwright.engines import engine
 from sparkwright.project.documents.checked import Strict, rule
 from sparkwright.project.inventory.models import SecretSource
 from sparkwright.project.recipe import words
@@ -30,6 +32,14 @@ class Model(Strict):
     transfer: Literal["auto", "hf_transfer", "plain", "xet"] = Field("auto", description="download method")
     allow: list[str] = Field(default_factory=list, description="only files that match one of these patterns")
     ignore: list[str] = Field(default_factory=list, description="no files that match one of these patterns")
+    file: str = Field("", description='for llama.cpp: the GGUF file, or a pattern that means one, e.g. "*Q4_K_M*.gguf"')
+    mmproj: str = Field("", description="for llama.cpp: the same for the file that reads images and sound")
+    draft: str = Field("", description="for llama.cpp: the same for a smaller model that drafts tokens")
+
+    @property
+    def chosen(self) -> str:
+        """What tells this choice of files from others of the same repository; empty for the whole of it."""
+        return "+".join(filter(None, (self.file, self.mmproj, self.draft)))
 
 
 class _Container(Strict):
@@ -110,6 +120,31 @@ class RecipeFile(Strict):
         None,
         description="the API key the server requires from clients: a source, e.g. {env: SPARK_KEY}; never the key itself",
     )
-    vllm: words.Flags = Field(default_factory=dict, description="flags of vllm serve under their own names, in order")
+    engine: words.EngineName = Field(
+        engine.USUAL,
+        description="what serves: vllm, llama_cpp, sglang or openai; its flags are in the section of its name",
+    )
+    vllm: words.VllmFlags = Field(
+        default_factory=dict, description="flags of vllm serve under their own names, in order"
+    )
+    llama_cpp: words.LlamaFlags | None = Field(
+        None, description="for `engine: llama_cpp`: flags of llama-server under their own names, in order"
+    )
+    sglang: words.SglangFlags | None = Field(
+        None, description="for `engine: sglang`: flags of sglang serve under their own names, in order"
+    )
+    openai: dict[str, Any] | None = Field(
+        None, description="for `engine: openai`: how a server that speaks the OpenAI API is started and asked"
+    )
     ascend: Ascend | None = Field(None, description="for `platform: ascend`")
     expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The flags of its engine."""
+        found: dict[str, Any] = getattr(self, self.engine)
+        return found
+
+    def with_flags(self, flags: Mapping[str, Any], **changes: Any) -> RecipeFile:
+        """The same with other flags. changes: of other keys."""
+        return self.model_copy(update={self.engine: dict(flags), **changes})

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from sparkwright.engines.vllm import key_file
-from sparkwright.engines.vllm.flags import flag_values, flags
+from sparkwright.engines import engine as engines
+from sparkwright.engines import server_key
+from sparkwright.engines.advice import Memory
+from sparkwright.engines.engine import Engine
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.documents.checked import check, nearest
 from sparkwright.project.inventory import secret_source
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import rules
+from sparkwright.project.recipe.container_rules import on_host_network
 from sparkwright.project.recipe.models import Container, RecipeFile
 from sparkwright.protocol.container import GIVEN, ContainerSpec, locked_ids
 from sparkwright.secret import Secret
@@ -24,10 +28,10 @@ from sparkwright.trust.image_name import pinned
 from sparkwright.trust.names import why_not_a_file
 from sparkwright.visible import one_line
 
-T = TypeVar("T")
-
 #: what a client's setup calls a key that comes from no variable
 KEY_VARIABLE = "SPARK_KEY"
+#: what makes a name of a file a pattern
+PATTERN = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
@@ -43,19 +47,44 @@ class Recipe:
         return self.file.image
 
     @property
+    def engine(self) -> Engine:
+        return engines.of(self.file.engine)
+
+    @property
     def served_name(self) -> str:
         """The model's name in requests."""
-        return flags.served_name(self.file.vllm, self.file.model.mount)
+        file = self.file.model.file
+        model = file if file and not PATTERN.search(file) else self.file.model.mount
+        return self.engine.flags.served_name(self.file.flags, model)
+
+    def model_in_container(self, locked: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+        """The path that the engine is given, and the flags with those of further files. locked: as for `memory`."""
+        model, chooses = self.file.model, self.engine.files
+        if chooses is None:
+            return model.mount, {}
+        if not locked:
+            return f"{model.mount}/{model.file}", {}
+        chosen = chooses.chosen(locked.get("files") or (), model.file, model.mmproj, model.draft)
+        return f"{model.mount}/{chosen.model}", {flag: f"{model.mount}/{path}" for flag, path in chosen.flags.items()}
 
     @property
     def memory_utilization(self) -> float:
-        """The share of memory the engine will want, 0 to 1. Raises Refused, with the line, for what is no share."""
-        return self._read(flags.MEMORY_UTILIZATION, flags.memory_utilization)
+        """The share of memory the engine will want, 0 to 1; see `memory`."""
+        return self.memory({}).share
 
     @property
     def engine_port(self) -> int:
         """The port the server listens on inside its container. Raises Refused, with the line, for what is none."""
-        return self._read(flags.PORT, flags.port)
+        self._refuse_misfit(self.engine.flags.PORT)
+        return self.engine.flags.port(self.file.flags)
+
+    def memory(self, locked: Mapping[str, Any]) -> Memory:
+        """What the engine will want of the host's memory. locked: the model as the lock holds it, empty while it is not pinned.
+
+        Raises Refused, with the line, for what is no share.
+        """
+        self._refuse_misfit(self.engine.flags.MEMORY)
+        return self.engine.advice.memory(self.file.flags, locked)
 
     def where(self, flag: str) -> str:
         """ "file:line" of a flag, by its own name."""
@@ -65,13 +94,18 @@ class Recipe:
         """The recipe as playbooks see it. server_key: the environment variable to write for it where a client is set up."""
         key = self.file.server_key
         about = {"server_key": (key.env or KEY_VARIABLE) if key else "", "open_to_network": self.open_to_network}
-        return {"name": self.name, **self.file.model_dump(mode="python"), "served_name": self.served_name, **about}
+        others = {one for one in engines.TITLES if one != self.file.engine}
+        usual = {"engine"} if self.file.engine == engines.USUAL else set()
+        held = self.file.model_dump(mode="python", exclude=others | usual)
+        if not self.file.model.chosen:
+            held["model"] = {
+                name: one for name, one in held["model"].items() if name not in ("file", "mmproj", "draft")
+            }
+        return {"name": self.name, **held, "served_name": self.served_name, **about}
 
-    def _read(self, flag: str, read: Callable[[Mapping[str, Any]], T]) -> T:
-        wrong = flag_values.misfit(flag, flags.value(self.file.vllm, flag))
-        if wrong:
-            raise Refused(f"`vllm.{flag}` {wrong.why}.", where=self.where(flag), fix="Correct or remove it.")
-        return read(self.file.vllm)
+    def _refuse_misfit(self, flag: str) -> None:
+        if wrong := self.engine.flags.misfit(self.file.flags, flag):
+            raise Refused(f"`{self.file.engine}.{flag}` {wrong}.", where=self.where(flag), fix="Correct or remove it.")
 
     @property
     def open_to_network(self) -> bool:
@@ -82,6 +116,8 @@ class Recipe:
     @property
     def published(self) -> int:
         """The container's port behind the first published one, where the server is asked; 0 where none is, or not for TCP."""
+        if on_host_network(self.file):
+            return self.engine_port
         number, _, protocol = (self.file.container.ports or [":0"])[0].rpartition(":")[2].partition("/")
         return int(number) if protocol in ("", "tcp") else 0
 
@@ -98,9 +134,9 @@ class Recipe:
         found = secret_source.read("server_key", self.file.server_key)
         if not found:
             source = secret_source.named(self.file.server_key)
-            raise Refused(f"`server_key`: {source} holds no key.", where=where, fix=f"Set it; {key_file.MAKE}")
-        if not key_file.valid(found.reveal()):
-            raise Refused(f"`server_key`: a key must be {key_file.VALID}.", where=where, fix=key_file.MAKE)
+            raise Refused(f"`server_key`: {source} holds no key.", where=where, fix=f"Set it; {server_key.MAKE}")
+        if not server_key.valid(found.reveal()):
+            raise Refused(f"`server_key`: a key must be {server_key.VALID}.", where=where, fix=server_key.MAKE)
         return {self.key_secret: found}
 
 
@@ -126,7 +162,13 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
 
 
 def serve_port(host: Host, recipe: Recipe) -> int:
-    """The port of the host on which the server answers."""
+    """The port of the host on which the server answers. Raises Refused where the host wants another than its network gives."""
+    if on_host_network(recipe.file):
+        if host.serve_port not in (None, recipe.engine_port):
+            message = f"`serve_port: {host.serve_port}` has no meaning with the recipe's `network: host`."
+            where = host.set_at.get("serve_port", host.where)
+            raise Refused(message, where=where, fix="Remove it; the engine's flag `port` sets the port.")
+        return recipe.engine_port
     if host.serve_port:
         return host.serve_port
     return int(recipe.file.container.ports[0].split(":")[-2]) if recipe.file.container.ports else recipe.engine_port
@@ -145,13 +187,21 @@ def container_spec(
     return dataclasses.replace(
         ContainerSpec(**same, image=file.image),
         image=pinned(file.image, image_entry["digest"] if image_entry else ""),
-        ports=tuple(_published(file, host)),
+        ports=tuple(_published(file, host) if not on_host_network(file) else _listening(recipe)),
         volumes=tuple(home + volume[1:] if volume.startswith("~/") else volume for volume in volumes),
-        entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else None,
-        command=command + (key_file.WORDS if file.server_key else ()),
+        labels={**box.labels, **engines.labels(file.engine)},
+        entrypoint=tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT,
+        command=command + (recipe.engine.key.words if recipe.engine.key and file.server_key else ()),
         image_ids=locked_ids(image_entry),
         server_key=GIVEN + recipe.key_secret if file.server_key else "",
     )
+
+
+def _listening(recipe: Recipe) -> list[str]:
+    """Where a server on the host's network answers. Docker publishes nothing there, and keeps what it is told."""
+    address, port = rules.addresses(recipe.file)[0].strip("[]"), recipe.engine_port
+    shown = address if container_words.is_address(address) else "127.0.0.1" if rules.is_loopback(address) else ""
+    return [f"{shown}:{port}:{port}" if shown else f"{port}:{port}"]
 
 
 def _published(file: RecipeFile, host: Host) -> list[str]:

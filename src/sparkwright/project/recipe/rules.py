@@ -3,45 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from sparkwright.engines.vllm import key_file
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines import engine
 from sparkwright.errors import Refused
-from sparkwright.project.documents.document import Document, Place
+from sparkwright.project.documents.document import Document
+from sparkwright.project.recipe import container_rules
+from sparkwright.project.recipe.container_rules import Mistake, on_host_network
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust import container_words
 from sparkwright.trust.secret_names import plain_secrets
 from sparkwright.visible import one_line
 
 SHOWN = "`docker inspect`, the history and incident bundles show it"
-USE_SERVER_KEY = "Take it out and write `server_key: {env: SPARK_KEY}`, beside `vllm:`."
+USE_SERVER_KEY = "Take it out and write `server_key: {{env: SPARK_KEY}}`, beside `{0}:`."
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
-
-
-#: what is wrong, where in the file, and what to do
-Mistake = tuple[str, Place, str]
 
 
 def refuse(file: RecipeFile, source: Document) -> None:
     """Raises Refused with file and line for the first thing that can't stand."""
-    for rule in (_flags, _ascend, _key, _secrets, _published_twice, _port_twice, _mounted_twice):
+    for rule in (
+        _engine,
+        _files,
+        _flags,
+        _ascend,
+        _key,
+        _secrets,
+        _published_twice,
+        _port_twice,
+        _mounted_twice,
+        container_rules.mistakes,
+    ):
         for message, place, fix in rule(file, source):
             raise Refused(message, where=source.where(*place), fix=fix)
 
 
 def flag_place(source: Document, name: str) -> tuple[str, ...]:
     """Where a flag stands in a recipe, by its own name, however it is spelled there; where the flags stand, if it does not."""
-    written = flags.spelling(_written(source), name)
-    return ("vllm", written) if written else ("vllm",)
+    section = _section(source)
+    written = engine.of(section).flags.spelling(_written(source), name)
+    return (section, written) if written else (section,)
+
+
+def _section(source: Document) -> str:
+    held = source.data.get("engine") if isinstance(source.data, dict) else None
+    return str(held or engine.USUAL)
 
 
 def _written(source: Document) -> list[str]:
-    held = source.data.get("vllm") if isinstance(source.data, dict) else None
+    held = source.data.get(_section(source)) if isinstance(source.data, dict) else None
     return list(held) if isinstance(held, dict) else []
 
 
 def addresses(file: RecipeFile) -> list[str]:
-    """The address of each published port, as docker takes it; "" for all addresses."""
+    """The address of each published port, as docker takes it; "" for all. On the host's network the engine's own."""
+    if on_host_network(file):
+        return [str(engine.of(file.engine).flags.value(file.flags, "host") or "")]
     default = "127.0.0.1" if file.publish == "loopback" else ""
     return [port.rsplit(":", 2)[0] if port.count(":") > 1 else default for port in file.container.ports]
 
@@ -51,40 +68,85 @@ def is_loopback(address: str) -> bool:
     return address.startswith(LOOPBACK)
 
 
+def _engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """One engine, one section, of the same name."""
+    here = [name for name in engine.TITLES if name in file.model_fields_set]
+    own = engine.of(file.engine)
+    other = next((name for name in here if name != file.engine), "")
+    if len(here) > 1:
+        message = f"`{here[0]}` and `{here[1]}` both hold flags, but a recipe has one engine."
+        yield message, (other,), f"Remove `{other}:`." if file.engine in here else "Remove one of them."
+    if other and "engine" in file.model_fields_set:
+        message = f"`{other}` holds flags of {engine.of(other).title}, but `engine` is {file.engine}."
+        yield message, (other,), f"Write them under `{file.engine}:`, or `engine: {other}`."
+    if other:
+        message = f"`{other}` holds flags of {engine.of(other).title}, but `engine` is missing."
+        yield message, (other,), f"Add `engine: {other}`."
+    if not own.served:
+        able = ", ".join(one.name for one in engine.served())
+        yield f"this release cannot serve with {own.title} yet.", ("engine",), f"Engines it can serve with: {able}."
+    if "engine" in file.model_fields_set and not here:
+        message = f"`engine: {file.engine}` needs its section `{file.engine}`."
+        yield message, ("engine",), f"Add the flags of {own.title} under `{file.engine}:`, or `{file.engine}: {{}}`."
+
+
+def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    """Single files for an engine that serves them, and for no other."""
+    chooses, title = engine.of(file.engine).files, engine.of(file.engine).title
+    for name in ("file", "mmproj", "draft"):
+        if chooses is None and getattr(file.model, name):
+            message = f"`model.{name}` cannot be used with {title}: it serves the whole folder."
+            yield message, ("model", name), "Remove it; `model.allow` limits what is downloaded."
+    if chooses is not None and not file.model.file:
+        message = f"`model.file` is missing: {title} serves {chooses.NEEDED}."
+        yield message, ("model",), 'Name it, by pattern where it has several parts; "*.gguf" lists those there are.'
+
+
 def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
+    flags = engine.of(file.engine).flags
     if found := flags.twice(_written(source)):
         one, other = map(one_line, found)
-        message = f"`vllm.{one}` and `vllm.{other}` are the same flag, {flags.canonical(found[1])}."
-        yield message, ("vllm", found[1]), "Remove one of them."
-    if flags.MODEL in file.vllm:
-        yield "`vllm.model` is set by `model.mount`.", flag_place(source, flags.MODEL), "Remove it."
+        message = f"`{file.engine}.{one}` and `{file.engine}.{other}` are the same flag, {flags.canonical(found[1])}."
+        yield message, (file.engine, found[1]), "Remove one of them."
+    for name, key in flags.SET_BY.items():
+        if name in file.flags:
+            yield f"`{file.engine}.{name}` is set by `{key}`.", flag_place(source, name), "Remove it."
 
 
 def _ascend(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     if file.ascend is not None and file.platform != "ascend":
         yield "`ascend` requires `platform: ascend`.", ("ascend",), "Remove it."
+    if file.platform == "ascend" and file.engine != engine.USUAL:
+        yield "`platform: ascend` requires `engine: vllm`.", ("platform",), "Remove it."
 
 
 def _key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """The server's key where everybody reads it, or beside a file that would hide it."""
-    if key_file.KEY in file.vllm:
-        place = flag_place(source, key_file.KEY)
-        yield f"`{'.'.join(place)}`: a key in the flags is not secret: {SHOWN}.", place, USE_SERVER_KEY
-    if key_file.VARIABLE in file.container.env:
-        message = f"`container.env.{key_file.VARIABLE}`: a key in the environment is not secret: {SHOWN}."
-        yield message, ("container", "env", key_file.VARIABLE), USE_SERVER_KEY
-    if file.server_key is not None and key_file.OPTION in file.vllm:
-        place = flag_place(source, key_file.OPTION)
-        reason = "vLLM reads one configuration file, which holds the key"
-        message = f"`{'.'.join(place)}` cannot be used with `server_key`: {reason}."
-        yield message, place, "Put its settings under `vllm:`."
+    own = engine.of(file.engine)
+    key, fix = own.key, USE_SERVER_KEY.format(file.engine)
+    if key is None:
+        if file.server_key is not None:
+            message = f"`server_key` cannot be used with {own.title}: it reads no key from a file."
+            yield message, ("server_key",), "Use `publish: loopback`."
+        return
+    if key.flag in file.flags:
+        place = flag_place(source, key.flag)
+        yield f"`{'.'.join(place)}`: a key in the flags is not secret: {SHOWN}.", place, fix
+    if key.variable in file.container.env:
+        message = f"`container.env.{key.variable}`: a key in the environment is not secret: {SHOWN}."
+        yield message, ("container", "env", key.variable), fix
+    if file.server_key is not None and key.option in file.flags:
+        place = flag_place(source, key.option)
+        message = f"`{'.'.join(place)}` cannot be used with `server_key`: {key.alone}."
+        yield message, place, f"Put its settings under `{file.engine}:`."
 
 
 def _secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     box = file.container
-    answer = {"vllm": file.vllm, "container": {"env": box.env, "labels": box.labels, "entrypoint": box.entrypoint}}
+    shown = ("env", "labels", "entrypoint", "healthcheck", "log_options", "sysctls")
+    answer = {file.engine: file.flags, "container": {name: getattr(box, name) for name in shown}}
     for found in plain_secrets(answer):
-        place = (*flag_place(source, str(found[1])), *found[2:]) if found[0] == "vllm" else found
+        place = (*flag_place(source, str(found[1])), *found[2:]) if found[0] == file.engine else found
         fix = (
             "A hub token belongs under `secrets:` of the host; the container does not need it. "
             "Mount any other secret as a file (`container.volumes`)."
@@ -104,19 +166,23 @@ def _port_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 def _mounted_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     points = {container_words.mount_point(file.model.mount): "the model"}
-    if file.server_key is not None:
-        points[key_file.MOUNT] = "the server's key"
-    for n, volume in enumerate(file.container.volumes):
-        at = container_words.mount_point(volume.split(":")[1])
+    key = engine.of(file.engine).key
+    if file.server_key is not None and key is not None:
+        points[key.mount] = "the server's key"
+    box: Any = file.container
+    mounts = [("volumes", n, one, one.split(":")[1]) for n, one in enumerate(box.volumes)]
+    mounts += [("tmpfs", n, one, one.partition(":")[0]) for n, one in enumerate(box.tmpfs)]
+    for option, n, text, point in mounts:
+        at = container_words.mount_point(point)
         if at in points:
-            message = f"`container.volumes`: {points[at]} is mounted at {at} already."
-            yield message, ("container", "volumes", n), "Mount it elsewhere."
-        points[at] = f"'{volume}'"
+            message = f"`container.{option}`: {points[at]} is mounted at {at} already."
+            yield message, ("container", option, n), "Mount it elsewhere."
+        points[at] = f"'{text}'"
 
 
 def _published_twice(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """`publish` that is written, and a port's own address that says otherwise."""
-    if "publish" not in file.model_fields_set:
+    if "publish" not in file.model_fields_set or on_host_network(file):
         return
     for n, (port, address) in enumerate(zip(file.container.ports, addresses(file), strict=True)):
         if port.count(":") > 1 and is_loopback(address) != (file.publish == "loopback"):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines.advice import Memory
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.variables import DEFAULTS
 from sparkwright.project.recipe.recipe import Recipe, container_spec, serve_port
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from sparkwright.project.recipe.serving import Serving
 
 #: what a recipe adds
-RECIPE_NAMES = ("recipe", "engine", "base_url", "served_name", "port", "memory_utilization")
+RECIPE_NAMES = ("recipe", "engine", "base_url", "served_name", "port", "memory_utilization", "memory_bytes")
 #: what the recipe and the lock give together
-PINNED_NAMES = ("lock", "container", "docker_options", "pinned_model", "serve")
+PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinned_model", "serve")
 
 
 def scope(
@@ -39,7 +39,10 @@ def scope(
         from sparkwright.project.recipe.serving import serving
 
         served = serving(recipe, pinned)
-    command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
+    flags = recipe.engine.flags
+    path, further = recipe.model_in_container(pinned.get("model") or {})
+    command = flags.command(path, {**served.flags, **further}, model_by_flag=served.model_by_flag)
+    memory = recipe.memory(pinned.get("model") or {})
     spec = container_spec(recipe, host, home, pinned.get("image"), command)
     container = spec.to_json()
     about = recipe.to_json()
@@ -49,14 +52,16 @@ def scope(
         "recipe": about,
         "container": container,
         "docker_options": [list(option) for option in spec.docker_options()],
+        "docker_networks": spec.further_networks(),
         "engine": served.to_json(),
         "lock": {"image": pinned.get("image"), "model": pinned.get("model")},
         "base_url": f"http://127.0.0.1:{port}",
         "served_name": recipe.served_name,
         "port": port,
-        "memory_utilization": recipe.memory_utilization,
+        "memory_utilization": memory.share,
+        "memory_bytes": memory.bytes,
         "pinned_model": model,
-        "serve": _serve(recipe, served, {**container, "command": command}, model),
+        "serve": _serve(recipe, served, memory, {**container, "command": command}, model),
     }
 
 
@@ -66,7 +71,9 @@ def _model(recipe: Mapping[str, Any], locked: Mapping[str, Any]) -> dict[str, An
     return {**about, "commit": locked.get("commit", ""), "files": locked.get("files", [])}
 
 
-def _serve(recipe: Recipe, served: Serving, container: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+def _serve(
+    recipe: Recipe, served: Serving, memory: Memory, container: Mapping[str, Any], model: Mapping[str, Any]
+) -> dict[str, Any]:
     """What starting and verifying this very server takes beside its container; kept with the last good state.
 
     log: what its log must say. baseline_key: what makes two measurements of it comparable.
@@ -74,7 +81,8 @@ def _serve(recipe: Recipe, served: Serving, container: Mapping[str, Any], model:
     expect = recipe.file.expect
     return {
         "served_name": recipe.served_name,
-        "utilization": recipe.memory_utilization,
+        "utilization": memory.share,
+        **({"needs_bytes": memory.bytes} if memory.bytes else {}),
         "ready_s": expect.ready_s,
         "tok_per_s": expect.tok_per_s,
         "stop_timeout_s": recipe.file.container.stop_timeout_s,

@@ -8,12 +8,9 @@ from typing import Any
 
 from packaging.version import Version
 
-from sparkwright.engines.finding import Finding
-from sparkwright.engines.vllm import expectation, rules, versions
-from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
-from sparkwright.engines.vllm.flags import flag_shapes
-from sparkwright.engines.vllm.flags import flags as flag_words
-from sparkwright.engines.vllm.prediction import ascend
+from sparkwright.engines.advice import Asked, Kind, Wanted
+from sparkwright.engines.engine import Engine
+from sparkwright.engines.finding import SEVERITIES, Finding
 from sparkwright.project.recipe.recipe import Recipe
 
 
@@ -24,11 +21,12 @@ class Serving:
     version: of the engine, None when neither lock nor caller knows it.
     """
 
+    engine: Engine
     flags: Mapping[str, Any]
-    expected: expectation.Wanted
+    expected: Wanted
     note: str
     findings: tuple[Finding, ...]
-    architecture: Architecture
+    architecture: Kind
     version: Version | None
 
     @property
@@ -38,15 +36,17 @@ class Serving:
     @property
     def model_by_flag(self) -> bool:
         """See `flags.takes_model_by_flag`."""
-        return flag_words.takes_model_by_flag(self.version)
+        return self.engine.flags.takes_model_by_flag(self.version)
 
     def to_json(self) -> dict[str, Any]:
         """As playbooks see it, under the name `engine`."""
         return {
+            "name": self.engine.name,
             "flags": dict(self.flags),
             "chunked_prefill": self.expected,
             "note": self.note,
             "model_by_flag": self.model_by_flag,
+            "key": {"mount": key.mount, "suffix": key.suffix} if (key := self.engine.key) else None,
             "version": str(self.version) if self.version else None,
         }
 
@@ -59,26 +59,23 @@ def serving(
     model, version: a model's config.json and an engine's version to take instead of the lock's.
     """
     image_entry, model_entry = pinned.get("image") or {}, pinned.get("model") or {}
-    own_version = versions.parse(image_entry.get("engine_version"))
+    engine, expect = recipe.engine, recipe.file.expect
+    own_version = engine.advice.version(image_entry.get("engine_version"))
     version = version or own_version
-    architecture = classify(model if model is not None else model_entry.get("config") or {})
-    expect = recipe.file.expect
-    asked = _asked(recipe, _flags(recipe))
-    decided = expectation.decide(asked, architecture, version, expect.chunked_prefill, expect.when_impossible)
-    listed = flag_shapes.applied(image_entry.get("options")) if own_version == version else {}
-    found = rules.check(_asked(recipe, decided.flags), architecture, version, listed)
+    config = model if model is not None else model_entry.get("config") or {}
+    wanted = expect.chunked_prefill, expect.when_impossible
+    decided = engine.advice.decide(_asked(recipe, recipe.file.flags), config, version, *wanted)
+    options = image_entry.get("options") if own_version == version else None
+    listed = engine.image.applied(options) if engine.image else {}
+    found = engine.advice.check(_asked(recipe, decided.flags), config, version, listed)
     found += [decided.finding] if decided.finding is not None else []
-    found.sort(key=lambda finding: rules.SEVERITIES.index(finding.severity))
-    return Serving(decided.flags, decided.expected, decided.note, tuple(found), architecture, version)
+    found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    kind = engine.advice.kind(config)
+    return Serving(engine, decided.flags, decided.expected, decided.note, tuple(found), kind, version)
 
 
-def _flags(recipe: Recipe) -> Mapping[str, Any]:
-    flags, own = recipe.file.vllm, recipe.file.ascend
-    return ascend.with_scheduler(flags, enabled=own.scheduler, chunked=own.chunked_prefill) if own else flags
-
-
-def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> rules.Asked:
-    return rules.Asked(
+def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> Asked:
+    return Asked(
         flags,
         recipe.image,
         recipe.file.platform,
@@ -86,4 +83,6 @@ def _asked(recipe: Recipe, flags: Mapping[str, Any]) -> rules.Asked:
         server_key=recipe.file.server_key is not None,
         open_to_network=recipe.open_to_network,
         published=recipe.published,
+        ascend=recipe.file.ascend.model_dump() if recipe.file.ascend else None,
+        container=recipe.file.container.model_dump(),
     )

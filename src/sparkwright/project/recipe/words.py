@@ -7,8 +7,10 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from sparkwright.engines.vllm.flags import flags
+from sparkwright.engines import engine
+from sparkwright.project.documents.checked import nearest
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
+from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import container_words
 from sparkwright.trust.image_name import why_not_an_image
 from sparkwright.visible import one_line
@@ -70,16 +72,57 @@ Volume = Annotated[str, _by(container_words.volume)]
 Source = Annotated[str, _by(container_words.source)]
 Target = Annotated[str, _by(container_words.target)]
 Environment = Annotated[dict[str, str], _by(_not_an_environment)]
-#: of vllm serve: their names are the engine's own from here on
-Flags = Annotated[dict[str, Any], AfterValidator(flags.named)]
 Labels = Annotated[dict[str, str], _by(_not_labels)]
+
+
+def _not_an_engine(name: str) -> str:
+    if name in engine.TITLES:
+        return ""
+    return f"'{one_line(name, at_most=80)}' is not an engine. {nearest(name, engine.TITLES)}{ENGINES}"
+
+
+#: after the name that is probably meant
+ENGINES = f" Engines: {', '.join(sorted(engine.TITLES))}."
+EngineName = Annotated[str, _by(_not_an_engine), Field(json_schema_extra={"enum": [*engine.TITLES]})]
+
+
+def _named_by(name: str) -> AfterValidator:
+    """The names of flags are the engine's own from here on."""
+
+    def named(flags: dict[str, Any]) -> dict[str, Any]:
+        own = engine.of(name)
+        return own.flags.named(flags) if own.served else flags
+
+    return AfterValidator(named)
+
+
+def _known_to(name: str) -> Any:
+    """A schema has the flags that are known."""
+
+    def known(schema: dict[str, Any]) -> None:
+        own = engine.of(name)
+        schema |= {"properties": own.flags.properties()} if own.served else {}
+
+    return Field(json_schema_extra=known)
+
+
+VllmFlags = Annotated[dict[str, Any], _named_by("vllm"), _known_to("vllm")]
+LlamaFlags = Annotated[dict[str, Any], _named_by("llama_cpp"), _known_to("llama_cpp")]
+SglangFlags = Annotated[dict[str, Any], _named_by("sglang"), _known_to("sglang")]
 
 
 def docker_options() -> dict[str, Any]:
     """The options of `docker run` that protocol/container.py has all of, as keys: type, rule, default and meaning."""
     kinds, usual = get_type_hints(ContainerSpec), ContainerSpec("", "")
     return {
-        name: (Annotated[kinds[name], _by(option.why_not)], Field(getattr(usual, name), description=option.about))
+        name: (_checked(kinds[name], option), Field(getattr(usual, name), description=option.about))
         for name, option in DOCKER_OPTIONS.items()
-        if option.key
+        if option.about
     }
+
+
+def _checked(kind: Any, option: DockerOption) -> Any:
+    """The type of an option's value, of a list each with the rule of its own."""
+    if kind == tuple[str, ...]:
+        return tuple[Annotated[str, _by(option.why_not)], ...]
+    return Annotated[kind, _by(option.why_not)]

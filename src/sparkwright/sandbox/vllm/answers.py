@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.sandbox.vllm.generation import Token
+from sparkwright.sandbox.serving.generation import Token
 
 DONE = b"data: [DONE]\n\n"
+CHOSEN, OTHER = -0.02, -5.2  # log probabilities of a token and of the next likeliest
 
 
 def error(message: str, kind: str, param: str | None, status: int) -> dict[str, Any]:
@@ -38,8 +39,8 @@ class Chat:
         ended = {"stop_reason": None} if token.reason else {}
         return [{**found, "finish_reason": token.reason, **ended, "token_ids": None}]
 
-    def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
-        """All of it in one choice. calls: of tools."""
+    def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
+        """All of it in one choice. calls: of tools. top: how many choices are told with each token; None for no logprobs."""
         sentence = "".join(one.text for one in tokens if one.kind == "content")
         thought = "".join(one.text for one in tokens if one.kind == "reasoning")
         content = None if calls else sentence or None
@@ -49,6 +50,8 @@ class Chat:
             message["tool_calls"] = calls
         reason = "tool_calls" if calls else tokens[-1].reason
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason, "stop_reason": None}
+        if top is not None:
+            choice["logprobs"] = {"content": [_choices(one.text, top) for one in tokens]}
         return {**choice, "token_ids": None, "routed_experts": None}
 
 
@@ -68,9 +71,9 @@ class Plain:
         found = {"index": 0, "text": token.text, "logprobs": None, "finish_reason": token.reason, "stop_reason": None}
         return [{**found, "prompt_token_ids": None, "token_ids": None}]
 
-    def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
+    def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
         """All of it in one choice."""
-        del calls
+        del calls, top
         choice = {"index": 0, "text": "".join(one.text for one in tokens), "logprobs": None}
         choice |= {"finish_reason": tokens[-1].reason, "stop_reason": None, "token_ids": None, "prompt_logprobs": None}
         return {**choice, "prompt_token_ids": None, "routed_experts": None}
@@ -78,7 +81,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer. prompt: its tokens. usage, usage_each: whether the stream tells them at its end, and with each chunk."""
+    """One answer. prompt: its tokens. top: see `complete` of a shape. usage, usage_each: whether the stream tells them at its end, and with each chunk."""
 
     shape: Chat | Plain
     model: str
@@ -86,13 +89,14 @@ class Answer:
     prompt: int
     usage: bool = False
     usage_each: bool = False
+    top: int | None = None
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         """The JSON of one that is not streamed."""
         details = {"prompt_tokens_details": None, "completion_tokens_details": None}
         return {
             **self._about(self.shape.kind),
-            "choices": [self.shape.complete(tokens, calls)],
+            "choices": [self.shape.complete(tokens, calls, self.top)],
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
             "usage": {**self._usage(len(tokens)), **details},
@@ -121,6 +125,13 @@ class Answer:
 
     def _usage(self, tokens: int) -> dict[str, int]:
         return {"prompt_tokens": self.prompt, "total_tokens": self.prompt + tokens, "completion_tokens": tokens}
+
+
+def _choices(word: str, top: int) -> dict[str, Any]:
+    """A token with its logprobs."""
+    rows = [(word, CHOSEN), ("the ", OTHER)]
+    found = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in rows]
+    return {**found[0], "top_logprobs": found[:top]}
 
 
 def _event(about: dict[str, Any], choices: list[Any], usage: dict[str, int] | None, more: dict[str, Any]) -> bytes:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from sparkwright.sandbox.serving.generation import Request, generate
+from sparkwright.sandbox.serving.tokens import MOST_CHARS
 from sparkwright.sandbox.vllm.answers import Answer, Chat, Plain, error
-from sparkwright.sandbox.vllm.generation import Request, generate
-from sparkwright.sandbox.vllm.tokens import MOST_CHARS
 from sparkwright.sandbox.web import Handler
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ class VllmApi(Handler):
         request = Request(prompt, tokens or config.max_model_len - len(prompt), own, thought, self._gone)
         options = body.get("stream_options") or {}
         usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
-        answer = Answer(shape, config.served_names[0], _fingerprint(engine), len(prompt), usage, usage and each)
+        top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
+        answer = Answer(shape, config.served_names[0], _fingerprint(engine), len(prompt), usage, usage and each, top)
         if body.get("stream"):
             self._log(200)
             self.stream(answer.stream(generate(engine, request)), "text/event-stream; charset=utf-8")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import bisect
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from sparkwright.sandbox.serving.counters import Counters
 from sparkwright.sandbox.vllm.command_line.flags import Release, release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, Config
 from sparkwright.sandbox.vllm.prefix_cache import PrefixCache
 
 STALE_BLOCK: tuple[Release, Release] = ((0, 18, 0), (0, 23, 0))  # a hybrid's block_size is shown as before it was set
-REASONS = ("stop", "length", "abort", "error", "repetition")
 SECONDS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
     2560.0,
@@ -52,23 +51,28 @@ class Histogram:
         yield f"{self.name}_sum{_labels(labels)} {self.sum}"
 
 
-class Metrics:
-    """mutex: held while any of these is changed."""
+class Metrics(Counters):
+    """With the engine's histograms beside."""
 
     def __init__(self, config: Config, version: str, cache: PrefixCache) -> None:
-        self.mutex = threading.RLock()
-        self.running = 0
-        self.waiting = 0
-        self.held_tokens = 0  # by running requests
-        self.prompt = 0
-        self.generated = 0
-        self.finished = dict.fromkeys(REASONS, 0)
+        super().__init__()
         self.first_token = Histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", SECONDS)
         self.between = Histogram("vllm:inter_token_latency_seconds", "From token to token.", BETWEEN_S)
         self.end_to_end = Histogram("vllm:e2e_request_latency_seconds", "From arrival to the last token.", LONG_S)
         self._config = config
         self._cache = cache
         self._info = _cache_config(config, version)
+
+    def token(self, count: int, after_s: float) -> None:
+        with self.mutex:
+            self.generated += 1
+            (self.first_token if count == 1 else self.between).add(after_s)
+
+    def ended(self, reason: str, tokens: int, seconds: float) -> None:
+        super().ended(reason, tokens, seconds)
+        if reason != "abort":
+            with self.mutex:
+                self.end_to_end.add(seconds)
 
     def text(self) -> bytes:
         """The page."""

@@ -30,6 +30,11 @@ PORT = "port"
 DEFAULT_MEMORY_UTILIZATION = 0.92
 DEFAULT_PORT = 8000
 MODEL_FIRST_SINCE = "0.33.0"
+#: of engines.flags.Flags: the image's own program is `vllm serve`
+ENTRYPOINT: tuple[str, ...] | None = None
+MEMORY = MEMORY_UTILIZATION
+BUDGET = BATCHED_TOKENS
+SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
 
 
 def named(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,6 +71,12 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
     other = flags.get(name.replace("enable-", "disable-", 1)) if name.startswith("enable-") else None
     answer = flags.get(name)
     return not other if answer is None and isinstance(other, bool) else answer
+
+
+def misfit(flags: Mapping[str, Any], name: str) -> str:
+    """Why a flag's value is none that `vllm serve` takes; "" where nothing is known against it."""
+    wrong = flag_values.misfit(name, value(flags, name))
+    return wrong.why if wrong else ""
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -119,6 +130,22 @@ def port(flags: Mapping[str, Any]) -> int:
     """The port the server listens on inside its container. A value that is none must be refused before."""
     answer = value(flags, PORT)
     return DEFAULT_PORT if answer is None or flag_values.misfit(PORT, answer) else int(answer)
+
+
+def context(flags: Mapping[str, Any]) -> int | None:
+    """The longest sequence that is asked for, in tokens; None when none is."""
+    return integer(value(flags, MAX_MODEL_LEN))
+
+
+def properties() -> dict[str, Any]:
+    """The flags of flag_types.VERSION, as the properties of a JSON Schema."""
+    return {name: _schema(option) for name, option in sorted(flag_values.known().items()) if name not in SET_BY}
+
+
+def _schema(option: flag_values.Option) -> dict[str, Any]:
+    if "switch" in option.kind:
+        return {"type": "boolean"}
+    return {"enum": [*option.choices, None]} if option.choices and not option.many else {}
 
 
 def _named(written: str, given: Any) -> tuple[str, Any]:

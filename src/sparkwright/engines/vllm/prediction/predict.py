@@ -5,19 +5,18 @@ The engine's own config dump, read by `logs`, is the truth; `make test-engine` c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from packaging.version import Version
 
+from sparkwright.engines import advice
+from sparkwright.engines.advice import Effective
 from sparkwright.engines.vllm.architecture.architecture import Architecture
 from sparkwright.engines.vllm.flags import flags
 from sparkwright.engines.vllm.prediction import ascend, defaults
 from sparkwright.engines.vllm.prediction.block_size import block_size
 from sparkwright.engines.vllm.versions import at_least
-
-Platform = Literal["gb10", "ascend"]
 
 #: architectures whose cache mode was `all` until 0.27 when nothing was said. source 0.17.1 (SupportsMambaPrefixCaching)
 CACHE_MODE_ALL = frozenset(
@@ -35,25 +34,13 @@ PREFIX_CACHING = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a recipe asks of the engine.
+class Asked(advice.Asked):
+    """What a recipe asks of vLLM: flags in whatever spelling, kept under their own names.
 
-    flags: of `vllm serve`, whatever their spelling; kept under their own names. image: REPOSITORY:TAG. mamba_blocks: how
-    many Mamba cache blocks the last start had memory for, if a log said so. model_by_flag: the model is given as --model,
-    not as the first word. server_key: it asks its clients for one, from its configuration file. open_to_network: it asks
-    for none, and is published beyond the host. published: the container's port at which others ask it, 0 where none is
-    published; None where that is not known.
+    mamba_blocks: how many Mamba cache blocks the last start had memory for, if a log said so.
     """
 
-    flags: Mapping[str, Any] = field(default_factory=dict)
-    image: str = ""
-    platform: Platform = "gb10"
-    env: Mapping[str, str] = field(default_factory=dict)
     mamba_blocks: int | None = None
-    model_by_flag: bool = False
-    server_key: bool = False
-    open_to_network: bool = False
-    published: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flags", flags.named(self.flags))
@@ -61,20 +48,6 @@ class Asked:
     def flag(self, name: str) -> Any:
         """A flag's value under any of its spellings; None when it is not given."""
         return flags.value(self.flags, name)
-
-
-@dataclass(frozen=True, slots=True)
-class Effective:
-    """Settings as the engine will have them. budget: max-num-batched-tokens. block_tokens: of a hybrid's attention block."""
-
-    chunked_prefill: bool | None
-    prefix_caching: bool | None
-    mamba_cache_mode: str | None
-    block_tokens: int | None
-    budget: int | None
-    max_num_seqs: int
-    max_model_len: int | None
-    memory_utilization: float | None
 
 
 def effective(asked: Asked, architecture: Architecture, version: Version | None) -> Effective:

@@ -8,10 +8,11 @@ from typing import Any
 
 from packaging.version import Version
 
+from sparkwright.engines.advice import Effective
 from sparkwright.engines.finding import Finding, Severity
 from sparkwright.engines.vllm import versions
 from sparkwright.engines.vllm.architecture.architecture import Architecture, classify
-from sparkwright.engines.vllm.prediction.predict import Asked, Effective, effective
+from sparkwright.engines.vllm.prediction.predict import Asked, effective
 
 
 @dataclass(frozen=True)

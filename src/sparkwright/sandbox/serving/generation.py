@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparkwright.sandbox.vllm.engine import Engine
+    from sparkwright.sandbox.serving.process import Process
 
 _SENTENCE = "The lamp turned above the dark water, and he counted ships."  # words: data
 WORDS = tuple(f"{word} " for word in _SENTENCE.split())
+DAMAGED = tuple(reversed(WORDS))  # of a model whose weights are not what they were
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
 SHARED = 0.75  # each further stream keeps this share of the one before
@@ -55,40 +56,37 @@ class Token:
     reason: str | None
 
 
-def generate(engine: Engine, request: Request) -> Iterator[Token]:
+def generate(engine: Process, request: Request) -> Iterator[Token]:
     """The tokens, on a fixed schedule: one that is late does not delay the next. Raises Aborted."""
-    arrived_s, reason = time.monotonic(), "abort"
+    arrived_s, reason, made = time.monotonic(), "abort", 0
+    words = DAMAGED if engine.damaged else WORDS
     try:
         with _turn(engine, request):
             cached = engine.cache.take(request.prompt)
-            with engine.metrics.mutex:
-                engine.metrics.prompt += len(request.prompt)
+            engine.counters.computed(len(request.prompt), cached)
             last_s, due_s = arrived_s, _prefill(engine, request, len(request.prompt) - cached)
-            for n, word in zip(range(1, request.tokens + 1), itertools.cycle(WORDS), strict=False):
+            for n, word in zip(range(1, request.tokens + 1), itertools.cycle(words), strict=False):
                 _until(engine, request, due_s)
                 if n > 1 and (late_s := engine.steps.after(due_s)) > due_s:
                     due_s = late_s
                     _until(engine, request, due_s)
                 last_s, streams = _counted(engine, n, arrived_s, last_s)
-                ended = request.reason if n == request.tokens else None
+                made, ended = n, request.reason if n == request.tokens else None
                 yield Token("reasoning" if n <= request.thought else "content", word, n, ended)
                 due_s = max(due_s + 1 / engine.tok_per_s / SHARED ** min(streams - 1, 6), time.monotonic() - 0.5)
             reason = request.reason
     finally:
-        with engine.metrics.mutex:
-            engine.metrics.finished[reason] += 1
-            if reason != "abort":
-                engine.metrics.end_to_end.add(time.monotonic() - arrived_s)
+        engine.counters.ended(reason, made, time.monotonic() - arrived_s)
 
 
-def _prefill(engine: Engine, request: Request, tokens: int) -> float:
+def _prefill(engine: Process, request: Request, tokens: int) -> float:
     """Compute a prompt, in pieces where they may be cut. Returns when its first token is due."""
     while not engine.steps.turn.acquire(timeout=POLL_S):
         _check_stop(engine, request)
     try:
-        now_s, config = time.monotonic(), engine.config
+        now_s, limits = time.monotonic(), engine.limits
         while tokens > 0:
-            piece = min(config.budget, tokens) if config.chunked_prefill else tokens
+            piece = min(limits.budget, tokens) if limits.chunked_prefill else tokens
             engine.steps.now = (now_s, now_s + piece / PREFILL_TOK_PER_S)
             now_s, tokens = engine.steps.now[1], tokens - piece
             _until(engine, request, now_s)
@@ -98,9 +96,9 @@ def _prefill(engine: Engine, request: Request, tokens: int) -> float:
 
 
 @contextmanager
-def _turn(engine: Engine, request: Request) -> Iterator[None]:
+def _turn(engine: Process, request: Request) -> Iterator[None]:
     """Wait while as many run as may."""
-    metrics, held = engine.metrics, len(request.prompt) + request.tokens
+    metrics, held = engine.counters, len(request.prompt) + request.tokens
     with metrics.mutex:
         metrics.waiting += 1
     try:
@@ -118,16 +116,16 @@ def _turn(engine: Engine, request: Request) -> Iterator[None]:
             metrics.held_tokens -= held
 
 
-def _enters(engine: Engine, held: int) -> bool:
-    with engine.metrics.mutex:
-        if engine.metrics.running >= engine.config.max_num_seqs:
+def _enters(engine: Process, held: int) -> bool:
+    with engine.counters.mutex:
+        if engine.counters.running >= engine.limits.max_num_seqs:
             return False
-        engine.metrics.running += 1
-        engine.metrics.held_tokens += held
+        engine.counters.running += 1
+        engine.counters.held_tokens += held
         return True
 
 
-def _until(engine: Engine, request: Request, due_s: float) -> None:
+def _until(engine: Process, request: Request, due_s: float) -> None:
     """Wait for a token's time; a wedged engine's never comes."""
     _check_stop(engine, request)
     while (left_s := due_s - time.monotonic()) > 0 or engine.fault() == "wedge":
@@ -137,18 +135,13 @@ def _until(engine: Engine, request: Request, due_s: float) -> None:
     _check_stop(engine, request)
 
 
-def _check_stop(engine: Engine, request: Request) -> None:
+def _check_stop(engine: Process, request: Request) -> None:
     if engine.stopped.is_set() or request.gone():
         raise Aborted
 
 
-def _counted(engine: Engine, n: int, arrived_s: float, last_s: float) -> tuple[float, int]:
+def _counted(engine: Process, n: int, arrived_s: float, last_s: float) -> tuple[float, int]:
     """Count a token. Returns its time and how many streams there are."""
-    metrics, now_s = engine.metrics, time.monotonic()
-    with metrics.mutex:
-        metrics.generated += 1
-        if n == 1:
-            metrics.first_token.add(now_s - arrived_s)
-        else:
-            metrics.between.add(now_s - last_s)
-        return now_s, metrics.running
+    now_s = time.monotonic()
+    engine.counters.token(n, now_s - (arrived_s if n == 1 else last_s))
+    return now_s, engine.counters.running

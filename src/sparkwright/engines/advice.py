@@ -1,0 +1,165 @@
+"""What is wrong with a recipe for one engine and one model, and what the engine will make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from packaging.version import Version
+
+from sparkwright.engines.finding import Finding
+
+Platform = Literal["gb10", "ascend"]
+Wanted = Literal["any", "enabled", "disabled"]
+WhenImpossible = Literal["refuse", "report"]
+
+#: of findings about what a recipe expects of chunked prefill
+EXPECTED = "expected-chunked-prefill"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a recipe asks of the engine.
+
+    flags: of the engine, under their own names. image: REPOSITORY:TAG. model_by_flag: the model is given as a flag, not as a
+    word. server_key: it asks its clients for one, from a file. open_to_network: it asks for none, and is published beyond the
+    host. published: the container's port at which others ask it, 0 where none is published; None where that is not known.
+    ascend: the scheduler's settings on that platform, by the recipe's keys; None for none. container: the options of
+    `docker run`, by their names in a recipe; empty where they are not known.
+    """
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    image: str = ""
+    platform: Platform = "gb10"
+    env: Mapping[str, str] = field(default_factory=dict)
+    model_by_flag: bool = False
+    server_key: bool = False
+    open_to_network: bool = False
+    published: int | None = None
+    ascend: Mapping[str, bool] | None = None
+    container: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """flags: as they are rendered. expected: what the engine's log must say then. note: what to tell, empty for nothing."""
+
+    flags: Mapping[str, Any]
+    expected: Wanted
+    note: str = ""
+    finding: Finding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """Settings as the engine will have them; None, or no sequences: not known. budget: the tokens of one step. block_tokens: of a hybrid's
+    attention block. memory_utilization: see Memory.share."""
+
+    chunked_prefill: bool | None = None
+    prefix_caching: bool | None = None
+    mamba_cache_mode: str | None = None
+    block_tokens: int | None = None
+    budget: int | None = None
+    max_num_seqs: int = 0
+    max_model_len: int | None = None
+    memory_utilization: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What an engine will take of a host's memory: a share of all of it, 0 to 1, or so many bytes. No bytes: not known."""
+
+    share: float = 0.0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A rule of an engine: its name, what it says, why, where that is documented, and what it finds in an example."""
+
+    engine: str
+    name: str
+    title: str
+    reason: str
+    sources: tuple[str, ...]
+    flags: Mapping[str, Any]
+    image: str
+    version: str | None
+    finding: Finding
+    container: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Kind(Protocol):
+    """What kind of model it is."""
+
+    @property
+    def kind(self) -> str:
+        """recurrent, attention_free, dense or unknown."""
+
+    @property
+    def sentence(self) -> str:
+        """The same in half a sentence, with its name."""
+
+    @property
+    def max_position_embeddings(self) -> int | None:
+        """The longest sequence in tokens; None where that is not known."""
+
+
+class Advice(Protocol):
+    """What one engine's rules say. model: what tells a model's kind, as `essence` keeps it. version: None while not known."""
+
+    @property
+    def CHUNKED_PREFILL(self) -> str:
+        """The flag that turns chunked prefill on and off; "" where there is none."""
+
+    def version(self, text: str | None) -> Version | None:
+        """The version that a text names, in the engine's own way; None when it names none."""
+
+    def kind(self, model: Mapping[str, Any]) -> Kind:
+        """What kind of model it is."""
+
+    def essence(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The part of a model's config.json that matters."""
+
+    def decide(
+        self,
+        asked: Asked,
+        model: Mapping[str, Any],
+        version: Version | None,
+        wanted: Wanted,
+        impossible: WhenImpossible,
+    ) -> Decision:
+        """The flags that bring about what is expected of chunked prefill, or why they can't be had."""
+
+    def check(
+        self, asked: Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+    ) -> list[Finding]:
+        """All findings, errors first. listed: the options in the engine's own help, with their shapes where known."""
+
+    def effective(self, asked: Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
+        """The settings that follow from flags, model and version."""
+
+    def memory(self, flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
+        """What it will take of the host's memory. locked: the model as spark.lock holds it, empty while it is not pinned."""
+
+    def chunked_prefill_arms(
+        self, flags: Mapping[str, Any], model: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The flags to change for chunked prefill on, and off, with nothing else different; None where it has no such switch."""
+
+    def titles(self) -> Mapping[str, str]:
+        """The rules by name, with what each says."""
+
+    def explained(self, name: str) -> Explained | None:
+        """A rule; None where there is none of this name."""
+
+
+def cannot_be_asked(asked: Asked, title: str, wanted: Wanted, impossible: WhenImpossible, why: str) -> Decision:
+    """The decision about chunked prefill of an engine that takes no order about it. title: the engine's. why: a clause, what it does instead."""
+    if wanted == "any":
+        return Decision(asked.flags, "any")
+    sentence = f"{title} cannot be asked for chunked_prefill: {why}."
+    if impossible == "refuse":
+        return Decision(asked.flags, "any", "", Finding("error", sentence, rule=EXPECTED))
+    return Decision(asked.flags, "any", why, Finding("info", sentence, rule=EXPECTED))

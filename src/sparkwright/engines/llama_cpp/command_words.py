@@ -1,0 +1,54 @@
+"""The words of a running `llama-server` as flags again: the other direction of `flags.argv`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkwright.engines.llama_cpp import flag_values, flags
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a container was told to serve. model: the file; empty when the command names none."""
+
+    model: str = ""
+    flags: dict[str, Any] = field(default_factory=dict)
+
+
+def parsed(words: Sequence[str]) -> Command:
+    """The model and the flags of a command: a switch is true or false, a number a number. What is no option is passed over."""
+    found: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        option, off = flag_values.by_word().get(word.lstrip("-").replace("_", "-"), (None, False))
+        if not word.startswith("-"):
+            continue
+        if option is None:
+            found[flags.canonical(word)] = _plain(rest.pop(0)) if rest and not rest[0].startswith("-") else True
+        elif option.kind in ("switch", "bare"):
+            found[option.name] = not off
+        else:
+            count = 2 if option.kind == "two" else 1
+            given, rest = rest[:count], rest[count:]
+            found[option.name] = _given(option, given)
+    return Command(str(found.pop(flags.MODEL, "")), found)
+
+
+def _given(option: flag_values.Option, words: Sequence[str]) -> Any:
+    if option.kind == "two":
+        return [_plain(word) for word in words]
+    word = words[0] if words else ""
+    return word if option.kind in ("text", "on") else _plain(word)
+
+
+def _plain(word: str) -> Any:
+    """A number or a mapping where the word is one, else the word."""
+    try:
+        found = json.loads(word)
+    except (ValueError, RecursionError):
+        return word
+    return found if isinstance(found, int | float | dict) and not isinstance(found, bool) else word

@@ -1,0 +1,182 @@
+"""Which files of a repository a GGUF recipe needs: one quantisation with all its shards, the projector, the draft model.
+
+Pure: from names and sizes. Patterns are shell patterns as in `model.file`; they match the whole path or its last part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from sparkwright.engines import files as seam
+from sparkwright.errors import Refused
+from sparkwright.units import GIB
+from sparkwright.visible import count, first
+
+SUFFIX = ".gguf"
+NEEDED = "one GGUF file, or its shards"
+SHOWN_CHOICES = 30
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+#: files that stand beside a model in its repository and are no model to serve
+_PROJECTOR, _IMPORTANCE = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|[-_.])imatrix", re.I)
+#: names of draft models and of heads for speculation
+_DRAFT = re.compile(r"(^|[-_.])(draft|mtp|eagle\d*)([-_.]|$)", re.I)
+#: that of a model in another format
+WEIGHTS = (".safetensors", ".bin", ".pt")
+
+
+class NoChoice(ValueError):
+    """No one model follows from the files and the patterns; the message is the sentence that says why and what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Files of a model, by path. model: in order; the first is what `--model` gets. mmproj, draft: empty for none."""
+
+    model: tuple[str, ...]
+    mmproj: str = ""
+    draft: str = ""
+
+    @property
+    def served(self) -> str:
+        """The file for the command line; llama-server finds the other shards beside it."""
+        return self.model[0]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Everything to fetch and to hash."""
+        return (*self.model, *(one for one in (self.mmproj, self.draft) if one))
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One model as it is stored: its files in order, and how many there should be."""
+
+    name: str
+    files: tuple[str, ...]
+    count: int
+    size: int
+
+
+def choose(
+    sizes: Mapping[str, int], patterns: Sequence[str] = (), *, mmproj: str = "", draft: str = "", repository: str = ""
+) -> Chosen:
+    """The files for these patterns. sizes: bytes of each file of the repository. patterns: of the model; none: the only one there is.
+
+    mmproj, draft: patterns too; none: a projector or a draft that a pattern of the model matches. Raises NoChoice.
+    """
+    where = repository or "the repository"
+    files = {name: size for name, size in sizes.items() if name.lower().endswith(SUFFIX)}
+    if not files:
+        raise NoChoice(_no_gguf(sizes, where))
+    offered = wholes({name: size for name, size in files.items() if _is_model(name)})
+    models = [one for one in offered if not patterns or any(_matches(name, patterns) for name in one.files)]
+    if not models and patterns:
+        raise NoChoice(f"{_written(patterns)} matches no model of {where}, which has {listed(offered)}.")
+    if not models:
+        raise NoChoice(f"{where} has no model among its .gguf files: {first(sorted(files), SHOWN_CHOICES)}.")
+    if len(models) > 1:
+        raise NoChoice(
+            f"{where} has {len(models)} models{_narrowed(patterns)}: name one of {listed(models)} as `model.file`."
+        )
+    return Chosen(_complete(models[0], where), *_beside(files, patterns, mmproj, draft, where))
+
+
+def chosen(files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "") -> seam.Chosen:
+    """See engines.files.Files."""
+    sizes = {str(one["path"]): int(one["size_bytes"]) for one in files}
+    try:
+        found = choose(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft)
+    except NoChoice as error:
+        raise Refused(str(error)) from None
+    further = {"mmproj": found.mmproj, "model-draft": found.draft}
+    rows = tuple(one for one in files if one["path"] in found.all)
+    return seam.Chosen(rows, found.served, {flag: path for flag, path in further.items() if path})
+
+
+def wholes(sizes: Mapping[str, int]) -> list[Whole]:
+    """The models among these files, each with its shards, the smallest first."""
+    grouped: dict[tuple[str, int], list[str]] = {}
+    for name in sorted(sizes):
+        shard = _SHARD.fullmatch(name)
+        grouped.setdefault(
+            (shard["stem"], int(shard["count"])) if shard else (name.removesuffix(SUFFIX), 1), []
+        ).append(name)
+    found = [
+        Whole(stem, tuple(names), count, sum(sizes[one] for one in names)) for (stem, count), names in grouped.items()
+    ]
+    return sorted(found, key=lambda one: (one.size, one.name))
+
+
+def listed(models: Sequence[Whole]) -> str:
+    """Their patterns with sizes: "*-Q4_K_M.gguf (4.6 GiB), *-Q8_0*.gguf (8.0 GiB, 2 files)"."""
+    return first([_shown(one) for one in models], SHOWN_CHOICES) if models else "none"
+
+
+def _is_model(name: str) -> bool:
+    last = name.rpartition("/")[2]
+    return not (_PROJECTOR.search(last) or _IMPORTANCE.search(last) or _DRAFT.search(last.removesuffix(SUFFIX)))
+
+
+def _complete(model: Whole, where: str) -> tuple[str, ...]:
+    numbers = [int(found["number"]) if (found := _SHARD.fullmatch(name)) else 1 for name in model.files]
+    missing = sorted(set(range(1, model.count + 1)) - set(numbers)) if len(model.files) <= model.count else []
+    if missing or len(model.files) != model.count:
+        lacks = f"lacks shard {missing[0]}" if missing else f"has {len(model.files)} files for {model.count} shards"
+        raise NoChoice(f"{model.name} in {where} {lacks} of {model.count}: it cannot be loaded.")
+    return model.files
+
+
+def _beside(files: Mapping[str, int], patterns: Sequence[str], mmproj: str, draft: str, where: str) -> tuple[str, str]:
+    asked = ((mmproj, _PROJECTOR, "mmproj"), (draft, _DRAFT, "draft model"))
+    return tuple(_one(files, wanted, patterns, kind, what, where) for wanted, kind, what in asked)  # type: ignore[return-value]
+
+
+def _one(
+    files: Mapping[str, int], wanted: str, patterns: Sequence[str], kind: re.Pattern[str], what: str, where: str
+) -> str:
+    """The file that this pattern names, else the one of its kind that the model's own patterns match."""
+    if wanted:
+        found = [name for name in files if _matches(name, [wanted])]
+    else:
+        found = [name for name in files if patterns and kind.search(_stem(name)) and _matches(name, patterns)]
+    if len(found) > 1 or (wanted and not found):
+        number = f"{len(found)} files" if found else "no file"
+        names = f" ({first(sorted(found), SHOWN_CHOICES)})" if found else ""
+        raise NoChoice(f"{wanted or _written(patterns)} matches {number}{names} for the {what} in {where}: name one.")
+    return found[0] if found else ""
+
+
+def _stem(name: str) -> str:
+    return name.rpartition("/")[2].removesuffix(SUFFIX)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, one) or fnmatchcase(name.rpartition("/")[2], one) for one in patterns)
+
+
+def _no_gguf(sizes: Mapping[str, int], where: str) -> str:
+    other = next((end for end in WEIGHTS if any(name.endswith(end) for name in sizes)), "")
+    why = (
+        f"its weights are {other} files, which llama.cpp cannot read"
+        if other
+        else f"it has {count(len(sizes), 'other file')}"
+    )
+    return f"{where} has no .gguf file: {why}. Name a repository with GGUF files, usually one whose name ends in -GGUF."
+
+
+def _shown(model: Whole) -> str:
+    many = f", {model.count} files" if model.count > 1 else ""
+    stem = model.name.rpartition("/")[2]
+    return f"{stem}{'-*' if model.count > 1 else ''}{SUFFIX} ({model.size / GIB:.1f} GiB{many})"
+
+
+def _written(patterns: Sequence[str]) -> str:
+    return ", ".join(patterns)
+
+
+def _narrowed(patterns: Sequence[str]) -> str:
+    return f" that {_written(patterns)} matches" if patterns else ""

@@ -1,0 +1,188 @@
+"""The flags of a recipe for llama.cpp: their own names, their values, and the words of `llama-server` that they become.
+
+Seen on b10434 and b11549: the parser takes `_` for `-`, no beginnings of names and no `--x=y`; of a flag that is given twice the last
+one counts. YAML reads a bare `on` or `off` as a truth, so those are the same here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkwright.engines.llama_cpp import flag_values
+from sparkwright.engines.llama_cpp.http import PORT as DEFAULT_PORT
+
+MODEL = "model"
+SERVED_NAME = "alias"
+CONTEXT = "ctx-size"
+SLOTS = "parallel"
+LAYERS = "n-gpu-layers"
+FIT = "fit"
+KEY = "api-key"
+PORT = "port"
+HOST = "host"
+METRICS = "metrics"
+VERBOSITY = "log-verbosity"
+
+#: the image's own
+ENTRYPOINT: tuple[str, ...] | None = None
+#: no share of memory can be asked for
+MEMORY = ""
+BUDGET = "batch-size"
+#: by another key of the recipe
+SET_BY: Mapping[str, str] = {MODEL: "model", "api-key-file": "server_key"}
+
+#: what a command says where the recipe doesn't. The default port will change with a release; a published port leads to the
+#: container's address; nothing is fetched when it starts; /metrics has the heartbeat; and the log tells the sizes and types of its
+#: buffers only at 4
+ALWAYS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True, VERBOSITY: 4, "offline": True}
+#: slots where nobody says how many; they share one context then
+AUTO_SLOTS = 4
+#: a slot's context is rounded up to it
+CONTEXT_STEP = 256
+
+
+def named(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags under their own names, in their order; of two spellings of one the last wins (see `twice`).
+
+    The last of the long names, without dashes; `no-x: true` as `x: false`. A name that nobody here knows stays, with dashes.
+    """
+    return dict(_named(name, given) for name, given in written.items())
+
+
+def canonical(written: str) -> str:
+    """A flag's own name; of the other side of a switch, that of the switch."""
+    return _named(written, True)[0]
+
+
+def spelling(written: Iterable[str], name: str) -> str:
+    """How a flag's own name is spelled among these; "" when it is not there."""
+    return next((one for one in reversed(list(written)) if canonical(one) == name), "")
+
+
+def twice(written: Iterable[str]) -> tuple[str, str] | None:
+    """Two spellings of one flag; None when there are none."""
+    seen: dict[str, str] = {}
+    for one in written:
+        before = seen.setdefault(canonical(one), one)
+        if before != one:
+            return before, one
+    return None
+
+
+def value(flags: Mapping[str, Any], name: str) -> Any:
+    """What a flag is set to; None when it is not given."""
+    return flags.get(name)
+
+
+def misfit(flags: Mapping[str, Any], name: str) -> str:
+    """Why a flag's value is none that it can have; "" where nothing is known against it."""
+    return flag_values.misfit(name, value(flags, name))
+
+
+def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words of these flags, in their order. None: left out, as is a switch that can only be on and is off."""
+    return tuple(word for name, given in named(flags).items() for word in _words(name, given))
+
+
+def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool = True) -> tuple[str, ...]:
+    """The words after the image: the model's file (the first of its shards), the flags, and what is always said (ALWAYS).
+
+    model_by_flag: llama-server takes it in no other way.
+    """
+    given = named(flags)
+    return (
+        "--model",
+        model,
+        *argv({**given, **{name: usual for name, usual in ALWAYS.items() if given.get(name) is None}}),
+    )
+
+
+def takes_model_by_flag(version: object) -> bool:
+    """Every build does."""
+    return True
+
+
+def served_name(flags: Mapping[str, Any], model: str) -> str:
+    """The name that it tells of itself: the first of its aliases in the alphabet, else the file's name. It serves any other too."""
+    given = value(flags, SERVED_NAME)
+    names = [str(one) for one in given] if isinstance(given, list | tuple) else str(given or "").split(",")
+    return min((name.strip() for name in names if name.strip()), default=model.rpartition("/")[2])
+
+
+def port(flags: Mapping[str, Any]) -> int:
+    """The port the server listens on inside its container. A value that is none must be refused before."""
+    given = None if misfit(flags, PORT) else flag_values.number(value(flags, PORT))
+    return DEFAULT_PORT if given is None else given
+
+
+def slots(flags: Mapping[str, Any]) -> int:
+    """How many requests it serves at a time."""
+    given = flag_values.number(value(flags, SLOTS))
+    return AUTO_SLOTS if given is None or given < 1 else given
+
+
+def unified(flags: Mapping[str, Any]) -> bool:
+    """Whether the slots share one context, instead of a part of it each."""
+    given = value(flags, "kv-unified")
+    return given if isinstance(given, bool) else (flag_values.number(value(flags, SLOTS)) or -1) < 1
+
+
+def context(flags: Mapping[str, Any]) -> int | None:
+    """The longest sequence that is asked for, in tokens: the context of a slot; None when none is asked for.
+
+    A model's trained length may cap it.
+    """
+    total = integer(value(flags, CONTEXT))
+    if total is None:
+        return None
+    return stepped(total if unified(flags) else stepped(total) // slots(flags))
+
+
+def integer(given: Any) -> int | None:
+    """A whole number above 0; None for anything else."""
+    found = flag_values.number(given)
+    return found if found is not None and found > 0 else None
+
+
+def properties() -> dict[str, Any]:
+    """The flags of both builds, as the properties of a JSON Schema."""
+    return {name: _schema(option) for name, option in sorted(flag_values.known().items()) if name not in SET_BY}
+
+
+def _schema(option: flag_values.Option) -> dict[str, Any]:
+    if option.kind in ("switch", "bare"):
+        return {"type": "boolean"}
+    return {"enum": [*option.choices, None]} if option.choices and option.kind == "text" else {}
+
+
+def stepped(tokens: int) -> int:
+    """Tokens as a context has them: rounded up to the step."""
+    return -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
+
+
+def _named(written: str, given: Any) -> tuple[str, Any]:
+    plain = written.lstrip("-").replace("_", "-")
+    option, off = flag_values.by_word().get(plain, (None, False))
+    if option is None:
+        return plain, given
+    return option.name, (not given if off and isinstance(given, bool) else given)
+
+
+def _words(name: str, given: Any) -> list[str]:
+    option = flag_values.known().get(name)
+    if given is None or (isinstance(given, list | tuple) and not given):
+        return []
+    if isinstance(given, bool) and (option is None or option.kind in ("switch", "bare")):
+        off = [] if option is not None and option.kind == "bare" else [_off(name, option)]
+        return [f"--{name}"] if given else off
+    if option is None or option.kind == "two":
+        return [f"--{name}", *map(str, given if isinstance(given, list | tuple) else [given])]
+    if isinstance(given, list | tuple) and option.kind == "text":
+        return [f"--{name}", ",".join(map(str, given))]
+    return [f"--{name}", flag_values.word_of(option, given)]
+
+
+def _off(name: str, option: flag_values.Option | None) -> str:
+    words = option.off if option is not None else ()
+    return next((word for word in reversed(words) if word.startswith("--")), f"--no-{name}")

@@ -1,0 +1,116 @@
+"""The header of a GGUF file: what a model says of itself before its weights. Bytes in, values out.
+
+Source: ggml/docs/gguf.md. Little-endian: magic, version (2 or 3), the counts of tensors and of key-value pairs, the pairs. Everything
+is bounded: the bytes come from a stranger. Long arrays (a vocabulary) are passed over, not kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.units import MIB
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+#: what of a file to read: the vocabulary and the merges of the largest have some 15 MiB
+HEADER_BYTES = 64 * MIB
+MOST_PAIRS, MOST_TENSORS, KEY_BYTES, TEXT_BYTES = 4096, 1 << 20, 256, 4 * MIB
+MOST_ITEMS, KEPT_ITEMS, DEPTH = 1 << 22, 1024, 3
+
+TEXT, ARRAY = 8, 9
+#: the formats of the plain types, by their number
+PLAIN = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+
+
+class NotGguf(ValueError):
+    """The bytes are no GGUF header; the message is the end of a sentence: "does not begin as a GGUF file"."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """version: of the format. tensors: how many there are. values: by key; of a long array None."""
+
+    version: int
+    tensors: int
+    values: dict[str, Any]
+
+    @property
+    def architecture(self) -> str:
+        """As `llama` or `qwen3moe`; empty where it is not told."""
+        found = self.values.get("general.architecture")
+        return found if isinstance(found, str) else ""
+
+    def own(self, key: str) -> Any:
+        """A value of its architecture, as `block_count`; None where it is not told."""
+        return self.values.get(f"{self.architecture}.{key}")
+
+
+def header(data: bytes) -> Header:
+    """The header at the beginning of these bytes. Raises NotGguf, for one that goes on behind them too."""
+    try:
+        return _header(_Reader(data))
+    except (struct.error, UnicodeDecodeError):
+        raise NotGguf("ends within its header, or is damaged") from None
+
+
+def _header(reader: _Reader) -> Header:
+    if reader.take(4) != MAGIC:
+        raise NotGguf("does not begin as a GGUF file")
+    version = reader.plain("<I")
+    if version not in VERSIONS:
+        raise NotGguf(f"is GGUF version {version}; {' and '.join(map(str, VERSIONS))} are known")
+    tensors = reader.count("<Q", MOST_TENSORS, "tensors")
+    values: dict[str, Any] = {}
+    for _ in range(reader.count("<Q", MOST_PAIRS, "values")):
+        key = reader.text(KEY_BYTES)
+        values[key] = reader.value(reader.plain("<I"))
+    return Header(version, tensors, values)
+
+
+class _Reader:
+    """Reads forward through bytes; struct.error at their end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def take(self, size: int) -> bytes:
+        if self._at + size > len(self._data):
+            raise struct.error
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def plain(self, form: str) -> Any:
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def count(self, form: str, most: int, what: str) -> int:
+        found: int = self.plain(form)
+        if found > most:
+            raise NotGguf(f"claims {found} {what}, more than any model has")
+        return found
+
+    def text(self, most: int) -> str:
+        return self.take(self.count("<Q", most, "bytes of one text")).decode()
+
+    def value(self, kind: int, depth: int = 0) -> Any:
+        if kind == TEXT:
+            return self.text(TEXT_BYTES)
+        if kind == ARRAY and depth < DEPTH:
+            return self._array(depth)
+        if kind not in PLAIN:
+            raise NotGguf(f"has a value of the unknown type {kind}")
+        return self.plain(PLAIN[kind])
+
+    def _array(self, depth: int) -> list[Any] | None:
+        kind, items = self.plain("<I"), self.count("<Q", MOST_ITEMS, "items of one list")
+        if items <= KEPT_ITEMS:
+            return [self.value(kind, depth + 1) for _ in range(items)]
+        if kind in PLAIN:
+            self.take(items * struct.calcsize(PLAIN[kind]))
+        elif kind == TEXT:
+            for _ in range(items):
+                self.take(self.count("<Q", TEXT_BYTES, "bytes of one text"))
+        else:
+            raise NotGguf("has a long list of lists")
+        return None

@@ -1,0 +1,85 @@
+"""llama-server's HTTP side. Seen on builds b10434 and b11549; tests/real_llama holds it against the latter.
+
+Its port is open before the model is loaded; every path answers 503 until then. A request's "model" is not compared with anything.
+/v1/models asked for no key in b10434 and does in b11549, so it counts as one that asks. A context that is too short for a prompt is
+400 `exceed_context_size_error`; fields that it does not know are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright.engines import http
+from sparkwright.engines.http import Http, Sample
+from sparkwright.trust.bounds import count_of
+
+PORT = 8080
+KEY_VARIABLE = "LLAMA_API_KEY"
+
+
+def build(props: Any) -> str:
+    """The build as /props tells it, "b11549-7e4c0a9"; empty where it tells none."""
+    return str(props.get("build_info") or "") if isinstance(props, dict) else ""
+
+
+def settings(props: Any) -> dict[str, Any]:
+    """What it runs with, from /props: the context and the slots as they are, not as they were asked for.
+
+    max_model_len: tokens of one slot. max_concurrency: slots. Only what it tells.
+    """
+    if not isinstance(props, dict):
+        return {}
+    usual = props.get("default_generation_settings")
+    found = {
+        "version": build(props) or None,
+        "max_model_len": count_of(usual.get("n_ctx")) if isinstance(usual, dict) else None,
+        "max_concurrency": count_of(props.get("total_slots")),
+        "model_path": props.get("model_path"),
+        "served_name": props.get("model_alias"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def slot_context(row: Mapping[str, Any]) -> Any:
+    """The context of one slot, tokens, from a row of /v1/models; None where it is not told."""
+    meta = row.get("meta")
+    return meta.get("n_ctx") if isinstance(meta, dict) else None
+
+
+HTTP = Http(
+    port=PORT,
+    roles={
+        http.GENERATED: Sample("llamacpp:tokens_predicted_total"),  # added when a request ends
+        http.HEARTBEAT: Sample("llamacpp:n_decode_total"),  # every step; not those of a draft model
+        http.RUNNING: Sample("llamacpp:requests_processing"),
+        http.WAITING: Sample("llamacpp:requests_deferred"),
+        http.PREFIX_HITS: Sample("llamacpp:prompt_tokens_cached_total"),
+        http.DRAFTS: Sample("llamacpp:spec_decode_num_drafts_total"),
+        http.ACCEPTED_TOKENS: Sample("llamacpp:spec_decode_num_accepted_tokens_total"),
+    },
+    loading=(503,),
+    any_name=True,
+    version="/props",
+    version_of=build,
+    settings="/props",
+    settings_of=settings,
+    measured={"ignore_eos": True, "stream_options": {"include_usage": True}, "timings_per_token": True},
+    plain={"chat_template_kwargs": {"enable_thinking": False}},
+    removable=(("chat_template_kwargs",), ("timings_per_token",), ("ignore_eos",), ("stream_options",)),
+    counted=(("usage", "completion_tokens"), ("timings", "predicted_n")),
+    public=frozenset(("/health",)),
+    key_variable=KEY_VARIABLE,
+    context_of=slot_context,
+    speculation=(
+        "--spec-",
+        "--model-draft",
+        "-md",
+        "--hf-repo-draft",
+        "-hfd",
+        "-hfrd",
+        "--lookup-cache",
+        "-lcs",
+        "-lcd",
+    ),
+)

@@ -1,0 +1,112 @@
+"""How much memory llama-server takes: its files, its KV cache by the model's header, and what it computes with.
+
+Sources: src/llama-kv-cache.cpp and the "KV buffer size" lines of b11549 (tests/real_llama/test_memory.py), which the cache of a model
+with attention in all layers agrees with to the byte. A model with recurrent layers, sliding windows or MLA takes less than is said
+here: it is the most, not the least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright.engines.llama_cpp import flags as flag_words
+from sparkwright.engines.llama_cpp.flag_values import number
+from sparkwright.engines.llama_cpp.gguf import Header
+from sparkwright.trust.bounds import count_of
+from sparkwright.units import GIB, MIB
+
+#: bytes of a block of so many values (ggml-common.h)
+TYPES: dict[str, tuple[int, int]] = {
+    "f32": (4, 1),
+    "f16": (2, 1),
+    "bf16": (2, 1),
+    "q8_0": (34, 32),
+    "q5_1": (24, 32),
+    "q5_0": (22, 32),
+    "q4_1": (20, 32),
+    "q4_0": (18, 32),
+    "iq4_nl": (18, 32),
+}
+USUAL_TYPE = "f16"
+#: compute buffers, CUDA's context and the program: a guess on the safe side, 0.3 to 1.2 GiB are usual at a ubatch of 512
+OVERHEAD_BYTES = 3 * GIB // 2
+#: the prompts that it keeps beside the cache (--cache-ram, MiB)
+USUAL_CACHE_MIB = 8192
+MOST_LAYERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes. kv: 0 where the header does not tell. prompts: what it may keep of earlier prompts, taken as it goes."""
+
+    weights: int
+    kv: int
+    prompts: int
+    overhead: int = OVERHEAD_BYTES
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv + self.prompts + self.overhead
+
+
+def needs(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | None) -> Needs:
+    """What a server with these flags takes. sizes: bytes of each of its files, mmproj and draft model too. header: of its model,
+    None while it is not known."""
+    weights = sum(sizes.values())
+    kv = kv_bytes(header, flags) if header is not None else None
+    given = number(flag_words.value(flags, "cache-ram"))
+    prompts = USUAL_CACHE_MIB if given is None or given < 0 else given
+    return Needs(weights, kv or 0, prompts * MIB)
+
+
+def cells(header: Header, flags: Mapping[str, Any]) -> int | None:
+    """How many tokens the whole cache holds, over all slots; None where neither flags nor header tell.
+
+    A context beyond the trained one is taken in full, though a slot serves no more than the trained one.
+    """
+    slot = flag_words.context(flags) or flag_words.stepped(count_of(header.own("context_length")) or 0)
+    return slot * (1 if flag_words.unified(flags) else flag_words.slots(flags)) or None
+
+
+def kv_bytes(header: Header, flags: Mapping[str, Any]) -> int | None:
+    """The KV cache, bytes; None where the header does not tell its sizes."""
+    held, layers = cells(header, flags), count_of(header.own("block_count"))
+    if held is None or layers is None or layers > MOST_LAYERS:
+        return None
+    heads = _heads(header, layers)
+    width = _width(header)
+    if heads is None or width is None:
+        return None
+    key, value = width
+    rows = ((key, "cache-type-k"), (value, "cache-type-v"))
+    return sum(_row_bytes(held * heads * size, flags.get(name)) for size, name in rows)
+
+
+def _row_bytes(values: int, kind: Any) -> int:
+    size, block = TYPES.get(str(kind or USUAL_TYPE), TYPES["f32"])
+    return -(-values // block) * size
+
+
+def _heads(header: Header, layers: int) -> int | None:
+    """The KV heads of all layers together: one number for all of them, or one each."""
+    told = header.own("attention.head_count_kv")
+    told = header.own("attention.head_count") if told is None else told
+    if isinstance(told, list):
+        each = [count_of(one) for one in told[:layers]]
+        return sum(one for one in each if one is not None) if None not in each else None
+    every = count_of(told)
+    return None if every is None else every * layers
+
+
+def _width(header: Header) -> tuple[int, int] | None:
+    """The values of a head's key and of its value."""
+    told = [count_of(header.own(f"attention.{part}_length")) for part in ("key", "value")]
+    embedding, heads = count_of(header.own("embedding_length")), header.own("attention.head_count")
+    heads = count_of(
+        max(heads, default=0) if isinstance(heads, list) and all(type(one) is int for one in heads) else heads
+    )
+    usual = embedding // heads if embedding and heads else None
+    key, value = (one if one is not None else usual for one in told)
+    return None if key is None or value is None else (key, value)

@@ -1,0 +1,48 @@
+"""The key that a server asks of its clients: what can be one, and how an engine is given it without anyone reading along."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+
+#: what an Authorization header carries and a parser of arguments takes for a value; the length is ours: a short one is guessed
+_KEY = re.compile(r"[A-Za-z0-9._~+/=][A-Za-z0-9._~+/=-]{15,511}")
+VALID = "16 to 512 letters, digits or . _ ~ + / = -, the first not a dash"
+#: what helps when a server asks for a key that is not known
+SET = "Set `server_key` in the recipe and deploy; the checks then use that key."
+MAKE = "`openssl rand -hex 24` makes one."
+
+
+def valid(key: str) -> bool:
+    """Whether a text can be a server's key; VALID says what can."""
+    return _KEY.fullmatch(key) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKey:
+    """How one engine reads its key from a file that its container alone sees.
+
+    flag, variable: would hold the key itself, where everybody reads it. option: the flag that names the file. mount: where the
+    container sees it. alone: why `option` can't be given for anything else; the end of a sentence. text: the file with this key;
+    key_of: the key in such a file, empty when it holds none.
+    """
+
+    flag: str
+    variable: str
+    option: str
+    mount: str
+    alone: str
+    text: Callable[[str], str]
+    key_of: Callable[[str], str]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of a command that name the file."""
+        return f"--{self.option}", self.mount
+
+    @property
+    def suffix(self) -> str:
+        """How the file's name ends."""
+        return PurePath(self.mount).suffix

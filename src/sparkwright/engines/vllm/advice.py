@@ -1,0 +1,126 @@
+"""vLLM's side of engines.advice.Advice: its rules, its expectations and its predictions under the names that every engine has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any
+
+from packaging.version import Version
+
+from sparkwright.engines import advice
+from sparkwright.engines.advice import EXPECTED, Decision, Effective, Explained, Memory, Wanted, WhenImpossible
+from sparkwright.engines.finding import Finding
+from sparkwright.engines.vllm import expectation, rules, versions
+from sparkwright.engines.vllm.architecture import architecture
+from sparkwright.engines.vllm.architecture.architecture import Architecture
+from sparkwright.engines.vllm.flags import flags as own
+from sparkwright.engines.vllm.prediction import ascend, predict
+from sparkwright.engines.vllm.prediction.predict import Asked
+
+CHUNKED_PREFILL = own.CHUNKED_PREFILL
+#: with chunked prefill off a step takes a whole prompt: more than this is a start that takes memory and minutes for nothing
+UNCHUNKED_LENGTH = 32768
+#: the rule that tells why a finding of `decide` is there
+REASON = "prefix-caching-needs-chunked-prefill"
+
+
+def version(text: str | None) -> Version | None:
+    """The version that a text names, as PEP 440 reads it; None when it names none."""
+    return versions.parse(text)
+
+
+def kind(model: Mapping[str, Any]) -> Architecture:
+    """See `architecture.classify`."""
+    return architecture.classify(model)
+
+
+def essence(config: Mapping[str, Any]) -> dict[str, Any]:
+    """See `architecture.essence`."""
+    return architecture.essence(config)
+
+
+def decide(
+    asked: advice.Asked,
+    model: Mapping[str, Any],
+    version: Version | None,
+    wanted: Wanted,
+    impossible: WhenImpossible,
+) -> Decision:
+    """See `expectation.decide`."""
+    return expectation.decide(_own(asked), kind(model), version, wanted, impossible)
+
+
+def check(
+    asked: advice.Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+) -> list[Finding]:
+    """See `rules.check`."""
+    return rules.check(_own(asked), kind(model), version, listed)
+
+
+def effective(asked: advice.Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
+    """See `predict.effective`."""
+    return predict.effective(_own(asked), kind(model), version)
+
+
+def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
+    """vLLM takes the share that it is given, whatever the model."""
+    return Memory(share=own.memory_utilization(flags))
+
+
+def chunked_prefill_arms(
+    flags: Mapping[str, Any], model: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """A recurrent model's prefix caching needs chunked prefill on, so that is off in both.
+
+    Off, a step takes a whole prompt, so the context is no longer than UNCHUNKED_LENGTH in both.
+    """
+    found = kind(model)
+    both: dict[str, Any] = {}
+    if found.kind != "dense":
+        both[own.PREFIX_CACHING] = False
+    length = own.context(flags) or found.max_position_embeddings
+    if length is None or length > UNCHUNKED_LENGTH:
+        length = UNCHUNKED_LENGTH
+        both[own.MAX_MODEL_LEN] = length
+    off: dict[str, Any] = {CHUNKED_PREFILL: False}
+    budget = own.integer(own.value(flags, own.BUDGET) or "")
+    if budget is not None and budget < length:
+        off[own.BUDGET] = None
+    return {**both, CHUNKED_PREFILL: None}, {**both, **off}
+
+
+def titles() -> Mapping[str, str]:
+    """The rules by name, with what each says."""
+    return {one.name: one.title for one in rules.RULES.values()}
+
+
+def explained(name: str) -> Explained | None:
+    """A rule; None where there is none of this name."""
+    rule = rules.RULES.get(REASON if name == EXPECTED else name)
+    if rule is None:
+        return None
+    example = rule.example
+    found = next(iter(rule.findings(example.case())))
+    return Explained(
+        "vllm",
+        rule.name,
+        rule.title,
+        rule.reason,
+        rule.sources,
+        example.flags,
+        example.image,
+        example.version,
+        found,
+        example.container,
+    )
+
+
+def _own(asked: advice.Asked) -> Asked:
+    if isinstance(asked, Asked):
+        return asked
+    given = {one.name: getattr(asked, one.name) for one in fields(advice.Asked)}
+    if asked.ascend is not None:
+        chosen = {"enabled": asked.ascend["scheduler"], "chunked": asked.ascend["chunked_prefill"]}
+        given["flags"] = ascend.with_scheduler(own.named(asked.flags), **chosen)
+    return Asked(**given)

@@ -1,0 +1,168 @@
+"""Is it the model at all? The texts of a few fixed prompts, greedily decoded, and when another text is another model.
+
+Greedy decoding repeats itself but for near-ties: a batch, a cache or a kernel rounds otherwise, and the second best token wins.
+So where two texts part it counts how far apart the two tokens were, by the log probabilities of both runs: docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparkwright.engines import openai_api
+from sparkwright.engines.http import Http
+from sparkwright.measure import http_probe
+from sparkwright.trust.bounds import number_of
+
+Verdict = Literal["same", "doubtful", "another"]
+
+#: answered with more than TOKENS tokens, by each model in its own words; none depends on the date. Others are another
+#: PROMPT_SET.
+PROMPTS: tuple[str, ...] = (
+    "Explain in three sentences why the sky is blue.",
+    "List the planets of the solar system from the sun outwards, with one sentence about each.",
+    "Write a Python function that returns the n-th Fibonacci number, with a docstring.",
+)
+PROMPT_SET = 1
+TOKENS = 32
+TOP = 5
+#: two tokens closer than that, in nats, in both runs are a near-tie: two steps of a bfloat16 logit between 16 and 32
+TIE = 0.25
+#: rounding lets hardly one text part so early, never all; without log probabilities it is a share of the text
+EARLY_TOKENS, EARLY_SHARE = 8, 0.25
+CONTEXT_CHARS = 24
+#: no log probability is further from 0; servers say -9999 for none at all
+MOST = 1e4
+
+#: a token and its log probability
+Choice = tuple[str, float]
+
+
+class Unanswered(Exception):
+    """A prompt got no text. slow: it took too long, which others at work may cause."""
+
+    def __init__(self, message: str, *, slow: bool = False) -> None:
+        super().__init__(message)
+        self.slow = slow
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What was generated. steps: for each token the likeliest choices, the chosen one first; empty when the server tells none."""
+
+    text: str
+    steps: tuple[tuple[Choice, ...], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"text": self.text, "steps": [[list(choice) for choice in step] for step in self.steps]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Text:
+        return cls(data["text"], tuple(tuple((word, value) for word, value in step) for step in data["steps"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where two texts of a prompt part. token: counted from 1, 0 where only characters are known. char: of both texts.
+
+    gap: how far apart the two tokens were in the run that held them further apart, nats; None: not known.
+    """
+
+    prompt: str
+    before: str
+    now: str
+    char: int
+    token: int = 0
+    gap: float | None = None
+    tied: bool = False
+
+    @property
+    def sentence(self) -> str:
+        where = f"token {self.token}" if self.token else f"character {self.char + 1}"
+        how = "" if self.gap is None else f", {self.gap:.2f} nats apart" if self.gap < TIE else ", no near-tie"
+        return f"{self.prompt!r} parts at {where}{how}: {_about(self.before, self.char)} is now {_about(self.now, self.char)}"
+
+
+def ask(http: Http, base_url: str, model: str, *, api_key: str, timeout_s: float) -> list[Text]:
+    """The texts of all prompts, one after the other. Raises Unanswered."""
+    return [
+        _asked(http, base_url, openai_api.reference(http, model, one, TOKENS, TOP), api_key, timeout_s)
+        for one in PROMPTS
+    ]
+
+
+def _asked(http: Http, base_url: str, body: dict[str, Any], api_key: str, timeout_s: float) -> Text:
+    """One text; a server that refuses what only some take is asked more plainly."""
+    while True:
+        answer = http_probe.ask(base_url, openai_api.CHAT, body=body, api_key=api_key, timeout_s=timeout_s)
+        plainer = openai_api.plainer(http, body) if answer.status in openai_api.REFUSALS else None
+        if plainer is None:
+            break
+        body = plainer
+    if answer.error == "timeout":
+        raise Unanswered(f"no text within {timeout_s:g} s", slow=True)
+    if answer.status != 200 or answer.failure:
+        raise Unanswered(f"{answer.status or ''} {answer.message()}".strip())
+    found = answer.json()
+    content, thought = openai_api.spoken(found)
+    return Text(content or thought, _steps(openai_api.logprobs(found)))
+
+
+def _steps(rows: Sequence[Sequence[tuple[str, Any]]]) -> tuple[tuple[Choice, ...], ...]:
+    """The likeliest first; none of it when one step has no probabilities."""
+    steps = []
+    for row in rows[:TOKENS]:
+        choices = [(word, value) for word, given in row if (value := number_of(str(given), most=MOST)) is not None]
+        if not choices:
+            return ()
+        steps.append(tuple(sorted(choices, key=lambda choice: -choice[1])[:TOP]))
+    return tuple(steps)
+
+
+def judge(before: Sequence[Text], now: Sequence[Text]) -> tuple[Verdict, list[Parting]]:
+    """What the texts of the prompts say, and where they part. Pure.
+
+    Another model: every prompt parts, each at no near-tie or within its first tokens. Doubtful: some part at no near-tie,
+    or every prompt parts, which rounding alone hardly does.
+    """
+    pairs = list(zip(PROMPTS, before, now, strict=False))
+    partings = [found for prompt, old, new in pairs if (found := parting(prompt, old, new)) is not None]
+    every = len(partings) == len(pairs) > 0
+    if every and all(map(_certain, partings)):
+        return "another", partings
+    return ("doubtful" if every or not all(one.tied for one in partings) else "same"), partings
+
+
+def _certain(one: Parting) -> bool:
+    """Whether rounding hardly does that."""
+    if one.gap is None:
+        return one.char < EARLY_SHARE * len(one.before)
+    return not one.tied or one.token <= EARLY_TOKENS
+
+
+def parting(prompt: str, before: Text, now: Text) -> Parting | None:
+    """Where a prompt's texts part; None when they don't. Pure."""
+    char = next((n for n, (a, b) in enumerate(zip(before.text, now.text, strict=False)) if a != b), None)
+    if char is None and len(before.text) == len(now.text):
+        return None
+    char = min(len(before.text), len(now.text)) if char is None else char
+    if not before.steps or not now.steps:
+        return Parting(prompt, before.text, now.text, char)
+    for n, (old, new) in enumerate(zip(before.steps, now.steps, strict=False), 1):
+        if old[0][0] != new[0][0]:
+            gap = max(_gap(old, new[0][0]), _gap(new, old[0][0]))
+            return Parting(prompt, before.text, now.text, char, n, gap, gap < TIE)
+    shorter = min(len(before.steps), len(now.steps))  # one of them ended here
+    return Parting(prompt, before.text, now.text, char, shorter + 1, float("inf"))
+
+
+def _gap(step: Sequence[Choice], word: str) -> float:
+    """How far below the chosen token another one was: infinite when it is not among the likeliest."""
+    return next((step[0][1] - value for other, value in step if other == word), float("inf"))
+
+
+def _about(text: str, char: int) -> str:
+    """A text around a place."""
+    start = max(0, char - CONTEXT_CHARS)
+    return repr(("…" if start else "") + text[start : char + CONTEXT_CHARS])

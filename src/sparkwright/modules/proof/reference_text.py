@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkwright import defaults, units
+from sparkwright.errors import Exit
+from sparkwright.host.containers import engine_of, server_key
+from sparkwright.host.module import Context, Module
+from sparkwright.host.records import references
+from sparkwright.host.records.baselines import key_of
+from sparkwright.host.records.references import Reference
+from sparkwright.measure import reference
+from sparkwright.measure.reference import Parting, Text, Verdict
+from sparkwright.protocol.result import Result, arg
+
+SHOWN_CHARS = 120
+CAUSES = "wrong weights, a broken kernel or another chat template"
+ACCEPT = "If the new text is right: `invoke verify --new-baseline`."
+
+
+class ReferenceText(Module["ReferenceText.Args"]):
+    """The server generates the text that it generated when it was verified with the same image, model and arguments.
+
+    Three fixed prompts, greedily decoded, 32 tokens each. The first texts of a key (as for the throughput baseline: host, model,
+    image digest, arguments, environment) are its reference; later ones are compared with it, and never change it unless
+    `new_baseline` asks for that. Texts that part at a near-tie (the two tokens less than 0.25 nats apart) are the same: batches,
+    caches and kernels round differently.
+
+    When every prompt parts elsewhere, or within its first 8 tokens, it is another model: failed. When only some part elsewhere,
+    or every prompt parts later, that is inconclusive: the run goes on and ends with 4. So does one whose server is too busy to
+    answer in time.
+
+    Returns: verdict (same, another, doubtful, new reference, not compared, inconclusive), texts, reference, partings (prompt,
+    token, char, gap in nats, tied), evidence.
+    """
+
+    safe_in_check = False
+
+    @dataclass(frozen=True)
+    class Args:
+        base_url: str = arg("the server, as http://127.0.0.1:8000")
+        model: str = arg("the served name")
+        baseline_key: dict[str, Any] = arg(
+            "what makes texts comparable: image, model, command, env; empty: nothing is compared", default_factory=dict
+        )
+        record: bool = arg("keep the texts when there is no reference: only of a server that is verified", default=True)
+        new_baseline: bool = arg("keep the texts as the new reference instead of comparing them", default=False)
+        api_key_secret: str = server_key.secret_arg()
+        timeout_s: float = arg("how long the text of one prompt may take, seconds", default=defaults.TOKEN_S)
+
+    def run(self, args: Args, context: Context) -> Result:
+        if not args.baseline_key:
+            msg = "no reference text: the running server belongs to no recipe and was never verified"
+            return Result(msg=msg, data={"verdict": "not compared"})
+        key = server_key.for_probe(context, args.base_url, args.api_key_secret)
+        http = engine_of.at(context, args.base_url).http
+        try:
+            texts = reference.ask(http, args.base_url, args.model, api_key=key, timeout_s=args.timeout_s)
+        except reference.Unanswered as error:
+            return _unanswered(error)
+        name = key_of(args.baseline_key, context.machine)
+        kept = None if args.new_baseline else references.read(context.state, name)
+        if kept is not None:
+            return compared(kept, texts)
+        data = {"verdict": "new reference", "texts": [one.text for one in texts]}
+        if not (args.record or args.new_baseline):
+            msg = "no reference text of this image, model and arguments yet; one is kept once all checks pass"
+            return Result(msg=msg, data={**data, "verdict": "not compared"})
+        references.write(context.state, name, texts)
+        return Result(msg=f"reference text of this image, model and arguments recorded ({_prompts(texts)})", data=data)
+
+
+def compared(kept: Reference, texts: Sequence[Text]) -> Result:
+    """What the texts say beside the reference. Pure."""
+    verdict, partings = reference.judge(kept.texts, texts)
+    tied = sum(one.tied for one in partings)
+    aside = f"; {tied} of {len(texts)} parted at a near-tie" if tied else ""
+    data = _data(verdict, kept, texts, partings)
+    if verdict == "same":
+        return Result(msg=f"generates its reference text ({_prompts(texts)}{aside})", data=data)
+    when = units.moment(kept.since, units.MINUTE)
+    if verdict == "another":
+        msg = f"another text than on {when} with the same image, model and arguments: {CAUSES}."
+        return Result(failed=True, msg=msg, fix=ACCEPT, data=data)
+    differ = f"{len(partings)} of {len(texts)} reference texts differ from those of {when}"
+    msg = f"{differ}{aside}: rounding, or {CAUSES}; not certain either way."
+    return Result(msg=msg, fix=ACCEPT, exit=Exit.INCONCLUSIVE, data=data)
+
+
+def _data(verdict: Verdict, kept: Reference, texts: Sequence[Text], partings: list[Parting]) -> dict[str, Any]:
+    """What is registered, both texts among it."""
+    rows = [
+        {
+            "prompt": one.prompt,
+            "token": one.token or None,
+            "char": one.char,
+            "gap": None if one.gap is None or one.gap == float("inf") else round(one.gap, 3),
+            "tied": one.tied,
+        }
+        for one in partings
+    ]
+    found = {"texts": [one.text for one in texts], "reference": [one.text for one in kept.texts], "partings": rows}
+    evidence = [line for one in partings for line in (one.sentence, *_both(one))] if verdict != "same" else []
+    return {"verdict": verdict, **found, "evidence": evidence}
+
+
+def _both(one: Parting) -> list[str]:
+    return [f"  reference: {one.before[:SHOWN_CHARS]!r}", f"  now:       {one.now[:SHOWN_CHARS]!r}"]
+
+
+def _unanswered(error: reference.Unanswered) -> Result:
+    msg = f"the reference text was not generated: {error}."
+    if error.slow:
+        return Result(msg=msg, exit=Exit.INCONCLUSIVE, data={"verdict": "inconclusive"})
+    return Result(failed=True, msg=msg, data={"verdict": "error"})
+
+
+def _prompts(texts: Sequence[Text]) -> str:
+    return f"{len(texts)} prompts"

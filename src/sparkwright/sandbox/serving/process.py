@@ -1,0 +1,194 @@
+"""One run of a pretend server, whatever the engine: what it holds, what breaks it, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from sparkwright.sandbox.memory import LINGER_S, TOTAL, Pool
+from sparkwright.sandbox.serving.counters import Counters
+from sparkwright.sandbox.serving.steps import Steps
+from sparkwright.sandbox.serving.tokens import Tokenizer
+from sparkwright.sandbox.web import Handler, Server
+
+FAST = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
+SLOW = 5.7
+ON_CPU = 2.9  # of a Spark's twenty cores
+KILLED, TERMINATED = 137, 143
+POLL_S = 0.05
+
+
+class Limits(Protocol):
+    """What bounds the requests of a server. budget: tokens of a prompt that are computed in one step."""
+
+    @property
+    def max_num_seqs(self) -> int: ...
+    @property
+    def budget(self) -> int: ...
+    @property
+    def chunked_prefill(self) -> bool: ...
+
+
+class Cache(Protocol):
+    """Which tokens of a prompt are there already."""
+
+    def take(self, prompt: Sequence[int]) -> int: ...
+
+
+class Process:
+    """argv: its arguments. api: its HTTP side. folder_of: where a path of the container stands. listen: address and port.
+
+    pool: where its memory comes from, under the name holder; None takes none. fault: what is broken now, or "". on_gpu: told the
+    bytes that it holds of the GPU.
+    """
+
+    usual_holder = "server"
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        api: type[Handler],
+        version: str,
+        log: Callable[[str], None],
+        folder_of: Callable[[str], Path],
+        listen: tuple[str, int] | None,
+        pool: Pool | None = None,
+        holder: str = "",
+        fault: Callable[[], str] = lambda: "",
+        on_gpu: Callable[[int], None] = lambda size_bytes: None,
+    ) -> None:
+        self.version = version
+        self.log = log
+        self.fault = fault
+        self.stopped = threading.Event()
+        self.dead = False
+        self.device = "cuda"
+        self.damaged = False
+        self.steps = Steps()
+        self.tokenizer = Tokenizer()
+        self.limits: Limits
+        self.cache: Cache
+        self.counters: Counters
+        self._argv = list(argv)
+        self._api = api
+        self._folder_of = folder_of
+        self._listen = listen
+        self._pool = pool
+        self._holder = f"{holder or self.usual_holder} {secrets.token_hex(4)}"
+        self._on_gpu = on_gpu
+        self._code = 0
+        self._server: Server | None = None
+        self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
+
+    @property
+    def tok_per_s(self) -> float:
+        """Tokens a second of one stream."""
+        if self.device == "cpu":
+            return ON_CPU
+        return SLOW if self.fault() in ("slow", "power") else FAST
+
+    def run(self) -> int:
+        """Start, serve until stopped, and return the exit code."""
+        self.device = "cpu" if self.fault() == "cpu-only" else "cuda"
+        self.damaged = self.fault() == "other-text"
+        try:
+            return self.serve()
+        finally:
+            if self._server is not None:
+                self._server.stop()
+                self._server = None
+            self._on_gpu(0)
+            if self._pool is not None:
+                self._pool.release(self._holder, after_s=LINGER_S)
+
+    def serve(self) -> int:
+        """Its life as its engine lives it. Returns the exit code."""
+        raise NotImplementedError
+
+    def stopping(self) -> Sequence[str]:
+        """Its last words when it is asked to end."""
+        raise NotImplementedError
+
+    def dying(self) -> Sequence[str]:
+        """Its last words when it ends by itself with exit code 0."""
+        raise NotImplementedError
+
+    def crashing(self) -> Sequence[str]:
+        """Its last words when it ends by itself with exit code 1."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """A graceful stop, as SIGTERM asks for."""
+        if not self.stopped.is_set() and self.fault() != "stubborn":
+            self.last_words(self.stopping(), 0)
+            self.stopped.set()
+
+    def kill(self) -> None:
+        """The end by SIGKILL: no last words."""
+        self._code = KILLED
+        self.stopped.set()
+
+    def die(self) -> None:
+        """End with exit code 0 although it should run, as a real engine did on its first request."""
+        self.dead = True
+        self.last_words(self.dying(), 0)
+        threading.Timer(0.1, self.stopped.set).start()
+
+    def crash(self) -> None:
+        """End with exit code 1."""
+        self._code = self.last_words(self.crashing(), 1)
+        self.stopped.set()
+
+    def bind(self, host: str, port: int) -> Server:
+        """Its port, which refuses connections until it is started. Raises OSError."""
+        at = self._listen or (host, port)
+        self._server = Server(at[1], self._api, self, host=at[0])
+        return self._server
+
+    def take_memory(self, size_bytes: int) -> bool:
+        """Whether it got so much."""
+        if self._pool is None or self.fault() == "oom":
+            return self.fault() != "oom"
+        while not self._pool.claim(self._holder, size_bytes):
+            if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # it waits for what its own end left behind
+                return False
+        return True
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left for it."""
+        return self._pool.available if self._pool else TOTAL
+
+    def hold_gpu(self, size_bytes: int) -> None:
+        """So much of the GPU's memory is its own."""
+        if self.device == "cuda":
+            self._on_gpu(size_bytes)
+
+    def held_back(self) -> bool:
+        """Wait while a start is slow. Returns whether it was stopped meanwhile."""
+        while self.fault() == "slow-start" and not self.stopped.wait(POLL_S):
+            pass
+        return self.stopped.is_set()
+
+    def until_stopped(self) -> int:
+        """Serve until somebody ends it. Returns the exit code."""
+        self.stopped.wait()
+        return self._code
+
+    def say(self, lines: Iterable[tuple[float, str]]) -> None:
+        """Lines of its log, each with the seconds to wait before it."""
+        for wait_s, line in lines:
+            if wait_s and not self._instant and self.stopped.wait(wait_s):
+                return
+            self.log(line)
+
+    def last_words(self, lines: Iterable[str], code: int) -> int:
+        """Lines of its log at once. Returns the code."""
+        for line in lines:
+            self.log(line)
+        return code

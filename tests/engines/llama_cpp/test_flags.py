@@ -1,0 +1,144 @@
+"""A recipe's flags for llama.cpp: names, words, the way back, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines.llama_cpp import command_words, flag_values, flags, help_text, options
+
+DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
+
+
+@pytest.mark.parametrize("build", [options.OLDER, options.NEWER])
+def test_the_table_has_every_option_of_the_help(build: int) -> None:
+    listed = help_text.listed((DATA / f"help-b{build}.txt").read_text())
+    known = {name for name in flag_values.known() if flag_values.exists(name, build)}
+    assert known == set(listed) - {"usage", "version", "cache-list", "list-devices", "completion-bash"}
+    for name in known:
+        here, there = flag_values.known()[name], listed[name]
+        assert (set(here.words), set(here.off)) == (set(there.words), set(there.off)), name
+        assert {"switch": 0, "bare": 0, "two": 2}.get(here.kind, 1) == there.takes, name
+        assert here.kind == "on" or not there.choices or here.choices == there.choices, name
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("c", "ctx-size"),
+        ("-c", "ctx-size"),
+        ("ctx_size", "ctx-size"),
+        ("-C", "cpu-mask"),
+        ("ngl", "n-gpu-layers"),
+        ("gpu-layers", "n-gpu-layers"),
+        ("no-mmap", "mmap"),
+        ("no-webui", "webui"),
+        ("nkvo", "kv-offload"),
+        ("no-host", "no-host"),
+        ("max_model_len", "max-model-len"),
+    ],
+)
+def test_a_flag_has_one_name_however_it_is_written(written: str, name: str) -> None:
+    assert flags.canonical(written) == name
+
+
+def test_two_spellings_of_one_flag_are_seen() -> None:
+    assert flags.twice(["c", "port", "ctx_size"]) == ("c", "ctx_size")
+    assert flags.twice(["mmap", "no-mmap"]) == ("mmap", "no-mmap")
+    assert flags.twice(["c", "C"]) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"c": 8192}, "--ctx-size 8192"),
+        ({"no-mmap": True}, "--no-mmap"),
+        ({"mmap": False}, "--no-mmap"),
+        ({"fit": False}, "--fit off"),
+        ({"flash-attn": "auto"}, "--flash-attn auto"),
+        ({"flash-attn": True}, "--flash-attn on"),
+        ({"metrics": False}, ""),
+        ({"no-kv-offload": True}, "--no-kv-offload"),
+        ({"alias": ["a", "b"]}, "--alias a,b"),
+        ({"chat-template-kwargs": {"enable_thinking": False}}, '--chat-template-kwargs {"enable_thinking":false}'),
+        ({"control-vector-layer-range": [1, 9]}, "--control-vector-layer-range 1 9"),
+        ({"something-new": 5}, "--something-new 5"),
+        ({"c": None}, ""),
+    ],
+)
+def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -> None:
+    assert " ".join(flags.argv(given)) == words
+    again = command_words.parsed(["-m", "/models/a.gguf", *flags.argv(given)])
+    assert again.model == "/models/a.gguf"
+    assert flags.argv(again.flags) == flags.argv(given)
+
+
+def test_short_words_of_a_running_command_are_read() -> None:
+    found = command_words.parsed(
+        ["/app/llama-server", "-m", "/models/a.gguf", "-c", "4096", "-ngl", "all", "-fa", "on", "-nkvo"]
+    )
+    assert found == command_words.Command(
+        "/models/a.gguf", {"ctx-size": 4096, "n-gpu-layers": "all", "flash-attn": "on", "kv-offload": False}
+    )
+
+
+def test_a_command_names_host_and_port_whatever_the_default_is() -> None:
+    words = " ".join(flags.command("/models/a.gguf", {}))
+    assert words == "--model /models/a.gguf --host 0.0.0.0 --port 8080 --metrics --log-verbosity 4 --offline"
+    assert "--port 9000" in " ".join(flags.command("/models/a.gguf", {"port": 9000}))
+    assert "--metrics" not in flags.command("/models/a.gguf", {"metrics": False})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "why"),
+    [
+        ("ctx-size", "128k", "must be a whole number, got '128k'"),
+        ("ctx-size", -5, "must be at least 0, got '-5'"),
+        ("parallel", 0, "must be at least 1, or -1 for as many as it chooses, got '0'"),
+        ("n-gpu-layers", "most", "must be a whole number, auto or all, got 'most'"),
+        ("cache-type-k", "q9_0", "must be one of f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0, q5_1, got 'q9_0'"),
+        ("flash-attn", "maybe", "must be one of on, off, auto, got 'maybe'"),
+        ("fit", "auto", "must be one of on, off, got 'auto'"),
+        ("metrics", "yes", "is a switch and takes no value, got 'yes'"),
+        ("ctx-size", True, "needs a value, got true"),
+        ("ctx-size", [1, 2], "takes one value, got [1, 2]"),
+        ("chat-template-kwargs", "a=1", "must be a mapping, as YAML or as JSON, got 'a=1'"),
+        ("control-vector-layer-range", 4, "takes two values, got 4"),
+    ],
+)
+def test_a_value_that_would_be_refused_or_misread_is_told(name: str, given: Any, why: str) -> None:
+    assert flags.misfit({name: given}, name) == why
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("n-gpu-layers", "all"),
+        ("fit", False),
+        ("flash-attn", True),
+        ("ctx-size", "4096"),
+        ("parallel", -1),
+        ("alias", ["a"]),
+    ],
+)
+def test_a_good_value_is_taken(name: str, given: Any) -> None:
+    assert flags.misfit({name: given}, name) == ""
+
+
+def test_an_option_is_known_by_build() -> None:
+    assert flag_values.exists("mmap", options.OLDER) is True
+    assert flag_values.exists("mmap", options.NEWER) is False
+    assert flag_values.exists("mmap", 11000) is None
+    assert flag_values.exists("lazy-mode", options.OLDER) is False
+    assert flag_values.exists("ctx-size", None) is True
+    assert flag_values.exists("max-model-len", options.NEWER) is False
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [({}, "a-Q4.gguf"), ({"alias": "qwen"}, "qwen"), ({"alias": "qwen, coder"}, "coder"), ({"alias": ["b", "a"]}, "a")],
+)
+def test_the_name_that_is_told(given: dict[str, Any], name: str) -> None:
+    assert flags.served_name(given, "/models/a-Q4.gguf") == name

@@ -1,0 +1,128 @@
+"""A GGUF header is read with bounds: what is damaged or made to hurt is refused in a sentence, at once."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkwright.engines.llama_cpp import gguf, memory
+from sparkwright.units import GIB, MIB
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def written(
+    values: dict[str, tuple[int, bytes]], *, version: int = 3, tensors: int = 1, pairs: int | None = None
+) -> bytes:
+    """A header by hand: type number and bytes of each value."""
+    head = struct.pack("<4sIQQ", b"GGUF", version, tensors, len(values) if pairs is None else pairs)
+    return head + b"".join(text(key) + struct.pack("<I", kind) + data for key, (kind, data) in values.items())
+
+
+def number(value: int) -> tuple[int, bytes]:
+    return 4, struct.pack("<I", value)
+
+
+def many(kind: int, items: int, data: bytes = b"") -> tuple[int, bytes]:
+    return gguf.ARRAY, struct.pack("<IQ", kind, items) + data
+
+
+MODEL: dict[str, tuple[int, bytes]] = {
+    "general.architecture": (gguf.TEXT, text("gpt-oss")),
+    "gpt-oss.block_count": number(36),
+    "gpt-oss.context_length": number(131072),
+    "gpt-oss.embedding_length": number(2880),
+    "gpt-oss.attention.head_count": number(64),
+    "gpt-oss.attention.head_count_kv": number(8),
+    "gpt-oss.attention.key_length": number(64),
+    "gpt-oss.attention.value_length": number(64),
+}
+
+
+def test_values_of_every_plain_type_are_read() -> None:
+    kinds = {str(kind): (kind, struct.pack(form, 1)) for kind, form in gguf.PLAIN.items()}
+    found = gguf.header(written(kinds, version=2))
+    assert found.values == {str(kind): 1 for kind in gguf.PLAIN}
+    assert found.architecture == "" and found.own("block_count") is None
+
+
+def test_a_vocabulary_is_passed_over_and_what_follows_is_read() -> None:
+    words = b"".join(text(f"w{at}") for at in range(gguf.KEPT_ITEMS + 1))
+    found = gguf.header(written({"v": many(gguf.TEXT, gguf.KEPT_ITEMS + 1, words), "n": number(7)}))
+    assert found.values == {"v": None, "n": 7}
+
+
+def test_a_cache_is_computed_from_the_header() -> None:
+    header = gguf.header(written(MODEL))
+    # 131072 tokens x 36 layers x 8 heads x 64 x (K + V) x 2 bytes
+    assert memory.kv_bytes(header, {}) == 131072 * 36 * 8 * 64 * 2 * 2 == 9 * GIB
+    assert memory.kv_bytes(header, {"ctx-size": 32768, "parallel": 4}) == 9 * GIB // 4
+    quantised = {"ctx-size": 32768, "parallel": 4, "cache-type-k": "q8_0", "cache-type-v": "q8_0"}
+    assert memory.kv_bytes(header, quantised) == 9 * GIB // 4 * 34 // 64
+
+
+def test_layers_may_have_heads_of_their_own() -> None:
+    each = many(5, 36, struct.pack("<36i", *([0, 8] * 18)))
+    header = gguf.header(written({**MODEL, "gpt-oss.attention.head_count_kv": each}))
+    assert memory.kv_bytes(header, {}) == 9 * GIB // 2
+
+
+@pytest.mark.parametrize("missing", ["gpt-oss.block_count", "general.architecture", "gpt-oss.context_length"])
+def test_what_the_header_does_not_tell_is_unknown(missing: str) -> None:
+    header = gguf.header(written({key: value for key, value in MODEL.items() if key != missing}))
+    assert memory.kv_bytes(header, {}) is None
+
+
+def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() -> None:
+    sizes = {"a-00001-of-00002.gguf": 30 * GIB, "a-00002-of-00002.gguf": 30 * GIB, "mmproj.gguf": GIB}
+    found = memory.needs(sizes, {"ctx-size": 131072, "parallel": 1, "cache-ram": 2048}, gguf.header(written(MODEL)))
+    assert (found.weights, found.kv, found.prompts) == (61 * GIB, 9 * GIB, 2 * GIB)
+    assert found.total == 72 * GIB + memory.OVERHEAD_BYTES
+    assert memory.needs(sizes, {}, None).prompts == 8192 * MIB
+    assert memory.needs(sizes, {}, None).kv == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "ends within its header, or is damaged"),
+        (b"PK\x03\x04" + bytes(40), "does not begin as a GGUF file"),
+        (written({}, version=1), "is GGUF version 1; 2 and 3 are known"),
+        (written({}, tensors=1 << 40), f"claims {1 << 40} tensors, more than any model has"),
+        (written({}, pairs=1 << 60), f"claims {1 << 60} values, more than any model has"),
+        (
+            written({"k": (gguf.TEXT, struct.pack("<Q", 1 << 62))}),
+            f"claims {1 << 62} bytes of one text, more than any model has",
+        ),
+        (written({"k": many(4, 1 << 50)}), f"claims {1 << 50} items of one list, more than any model has"),
+        (written({"k": (99, b"")}), "has a value of the unknown type 99"),
+        (written({"k": many(gguf.ARRAY, 5000)}), "has a long list of lists"),
+        (
+            written({"k": many(gguf.ARRAY, 1, many(gguf.ARRAY, 1, many(gguf.ARRAY, 1)[1])[1])}),
+            "has a value of the unknown type 9",
+        ),
+        (written({"k": (gguf.TEXT, struct.pack("<Q", 2) + b"\xff\xfe")}), "ends within its header, or is damaged"),
+        (written(MODEL)[:-3], "ends within its header, or is damaged"),
+    ],
+)
+def test_what_is_no_header_is_refused_in_a_sentence(data: bytes, why: str) -> None:
+    with pytest.raises(gguf.NotGguf, match=f"^{why}$"):
+        gguf.header(data)
+
+
+@given(st.binary(max_size=200), st.integers(0, 150))
+def test_damage_is_refused_and_nothing_else_happens(noise: bytes, at: int) -> None:
+    whole = written(MODEL)
+    for data in (noise, b"GGUF" + noise, whole[:at] + noise + whole[at + len(noise) :]):
+        found: Any = None
+        try:
+            found = gguf.header(data)
+        except gguf.NotGguf:
+            continue
+        memory.kv_bytes(found, {})

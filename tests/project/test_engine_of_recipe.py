@@ -1,0 +1,151 @@
+"""A recipe names its engine: today's mean vLLM and ask for what they did; what cannot stand is a sentence with its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.engine import Engine
+from sparkwright.errors import Exit, Refused
+from sparkwright.project import recipe
+from sparkwright.project.documents import document
+from sparkwright.project.inventory.host import Host
+from sparkwright.project.lock import lockfile
+
+TOP = Path(__file__).parent.parent.parent
+TODAY = TOP / "tests/data/today"
+#: what stands in a recipe before its engine and its flags: 8 lines
+HEAD = """\
+image: ghcr.io/some/image:tag
+model:
+  id: a/b
+  dir: ~/models/b
+  mount: /models/b
+container:
+  name: served
+  ports: ["8000:8000"]
+"""
+
+
+def loaded(folder: Path, text: str) -> recipe.Recipe:
+    (folder / "recipes").mkdir(exist_ok=True)
+    (folder / "recipes/one.yml").write_text(HEAD + text)
+    return recipe.load(folder, "one")
+
+
+@pytest.mark.parametrize("label", ["bare", "pinned"])
+def test_a_recipe_of_before_there_were_engines_asks_for_the_same_container_and_state(label: str) -> None:
+    """names.json was written by the release before engines, from this very recipe."""
+    kept: dict[str, Any] = json.loads((TODAY / "names.json").read_text())[label]
+    digest = "sha256:" + "a" * 64
+    config = json.loads((TOP / "tests/data/configs/qwen3.5-35b-a3b.json").read_text())
+    pinned = {"image": None, "model": None} if label == "bare" else {
+        "image": kept["lock"]["image"],
+        "model": {"commit": "c" * 40, "config": config, "files": []},
+    }  # fmt: skip
+    assert label == "bare" or kept["container"]["image"].endswith(digest)
+    wanted = recipe.load(TODAY, "qwen3.5-35b")
+    now = json.loads(json.dumps(recipe.scope(Host("s", "s", recipe=wanted.name), "ops", wanted, pinned)))
+    now["recipe"].pop("container")
+    assert {name: now[name] for name in kept} == kept
+    assert list(now["recipe"]) == list(kept["recipe"]), "templates that list its keys see the same"
+
+
+def test_vllm_may_be_named_and_its_flags_may_be_none(tmp_path: Path) -> None:
+    plain = loaded(tmp_path, "vllm:\n  max-num-seqs: 4\n")
+    written = loaded(tmp_path, "engine: vllm\nvllm:\n  max-num-seqs: 4\n")
+    assert plain.file.flags == written.file.flags == {"max-num-seqs": 4}
+    assert plain.to_json() == written.to_json()
+    assert loaded(tmp_path, "engine: vllm\nvllm: {}\n").file.flags == {}
+    assert loaded(tmp_path, "").file.engine == "vllm"
+
+
+MISTAKES = {
+    "engine: vlm\nvllm: {}\n": "9: `engine`: 'vlm' is not an engine. Did you mean `vllm`? Engines: llama_cpp, openai, sglang, vllm.",
+    "engine: ollama\n": "9: `engine`: 'ollama' is not an engine. Did you mean `llama_cpp`? Engines: llama_cpp, openai, sglang, vllm.",
+    "engine: 7\n": "9: `engine` must be a string, got 7",
+    "engine: vllm\n": "9: `engine: vllm` needs its section `vllm`. Add the flags of vLLM under `vllm:`, or `vllm: {}`.",
+    "engine: vllm\nllama_cpp: {}\n": "10: `llama_cpp` holds flags of llama.cpp, but `engine` is vllm. "
+    "Write them under `vllm:`, or `engine: llama_cpp`.",
+    "sglang: {}\n": "9: `sglang` holds flags of SGLang, but `engine` is missing. Add `engine: sglang`.",
+    "vllm: {}\nsglang: {}\n": "10: `vllm` and `sglang` both hold flags, but a recipe has one engine. Remove `sglang:`.",
+    "engine: openai\nvllm: {}\nopenai: {}\n": "10: `vllm` and `openai` both hold flags, but a recipe has one engine. Remove `vllm:`.",
+    "vllm:\n  max-num-seqs: 1\n  max_num_seqs: 2\n": "11: `vllm.max-num-seqs` and `vllm.max_num_seqs` are the same flag, max-num-seqs.",
+    "vllm:\n  model: /x\n": "10: `vllm.model` is set by `model.mount`. Remove it.",
+    "vllm:\n  api-key: spk-1234\n": "10: `vllm.api-key`: a key in the flags is not secret",
+    "server_key: {env: K}\nvllm:\n  config: x.yaml\n": "11: `vllm.config` cannot be used with `server_key`: "
+    "vLLM reads one configuration file, which holds the key.",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES.items(), ids=range(len(MISTAKES)))
+def test_a_mistake_about_the_engine_is_one_sentence_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refused) as caught:
+        loaded(tmp_path, text)
+    assert str(caught.value).startswith(f"recipes/one.yml:{message}")
+    assert caught.value.exit == Exit.REFUSED
+
+
+@pytest.mark.parametrize("own", [engine.of(name) for name in engine.TITLES], ids=lambda one: one.name)
+def test_an_engine_of_which_a_part_is_missing_is_refused_before_anything_is_asked_of_it(
+    tmp_path: Path, own: Engine
+) -> None:
+    if own.served:
+        assert loaded(tmp_path, f"engine: {own.name}\n{own.name}: {{}}\n").engine is own
+        return
+    with pytest.raises(
+        Refused, match=rf"one.yml:9: this release cannot serve with {own.title} yet. Engines it can serve"
+    ):
+        loaded(tmp_path, f"engine: {own.name}\n{own.name}: {{a-flag: 1}}\n")
+
+
+def test_a_container_of_vllm_carries_no_label_of_its_engine_and_that_of_another_one_does() -> None:
+    assert engine.labels("vllm") == {}
+    assert engine.of_labels(engine.labels("llama_cpp")).name == "llama_cpp"
+
+
+def test_the_schema_knows_the_flags_of_an_engine_and_takes_others() -> None:
+    from sparkwright.app import schemas
+
+    keys = schemas.schema("recipe")["properties"]
+    assert set(engine.TITLES) <= set(keys["engine"]["enum"])
+    assert keys["vllm"]["properties"]["enable-prefix-caching"] == {"type": "boolean"}
+    assert "fp8" in keys["vllm"]["properties"]["kv-cache-dtype"]["enum"]
+    assert keys["vllm"]["additionalProperties"] is True
+    assert "model" not in keys["vllm"]["properties"]
+
+
+def test_the_place_of_a_flag_is_its_line_however_it_is_spelled(tmp_path: Path) -> None:
+    wanted = loaded(tmp_path, "engine: vllm\nvllm:\n  max_num_seqs: 4\n")
+    assert wanted.where("max-num-seqs").endswith("one.yml:11")
+    assert document.load(tmp_path / "recipes/one.yml").where("vllm").endswith("one.yml:10")
+
+
+def test_a_single_file_is_for_an_engine_that_serves_one(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    text = HEAD.replace("  id: a/b\n", '  id: a/b\n  file: "*Q4_K_M*.gguf"\n')
+    (tmp_path / "recipes/one.yml").write_text(f"{text}vllm: {{}}\n")
+    with pytest.raises(Refused, match="one.yml:4: `model.file` cannot be used with vLLM: it serves the whole folder."):
+        recipe.load(tmp_path, "one")
+
+
+def test_two_files_of_one_repository_are_two_entries_of_the_lock() -> None:
+    found = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
+    lock = (
+        lockfile.Lock().with_model("a/b", "main", found, "*Q4*.gguf").with_model("a/b", "main", {**found, "files": []})
+    )
+    assert lock.model("a/b", "main", "*Q4*.gguf") != lock.model("a/b", "main")
+    assert list(lock.models) == ["a/b@main:*Q4*.gguf", "a/b@main"]
+
+
+def test_a_lock_with_a_file_in_its_key_is_read_again(tmp_path: Path) -> None:
+    found = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
+    lockfile.Lock().with_model("a/b", "main", found, "*Q4*.gguf+mmproj*").save(tmp_path)
+    assert lockfile.load(tmp_path).model("a/b", "main", "*Q4*.gguf+mmproj*") is not None

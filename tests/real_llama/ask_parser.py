@@ -1,0 +1,67 @@
+"""Which command lines llama-server's own parser takes: lists of words on standard input as JSON, an answer each on standard output.
+
+One process for all of them; what the parser prints goes nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+#: of the parameters, what tests compare
+READ = (
+    "n_ctx",
+    "n_parallel",
+    "port",
+    "hostnames",
+    "endpoint_metrics",
+    "fit_params",
+    "kv_unified",
+    "verbosity",
+    "offline",
+    "warmup",
+)
+
+
+def ask(command_lines: Sequence[Sequence[str]]) -> list[dict[str, Any] | None]:
+    """What it makes of each; None for one that it refuses."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.real_llama.ask_parser"],
+        input=json.dumps(command_lines),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-3000:])
+    found: list[dict[str, Any] | None] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    from tests.real_llama.llama_server import Refused, parsed
+
+    answers = os.fdopen(os.dup(1), "w")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    found: list[dict[str, Any] | None] = []
+    for words in json.load(sys.stdin):
+        try:
+            parameters = parsed(words)
+            found.append({name: getattr(parameters, name) for name in READ})
+        except Refused:
+            found.append(None)
+    json.dump(found, answers)
+    answers.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

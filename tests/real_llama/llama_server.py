@@ -1,0 +1,88 @@
+"""llama-server as one command, made of the parts of the xllamacpp wheel: its argument parser, its server, its log.
+
+    python -m tests.real_llama.llama_server -m FILE.gguf --host 127.0.0.1 --port 18080 ...
+
+The wheel holds everything of llama-server but `main`, which is this file: it reads the words as llama-server does, exits 1 where that
+does, and 0 on SIGTERM. The C++ parser fills the struct that stands inside the Python object, 16 bytes from its start in this build;
+`parsed` checks that the struct stands there. The lines of its log, the deaths' too, come from the C++ code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+import xllamacpp
+from xllamacpp import xllamacpp as module
+
+BUILD = "b11549"
+#: common/common.h, LLAMA_EXAMPLE_SERVER: the one whose help has --metrics
+SERVER_OPTIONS = 12
+#: a Python object's head and Cython's table of functions
+STRUCT_AT = 16
+PARSER = "_Z19common_params_parseiPPcR13common_params13llama_examplePFviS0_E"
+#: the second field of the struct
+CONTEXT_AT, MARK = 20, 0x1234567
+
+
+class Refused(Exception):
+    """The parser took these words for no command line; it has said why."""
+
+
+def parsed(words: Sequence[str]) -> xllamacpp.CommonParams:
+    """What llama-server makes of its words. Raises Refused. `--help` prints it and ends the process, as there."""
+    parameters = xllamacpp.CommonParams()
+    usual, parameters.n_ctx = parameters.n_ctx, MARK
+    if ctypes.c_int32.from_address(id(parameters) + CONTEXT_AT).value != MARK:
+        raise RuntimeError("another build of xllamacpp: its parameters stand elsewhere")
+    parameters.n_ctx = usual
+    parse = getattr(ctypes.CDLL(module.__file__), PARSER)
+    parse.restype = ctypes.c_bool
+    argv = (ctypes.c_char_p * (len(words) + 2))(b"llama-server", *(os.fsencode(word) for word in words), None)
+    if not parse(len(words) + 1, argv, ctypes.c_void_p(id(parameters) + STRUCT_AT), SERVER_OPTIONS, None):
+        raise Refused
+    return parameters
+
+
+def main(words: Sequence[str]) -> int:
+    """Serve until SIGTERM. Returns the exit code."""
+    try:
+        parameters = parsed(words)
+    except Refused:
+        return 1
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    serving = Serving(parameters, ended)
+    serving.start()
+    ended.wait()
+    serving.server = None  # its destructor stops it
+    return int(serving.failed)
+
+
+class Serving(threading.Thread):
+    """Loads the model and listens, beside the thread that gets signals. ended: set when that fails."""
+
+    def __init__(self, parameters: xllamacpp.CommonParams, ended: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.parameters, self.ended = parameters, ended
+        self.server: xllamacpp.Server | None = None
+        self.failed = False
+
+    def run(self) -> None:
+        try:
+            self.server = xllamacpp.Server(self.parameters)
+        except Exception as error:  # whatever it is, it has said so in its log
+            print(error, file=sys.stderr, flush=True)
+            self.failed = True
+            self.ended.set()
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # a model that is being loaded can't be interrupted otherwise

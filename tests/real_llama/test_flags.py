@@ -1,0 +1,73 @@
+"""What sparkwright knows of llama-server's options, held against its own --help and its own parser."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from sparkwright.engines.llama_cpp import flag_values, flags, help_text, options
+from tests.real_llama.ask_parser import ask
+
+ROOT = Path(__file__).parents[2]
+#: they print something and end the process
+END = frozenset(("usage", "version", "cache-list", "list-devices", "completion-bash"))
+#: they would fetch a model
+FETCH = frozenset(("fim-qwen-7b-spec", "fim-qwen-14b-spec", *options.DOWNLOADS))
+VALUES = ("abc", "1.5", "7", "-1", "on", "auto", "0", "all", "12k")
+
+
+def asked() -> list[flag_values.Option]:
+    gone = {row.split()[0] for row in options.ONLY_OLDER.strip().splitlines()}
+    skipped = END | FETCH | gone | {name for name in flag_values.known() if name.endswith("-default")}
+    return [one for one in flag_values.known().values() if one.name not in skipped]
+
+
+def test_the_newer_builds_help_is_the_one_that_is_kept() -> None:
+    command = [sys.executable, "-m", "tests.real_llama.llama_server", "--help"]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT).stdout
+    kept = (ROOT / f"tests/data/llama.cpp/help-b{options.NEWER}.txt").read_text()
+    assert help_text.listed(printed) == help_text.listed(kept) != {}
+
+
+def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> None:
+    """Beyond that, a number must be one: the parser takes 1.5 for 1 and 12k for 12."""
+    cases = [(one, text) for one in asked() if one.kind in ("int", "float", "layers", "on", "json") for text in VALUES]
+    cases += [(one, text) for one in asked() if one.kind == "text" and one.choices for text in (*VALUES, *one.choices)]
+    answers = ask([[one.words[0], text] for one, text in cases])
+    let_through, refused_alone = [], []
+    for (one, text), answer in zip(cases, answers, strict=True):
+        why = flag_values.misfit(one.name, text)
+        if answer is None and not why and not (one.kind in ("int", "float") and flag_values._FLOAT.fullmatch(text)):
+            let_through.append((one.name, text))
+        if answer is not None and why:
+            refused_alone.append((one.name, text))
+    assert let_through == []
+    numbers = [pair for pair in refused_alone if pair[1] in ("1.5", "12k")]
+    assert [pair for pair in refused_alone if pair not in numbers and pair[0] not in options.AT_LEAST] == []
+    assert ("ctx-size", "12k") in numbers
+
+
+def test_every_option_is_written_as_the_parser_takes_it() -> None:
+    switches = [one for one in asked() if one.kind in ("switch", "bare")]
+    cases = [{one.name: value} for one in switches for value in (True, False)]
+    answers = ask([flags.argv(case) for case in cases])
+    assert [case for case, answer in zip(cases, answers, strict=True) if answer is None] == []
+
+
+def test_every_word_of_an_option_is_one() -> None:
+    words = [word for one in asked() if one.kind in ("switch", "bare") for word in (*one.words, *one.off)]
+    assert [word for word, answer in zip(words, ask([[word] for word in words]), strict=True) if answer is None] == []
+
+
+def test_a_command_says_what_a_recipe_does_and_what_must_be_said() -> None:
+    given: dict[str, Any] = {"ctx_size": 8192, "np": 2, "fit": False, "no-warmup": True}
+    first, second = ask(
+        [flags.command("x.gguf", given), flags.command("x.gguf", {"port": 9000, "metrics": False, "lv": 3})]
+    )
+    assert first is not None and second is not None
+    assert (first["n_ctx"], first["n_parallel"], first["fit_params"], first["warmup"]) == (8192, 2, False, False)
+    assert (first["hostnames"], first["port"], first["endpoint_metrics"]) == (["0.0.0.0"], 8080, True)
+    assert (first["verbosity"], first["offline"]) == (4, True)
+    assert (second["port"], second["endpoint_metrics"], second["verbosity"]) == (9000, False, 3)

@@ -1,0 +1,130 @@
+"""What sparkwright takes for true of llama-server's HTTP side, held against the real one."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import http as roles
+from sparkwright.engines import openai_api
+from sparkwright.engines.llama_cpp.http import HTTP
+from sparkwright.measure import stream
+from tests.real_llama import server as servers
+from tests.real_llama.conftest import CONTEXT, SLOTS
+
+KEY = "0123456789abcdef"
+BODY: dict[str, Any] = openai_api.measured_stream(HTTP, "tiny", "hello", 40)
+
+
+def counters(server: servers.Server, key: str = "") -> dict[str, float]:
+    return HTTP.counters(server.ask(HTTP.metrics, key=key).body)
+
+
+def test_while_it_loads_every_path_says_so(tiny: Path, tmp_path: Path) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), "-c", "512", "-np", "1") as server:
+        assert server.until_served()
+        assert server.loading
+        assert {one.status for one in server.loading} <= set(HTTP.loading)
+        assert server.loading[0].body["error"]["message"] == "Loading model"
+
+
+def test_every_metric_is_there(llama: servers.Server) -> None:
+    assert set(counters(llama)) == set(HTTP.roles)
+
+
+def test_the_heartbeat_moves_in_mid_stream_and_the_generated_tokens_stand_still(llama: servers.Server) -> None:
+    before, seen = counters(llama), []
+    for number, _ in enumerate(llama.stream({**BODY, "max_tokens": 900})):
+        if number % 100 == 50:
+            seen.append(counters(llama))
+    after = counters(llama)
+    assert HTTP.apart
+    assert {one[roles.GENERATED] for one in seen} == {before[roles.GENERATED]}
+    beats = [one[roles.HEARTBEAT] for one in seen]
+    assert len(beats) > 3
+    assert beats == sorted(set(beats)) and beats[0] > before[roles.HEARTBEAT]
+    assert seen[0][roles.RUNNING] == 1 and after[roles.RUNNING] == 0
+    assert after[roles.GENERATED] - before[roles.GENERATED] == 900
+
+
+def test_requests_beyond_its_slots_wait(llama: servers.Server) -> None:
+    open_streams = [llama.stream({**BODY, "max_tokens": 6000}) for _ in range(SLOTS + 1)]
+    for one in open_streams[:SLOTS]:
+        next(one)
+    # it gets its headers only when a slot is free
+    third = threading.Thread(target=lambda: list(open_streams[SLOTS]))
+    third.start()
+    waiting = 0.0
+    while third.is_alive() and not waiting:
+        waiting = counters(llama)[roles.WAITING]
+    for one in open_streams[:SLOTS]:
+        one.close()
+    third.join()
+    assert waiting == 1
+
+
+def test_a_stream_is_counted_as_the_server_counts_it(llama: servers.Server) -> None:
+    chunks = list(llama.stream(BODY))
+    assert chunks[-1]["usage"]["completion_tokens"] == chunks[-1]["timings"]["predicted_n"] == 40
+    cumulative = [one["timings"]["predicted_n"] for one in chunks if one["choices"] and "timings" in one]
+    assert cumulative == sorted(set(cumulative)) and cumulative[-1] <= 40
+    found = stream.run(llama.base_url, BODY, counted=HTTP.counted)
+    assert (found.tokens, found.approximate) == (40, False)
+    assert [tokens for _, tokens in found.points] == sorted({tokens for _, tokens in found.points})
+    assert len(found.points) > 1
+
+
+def test_its_context_and_slots_are_told_as_they_are(llama: servers.Server, tiny: Path) -> None:
+    found = HTTP.settings_of(llama.ask(HTTP.settings).body)
+    assert found["max_model_len"] == CONTEXT // SLOTS
+    assert found["max_concurrency"] == SLOTS
+    assert found["model_path"] == str(tiny)
+    assert found["served_name"] == "tiny"
+    assert HTTP.version_of(llama.ask(HTTP.version).body) == found["version"] != ""
+    assert openai_api.served(HTTP, llama.ask(HTTP.models).body) == {"tiny": CONTEXT // SLOTS}
+
+
+def test_a_context_beyond_the_trained_one_is_capped_and_told(tiny: Path, tmp_path: Path) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), "-c", "20000", "-np", "2") as server:
+        assert server.until_served()
+        assert HTTP.settings_of(server.ask(HTTP.settings).body)["max_model_len"] == 8192
+        assert "exceeds the training context of the model (8192) - capping" in server.log
+
+
+def test_any_model_name_is_served(llama: servers.Server) -> None:
+    answer = llama.ask(openai_api.CHAT, openai_api.generated(HTTP, "quite another", "hello", 3))
+    assert HTTP.any_name
+    assert answer.status == 200
+    assert answer.body["model"] == "tiny"
+    assert openai_api.tokens_of(answer.body) == 3
+
+
+def test_a_prompt_longer_than_a_slot_is_refused_with_both_lengths(llama: servers.Server) -> None:
+    answer = llama.ask(openai_api.CHAT, openai_api.generated(HTTP, "tiny", "x" * 9000, 3))
+    assert answer.status == 400
+    assert answer.body["error"]["type"] == "exceed_context_size_error"
+    assert answer.body["error"]["n_ctx"] == CONTEXT // SLOTS < answer.body["error"]["n_prompt_tokens"]
+
+
+@pytest.mark.parametrize("by", ["file", "variable"])
+def test_with_a_key_only_the_public_paths_answer_without_it(tiny: Path, tmp_path: Path, by: str) -> None:
+    held = tmp_path / "key"
+    held.write_text(f"{KEY}\n")
+    words = ("--api-key-file", str(held)) if by == "file" else ()
+    env = {HTTP.key_variable: KEY} if by == "variable" else {}
+    with servers.started(tmp_path, "-m", str(tiny), "-c", "512", "--metrics", *words, env=env) as server:
+        assert server.until_served()
+        paths = (HTTP.health, HTTP.models, HTTP.settings, HTTP.metrics, "/slots")
+        assert {path for path in paths if server.ask(path).status == 200} == HTTP.public
+        assert {server.ask(path, key=KEY).status for path in paths} == {200}
+        assert server.ask(openai_api.CHAT, BODY | {"stream": False}).status == 401
+        assert KEY not in server.log
+
+
+def test_sigterm_ends_it_with_0(tiny: Path, tmp_path: Path) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), "-c", "512") as server:
+        assert server.until_served()
+        assert server.stop() == 0

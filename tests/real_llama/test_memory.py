@@ -1,0 +1,53 @@
+"""What sparkwright says of a model file and of its memory, held against the real server's own log."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines.llama_cpp import command_words, flags, gguf, memory
+from sparkwright.units import MIB
+from tests.real_llama import server as servers
+from tests.real_llama import tiny_gguf
+
+#: with and without a context, slots of their own or a shared one, longer than trained, quantised
+WORDS = (
+    "",
+    "-np 2",
+    "-c 5000 -np 3",
+    "-c 5000 -np 3 -kvu",
+    "-c 20000 -np 2",
+    "-c 4096 -np 2 -ctk q8_0 -ctv q4_0",
+)
+
+
+def test_the_header_says_what_was_written(tiny: Path) -> None:
+    found = gguf.header(tiny.read_bytes())
+    shape = tiny_gguf.Shape()
+    assert (found.architecture, found.own("block_count"), found.own("context_length")) == (
+        "llama",
+        shape.layers,
+        tiny_gguf.TRAINED_CONTEXT,
+    )
+    assert (found.own("attention.head_count"), found.own("attention.head_count_kv")) == (shape.heads, shape.kv_heads)
+    assert found.tensors == 3 + 9 * shape.layers
+    assert found.values["tokenizer.chat_template"] == tiny_gguf.TEMPLATE
+    assert found.values["tokenizer.ggml.merges"] == ["t h"]
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_the_cache_and_the_context_are_as_large_as_said(tiny: Path, tmp_path: Path, words: str) -> None:
+    given = command_words.parsed(words.split()).flags
+    header = gguf.header(tiny.read_bytes())
+    with servers.started(tmp_path, "-m", str(tiny), "-lv", "4", "--no-warmup", *words.split()) as server:
+        assert server.until_served()
+        told = float(re.findall(r"KV buffer size = +([\d.]+) MiB", server.log)[0])
+        slot = server.ask("/props").body["default_generation_settings"]["n_ctx"]
+        count = server.ask("/props").body["total_slots"]
+    held = memory.kv_bytes(header, given)
+    assert held is not None
+    assert held / MIB == pytest.approx(told, abs=0.006)
+    assert flags.slots(given) == count
+    assert min(flags.context(given) or tiny_gguf.TRAINED_CONTEXT, tiny_gguf.TRAINED_CONTEXT) == slot

@@ -1,0 +1,104 @@
+"""A GGUF that llama-server loads in a tenth of a second: a llama of random weights whose tokens are single bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+TRAINED_CONTEXT = 8192
+FILE_NAME = "tiny-llama.gguf"
+CONTROL = ("<|end|>", "<|user|>", "<|assistant|>")
+TEMPLATE = (
+    "{% for message in messages %}<|{{ 'assistant' if message.role == 'assistant' else 'user' }}|>{{ message.content }}"
+    "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """layers: transformer blocks. heads, kv_heads: of attention. head: values a head. inner: of the feed-forward."""
+
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    head: int = 32
+    inner: int = 128
+
+    @property
+    def width(self) -> int:
+        return self.heads * self.head
+
+
+def make(path: Path, shape: Shape = Shape()) -> Path:
+    """Write it, always the same bytes for the same shape. Returns the path."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("tiny llama")
+    writer.add_context_length(TRAINED_CONTEXT)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.inner)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(shape.head)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    tokens = _vocabulary(writer)
+    _weights(writer, shape, tokens)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _vocabulary(writer: gguf.GGUFWriter) -> int:
+    """A token a byte, as GPT-2 spells bytes, and one pair, for the list of merges can't be empty. Returns their number."""
+    letters = _spelled_bytes()
+    tokens = [*letters, "th", *CONTROL]
+    plain, control = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([control if token in CONTROL else plain for token in tokens])
+    writer.add_token_merges(["t h"])
+    writer.add_eos_token_id(tokens.index("<|end|>"))
+    writer.add_bos_token_id(tokens.index("<|end|>"))
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+    return len(tokens)
+
+
+def _spelled_bytes() -> list[str]:
+    """GPT-2's letter for each byte: itself where it is printable, else one from 256 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+def _weights(writer: gguf.GGUFWriter, shape: Shape, tokens: int) -> None:
+    chance = np.random.default_rng(0)
+    width, kv_width = shape.width, shape.kv_heads * shape.head
+
+    def matrix(name: str, rows: int, columns: int) -> None:
+        writer.add_tensor(f"{name}.weight", (chance.standard_normal((rows, columns)) * 0.05).astype(np.float16))
+
+    def norm(name: str) -> None:
+        writer.add_tensor(f"{name}.weight", np.ones(width, np.float32))
+
+    matrix("token_embd", tokens, width)
+    norm("output_norm")
+    matrix("output", tokens, width)
+    for block in (f"blk.{number}" for number in range(shape.layers)):
+        norm(f"{block}.attn_norm")
+        matrix(f"{block}.attn_q", width, width)
+        matrix(f"{block}.attn_k", kv_width, width)
+        matrix(f"{block}.attn_v", kv_width, width)
+        matrix(f"{block}.attn_output", width, width)
+        norm(f"{block}.ffn_norm")
+        matrix(f"{block}.ffn_gate", shape.inner, width)
+        matrix(f"{block}.ffn_up", shape.inner, width)
+        matrix(f"{block}.ffn_down", width, shape.inner)
