@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sparkwright.engines import engine
 from sparkwright.engines.log import text as log_text
 from sparkwright.engines.log.reader import Reader, read
 from sparkwright.engines.vllm.log import LOG
@@ -78,3 +79,11 @@ def test_a_line_of_an_earlier_start_does_not_count() -> None:
             watch.forget()
         watch.feed(line)
     assert watch.found == {}
+
+
+def test_what_the_engine_says_that_it_does_not_serve_is_disproved() -> None:
+    llama, data = engine.of("llama_cpp"), DATA.parent / "llama-b10068"
+    (one,) = verify_logs.unmet(read((data / "capped" / "server.log").read_bytes(), llama.log), llama)
+    assert (one.check, one.verdict) == ("serves what was asked", "disproved")
+    assert one.evidence.endswith("the slot context (25088) exceeds the training context of the model (8192) - capping")
+    assert verify_logs.unmet(read((data / "ready" / "server.log").read_bytes(), llama.log), llama) == []

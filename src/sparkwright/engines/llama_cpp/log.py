@@ -1,6 +1,6 @@
 """llama-server's log: its tables.
 
-real: logs of b10068 and b10434 in tests/data (builds for the CPU). source: llama.cpp's source. Much of a start is told only with
+real: logs in tests/data of builds for the CPU: b10068, and of b10434 what it says before it computes. source: llama.cpp's. Much of a start is told only with
 `-lv 4`; without it the readings of those lines are unknown. Each line begins with minutes.seconds.ms.us since the process began
 and a letter for its level; what refuses arguments has no prefix.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
-from sparkwright.engines.llama_cpp.deaths import DEATHS
+from sparkwright.engines.llama_cpp.failures import FAILURES
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.line import Line, line
-from sparkwright.engines.log.values import number, whole
+from sparkwright.engines.log.values import integer, number
 
 _PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
 
@@ -25,14 +25,14 @@ REFUSED = (
     line("error while handling argument ", r"^error while handling argument "),
 )
 SLOTS = line("load_model: initializing, n_slots = ", r"initializing, n_slots = (\d+)")
-#: "listening on http://127.0.0.1:8080", or on unix://; b10068 and b10434
+#: the address follows. real.
 LISTENING = line("llama_server: listening on ")
 KV_CACHE = line("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) MiB")
 CAPPED = line(
     "exceeds the training context of the model", r"the slot context \(\d+\) exceeds the training context of the model"
 )
-#: -fit made the context smaller, to leave memory free. source; only with -lv 4.
-REDUCED = line("context size reduced from ", r"fit\w*: context size reduced from \d+ to \d+")
+#: -fit made a context that nobody set smaller, to leave memory free. source; only with -lv 4.
+REDUCED = line("context size reduced from ", r"context size reduced from \d{1,12} to \d{1,12}")
 
 
 def _build(text: str) -> str:
@@ -62,7 +62,7 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
 VALUES: tuple[tuple[str, Line], ...] = (
     ("version", BUILD),
     ("architecture", line("print_info: arch  ", r"print_info: arch +=\s*(\S+)")),
-    ("quantization", line("print_info: file type ", r"print_info: file type +=\s*(.+?)\s*$")),
+    ("quantization", line("print_info: file type ", r"print_info: file type +=\s*(\S{1,40}(?: [\w()-]{1,20}){0,4})")),
     ("kv_cache_tokens", line("llama_context: n_ctx  ", r"llama_context: n_ctx +=\s*(\d+)")),
     ("flash_attention", line("llama_context: flash_attn ", r"llama_context: flash_attn +=\s*(\w+)")),
     ("kv_cache_mib", KV_CACHE),
@@ -90,7 +90,7 @@ LOG = LogBook(
         "kv_cache_dtype": _of_both,
         "kv_cache_mib": number,
         "kv_unified": lambda text: text == "true",
-        **dict.fromkeys(("slots", "max_model_len", "kv_cache_tokens"), whole),
+        **dict.fromkeys(("slots", "max_model_len", "kv_cache_tokens"), integer),
     },
     also=("slots", "kv_unified", "kv_cache_mib", "flash_attention"),
     always={
@@ -99,14 +99,15 @@ LOG = LogBook(
             "llama-server always reads a prompt in batches (-b, -ub); there is no flag to turn it off",
         )
     },
-    unmet=(CAPPED, REDUCED),
+    unmet=(CAPPED,),
     warnings=(
+        REDUCED,
         line("possible training context overflow"),
         line("failed to fit params to free device memory"),
         line("no usable GPU found"),  # source
         line("CORS is set to allow all origins"),
     ),
-    deaths=DEATHS,
+    failures=FAILURES,
     harmless=re.compile(_PREFIX + "[DIWT] "),
     # asked by SIGTERM; a start that fails says it too, after the reason
     stopping_when_ready=(line("cleaning up before exit..."),),

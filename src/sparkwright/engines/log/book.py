@@ -18,6 +18,10 @@ def _nothing(state: EngineState, line: str) -> bool:
     return False
 
 
+def _no_settings(line: str) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class LogBook:
     """One engine's log.
@@ -30,14 +34,15 @@ class LogBook:
     state.FIELDS. warnings: what a person should see; unmet: of them, what says that something that was asked is not served.
     stopping: from here on, errors too are part of stopping; stopping_when_ready: the same, of a server that was ready.
     harmless: lines that are never last words. prefix: who says it, when and where. clock: see values.clock. on_gpu, on_cpu: of
-    the device that it computes on. whole: a needle of lines that are read to their end. hook: for what tables can't say;
-    given the state and a line, it keeps readings; True when nothing else of this line is to be read.
+    the device that it computes on. uncut: a needle of lines that are read to their end. hook: for what tables can't say;
+    given the state and a line, it keeps readings; True when nothing else of this line is to be read. hooked:
+    the lines that it looks for. settings: of a line that dumps the whole configuration, all that it holds; None for another.
     """
 
     noise: tuple[str, str, str]
     arguments: Line
     stages: tuple[tuple[str, tuple[Line, ...]], ...]
-    deaths: tuple[Death, ...]
+    failures: tuple[Death, ...]
     harmless: re.Pattern[str]
     prefix: re.Pattern[str]
     clock: re.Pattern[str]
@@ -57,9 +62,10 @@ class LogBook:
     stopping_when_ready: tuple[Line, ...] = ()
     on_gpu: tuple[Line, ...] = ()
     on_cpu: tuple[Line, ...] = ()
-    whole: str = ""
+    uncut: str = ""
     hook: Callable[[EngineState, str], bool] = _nothing
     hooked: tuple[Line, ...] = ()
+    settings: Callable[[str], Mapping[str, str] | None] = _no_settings
 
     @cached_property
     def needles(self) -> Needles:
@@ -83,6 +89,6 @@ class LogBook:
         yield from (row for _, row, _ in self.fixed)
         yield from (row for _, *rows in self.spans for row in rows)
         yield from (*self.warnings, *self.unmet, *self.stopping, *self.stopping_when_ready)
-        yield from (death.line for death in self.deaths)
+        yield from (death.line for death in self.failures)
         if self.shards is not None:
             yield self.shards

@@ -1,4 +1,4 @@
-"""Why an engine did not start or failed, from its last words and its engine's table of deaths."""
+"""Why an engine did not start or failed, from its last words and its engine's table of failures."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class Words:
 
 
 def death(needle: str, pattern: str, sentence: str, ends: Literal["start", "always", "never"] = "start") -> Death:
-    """A row of a table of deaths; without a pattern the needle is all of it."""
+    """A row of a table of failures; without a pattern the needle is all of it."""
     return Death(line(needle, pattern), sentence, ends)
 
 
 class LastWords:
     """Keeps, of each row, the words that may explain the end. At most one a row, so memory is bounded.
 
-    deaths: more special ones first: of all that a log holds, the first row wins. harmless: lines that are never last words,
+    failures: more special ones first: of all that a log holds, the first row wins. harmless: lines that are never last words,
     whatever they quote.
     """
 
-    def __init__(self, deaths: Sequence[Death], harmless: re.Pattern[str]) -> None:
-        self._deaths, self._harmless = deaths, harmless
+    def __init__(self, failures: Sequence[Death], harmless: re.Pattern[str]) -> None:
+        self._failures, self._harmless = failures, harmless
         self._found: dict[int, Words] = {}
         self._end: int | None = None
 
@@ -57,7 +57,7 @@ class LastWords:
         """Take in a line. at: its number. ready: whether the server was ready by then."""
         if self._harmless.search(text):
             return
-        for rank, row in enumerate(self._deaths):
+        for rank, row in enumerate(self._failures):
             found = row.line.match(text)
             if found is None:
                 continue

@@ -75,7 +75,7 @@ class Reader:
         self._count = before + lines
 
     def _take(self, line: str) -> None:
-        if not self._book.whole or self._book.whole not in line:
+        if not self._book.uncut or self._book.uncut not in line:
             line = line[:LINE_CHARS]
         self._starts(line)
         self._stage(line)
@@ -92,7 +92,7 @@ class Reader:
 
     def _begin(self) -> None:
         self.state = EngineState(also=self._book.also)
-        self._last_words = LastWords(self._book.deaths, self._book.harmless)
+        self._last_words = LastWords(self._book.failures, self._book.harmless)
         self._stopping = False
         self._began: dict[str, datetime] = {}
         self._clock: datetime | None = None

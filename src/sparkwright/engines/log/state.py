@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-#: every reading by name, in the order a person asks for them
-FIELDS: tuple[str, ...] = (
+#: what it runs with
+SETTINGS: tuple[str, ...] = (
     *("version", "architecture", "chunked_prefill", "prefix_caching", "block_size", "mamba_cache_mode"),
     *("kv_cache_dtype", "kv_cache_tokens", "max_concurrency", "max_model_len", "attention_backend", "quantization"),
     *("cuda_graphs", "cudagraph_mode"),
+)
+#: every reading by name, in the order a person asks for them
+FIELDS: tuple[str, ...] = (
+    *SETTINGS,
     *("weights_s", "compile_s", "autotune_s", "graphs_s", "init_s", "ready_s"),
     *("ready", "stopped", "failure"),
 )

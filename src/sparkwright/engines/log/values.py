@@ -6,7 +6,7 @@ import re
 from datetime import datetime, timedelta
 
 
-def whole(text: str) -> int | None:
+def integer(text: str) -> int | None:
     """A count, with or without commas between its thousands."""
     digits = text.replace(",", "")
     return int(digits) if 0 < len(digits) < 20 else None

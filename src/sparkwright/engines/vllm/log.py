@@ -8,9 +8,9 @@ from typing import Any
 
 from sparkwright.engines.log.book import LogBook
 from sparkwright.engines.log.state import EngineState
-from sparkwright.engines.log.values import number, whole
+from sparkwright.engines.log.values import integer, number
 from sparkwright.engines.vllm.failures.failures import FAILURES
-from sparkwright.engines.vllm.logs import device_lines, log_lines
+from sparkwright.engines.vllm.logs import device_lines, log_lines, settings
 
 
 def _mode(text: str) -> str:
@@ -19,7 +19,7 @@ def _mode(text: str) -> str:
 
 TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), lambda text: text == "True"),
-    **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), whole),
+    **dict.fromkeys(("block_size", "kv_cache_tokens", "max_model_len"), integer),
     **dict.fromkeys(("max_concurrency", "weights_s", "compile_s", "graphs_s", "init_s"), number),
     "quantization": lambda text: "none" if text == "None" else text,
     "cudagraph_mode": _mode,
@@ -27,7 +27,7 @@ TYPES: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-def _said(state: EngineState, line: str) -> bool:
+def _of_vllm(state: EngineState, line: str) -> bool:
     """What a config dump says; and chunked prefill where its own line is all that tells of it."""
     dump = log_lines.CONFIG_DUMP.match(line)
     if dump:
@@ -64,7 +64,7 @@ LOG = LogBook(
     spans=(("autotune_s", log_lines.AUTOTUNE_STARTS, log_lines.AUTOTUNE_ENDS),),
     types=TYPES,
     warnings=log_lines.WARNINGS,
-    deaths=FAILURES,
+    failures=FAILURES,
     harmless=log_lines.HARMLESS,
     stopping=(log_lines.STOPPING,),
     stopping_when_ready=(log_lines.STOPPING_WHEN_READY,),
@@ -72,7 +72,8 @@ LOG = LogBook(
     clock=log_lines.CLOCK,
     on_gpu=device_lines.ON_GPU,
     on_cpu=device_lines.ON_CPU,
-    whole=log_lines.CONFIG_DUMP.needle,
-    hook=_said,
+    uncut=log_lines.CONFIG_DUMP.needle,
+    hook=_of_vllm,
     hooked=(log_lines.CONFIG_DUMP, log_lines.CHUNKED_PREFILL_ON),
+    settings=settings.of_line,
 )

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.engines.engine import Engine
+from sparkwright.engines.engine import USUAL, Engine
 from sparkwright.engines.log.reader import EngineState, Reader
-from sparkwright.engines.log.state import FIELDS
+from sparkwright.engines.log.state import FIELDS, SETTINGS
 from sparkwright.engines.log.text import lines_of
 from sparkwright.engines.vllm.logs import settings
 from sparkwright.errors import Inconclusive
@@ -18,7 +19,8 @@ SHOWN = 4
 
 
 class EngineConfig(Module["EngineConfig.Args"]):
-    """The settings that an engine really runs with, from the config dump in its own log; held against another start's.
+    """The settings that an engine really runs with, from the config dump in its own log, or, of an engine that has none, from
+    its other lines; held against another start's.
 
     With `against` it says what differs. Equal dumps prove that the flags in `changed` do nothing, when all of them show
     in the dump; else nothing is proved.
@@ -44,18 +46,29 @@ class EngineConfig(Module["EngineConfig.Args"]):
         if context.check:
             return Result(msg="known after: the start", data={"same": False})
         engine = engine_of.named(context.docker(), args.name)
-        reader, found = Reader(engine.log), dict[str, str]()
+        reader = Reader(engine.log)
+        found: Mapping[str, str] = {}
         for line in lines_of(log_reading.StartLog(context.docker(), args.name)):
             if reader.feed(line):
                 found = {}
-            found = settings.of_line(line) or found
+            found = engine.log.settings(line) or found
+        state = reader.finish()
+        found = found or reported(state, engine)
         if not found:
             raise Inconclusive(f"no config dump in the log of {args.name}: its settings are unknown.")
-        state = reader.finish()
-        data: dict[str, Any] = {"arm": args.arm, "settings": found, "state": readings(state)}
+        data: dict[str, Any] = {"arm": args.arm, "settings": dict(found), "state": readings(state)}
         if args.series:
             cells.write(context.state, args.series, args.key, data)
-        return Result(msg=_sentence(state, engine), data={**data, **settings.judged(args.against, found, args.changed)})
+        return Result(
+            msg=_sentence(state, engine), data={**data, **settings.judged(args.against, dict(found), args.changed)}
+        )
+
+
+def reported(state: EngineState, engine: Engine) -> dict[str, str]:
+    """The settings of an engine that dumps none: what its other lines say. Of vLLM a start without its dump is unknown."""
+    if engine.name == USUAL:
+        return {}
+    return {name: str(state.value(name)) for name in (*SETTINGS, *state.also) if state.value(name) is not None}
 
 
 def readings(state: EngineState) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from sparkwright.engines.log.last_words import Death, death
 
 NO_MEMORY = "it ran out of memory: a buffer of {0} MiB could not be allocated."
 
-DEATHS: tuple[Death, ...] = (
+FAILURES: tuple[Death, ...] = (
     # the command line
     death("error: invalid argument: ", r"^error: invalid argument: (\S+)", "the engine does not know: {0}."),
     death(
@@ -58,7 +58,7 @@ DEATHS: tuple[Death, ...] = (
     # the model's files
     death(
         "failed to open GGUF file '",
-        r"failed to open GGUF file '([^']+)' \(([^)]+)\)",
+        r"failed to open GGUF file '([^']{1,500})' \(([^)]{1,100})\)",
         "it cannot open {0} in the container: {1}.",
         "never",
     ),
@@ -108,7 +108,7 @@ DEATHS: tuple[Death, ...] = (
     ),
     death("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
     death("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}.", "always"),
-    death("GGML_ASSERT(", r"GGML_ASSERT\((.+?)\) failed", "an assertion of the engine failed: {0}.", "always"),
+    death("GGML_ASSERT(", r"GGML_ASSERT\((.{1,300}?)\) failed", "an assertion of the engine failed: {0}.", "always"),
     # what follows from a cause
     death(
         "error loading model: ",

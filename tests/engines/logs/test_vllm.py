@@ -10,7 +10,7 @@ from sparkwright.engines.log.reader import EngineState, read
 from sparkwright.engines.log.state import FIELDS
 from sparkwright.engines.vllm.log import LOG
 
-DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
+DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 
 
 GPU_START = """\

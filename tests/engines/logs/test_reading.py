@@ -15,7 +15,7 @@ from sparkwright.engines.log import text as log_text
 from sparkwright.engines.log.reader import Reader, read
 from sparkwright.engines.vllm.log import LOG
 
-DATA = Path(__file__).parent.parent / "data" / "vllm-0.32.0"
+DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 LOGS = {path.parent.name: path.read_bytes() for path in sorted(DATA.glob("*/server.log"))}
 CASES = pytest.mark.parametrize("case", LOGS)
 
