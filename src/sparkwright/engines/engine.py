@@ -8,7 +8,7 @@ itself one: a module whose functions are the type's. A part is imported when it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from sparkwright.engines.advice import Advice
+    from sparkwright.engines.command_words import Command
     from sparkwright.engines.files import Files
     from sparkwright.engines.flags import Flags
     from sparkwright.engines.http import Http
@@ -70,6 +71,11 @@ class Engine:
     def flags(self) -> Flags:
         """Its command line."""
         found: Flags = self._part("flags", "FLAGS")
+        return found
+
+    def command(self, words: Sequence[str]) -> Command:
+        """The model and the flags of a command that serves with it."""
+        found: Command = self._part("command_words", "parsed")(words)
         return found
 
     @cached_property

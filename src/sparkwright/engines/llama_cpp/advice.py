@@ -124,5 +124,3 @@ def explained(name: str) -> Explained | None:
         f"b{build}" if build else None,
         next(iter(rule.findings(rule.example))),
     )
-
-

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engines.engine import LABEL
 from sparkwright.host.containers import engine_words as engine
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
@@ -103,7 +104,12 @@ def _own_env(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[st
 def _own_labels(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, str]:
     inherited = (image.get("Config") or {}).get("Labels") or {}
     found = _own(container["Config"].get("Labels") or {}, spec.labels, image, inherited)
-    return {k: v for k, v in found.items() if not k.startswith(OWN_LABELS)}
+    return _compared(found)
+
+
+def _compared(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels that count: a recipe's, and the one that tells the engine."""
+    return {name: text for name, text in labels.items() if not name.startswith(OWN_LABELS) or name == LABEL}
 
 
 def _networks(container: Inspect) -> tuple[str, list[str]]:
@@ -205,7 +211,7 @@ _ROWS: dict[str, Option] = {
         _host("volumes", "Binds", lambda s: list(s.volumes), engine.volumes_alike),
         _host("ulimits", "Ulimits", lambda s: engine.ulimits(s.ulimits), engine.ulimits_alike),
         Option("env", lambda s, c, i: dict(s.env), _own_env),
-        Option("labels", lambda s, c, i: dict(s.labels), _own_labels),
+        Option("labels", lambda s, c, i: _compared(s.labels), _own_labels),
         Option(
             "network",
             lambda s, c, i: _spelled(s.network or network_words.BRIDGE),

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from sparkwright.engines.command_words import Command
 from sparkwright.engines.vllm.flags import flag_values, flags
 
 #: what stands before the model in a command
 PROGRAM = frozenset(("vllm", "serve"))
-
-
-@dataclass(frozen=True)
-class Command:
-    """What a container was told to serve. model: as the engine was given it; empty when the command names none."""
-
-    model: str = ""
-    flags: dict[str, Any] = field(default_factory=dict)
 
 
 def parsed(words: Sequence[str]) -> Command:
