@@ -133,8 +133,8 @@ def doubts(wanted: Recipe, served: Serving) -> list[str]:
     where the choices of its release are not known; the image says, once it is there.
     """
     warnings = [one for one in served.findings if one.severity == "warning"]
-    told = [one for one in warnings if one.rule == "flag-value" or one.flag.startswith("container.")]
-    return [f"{where(wanted, one)}: {one.sentence}" for one in told]
+    shown = [one for one in warnings if one.rule == "flag-value" or one.flag.startswith("container.")]
+    return [f"{where(wanted, one)}: {one.sentence}" for one in shown]
 
 
 def rule_text(rule: Rule) -> str:

@@ -38,7 +38,7 @@ class ContainerSpec:
     name: str
     image: str
     restart: str = "unless-stopped"
-    gpus: str = option("--gpus", "all", words=way.devices_said)
+    gpus: str = option("--gpus", "all", words=way.gpu_words)
     ipc: str = option(
         "--ipc",
         "host",
@@ -74,7 +74,7 @@ class ContainerSpec:
         (),
         about="further networks that it joins before it starts, as NETWORK or name=NETWORK,alias=NAME",
         why_not=net.further_network,
-        words=way.unsaid,
+        words=way.no_words,
     )
     hostname: str = option(
         "--hostname", about="its host name; empty: the container's id", section="Config", why_not=net.hostname
@@ -188,7 +188,7 @@ class ContainerSpec:
         about="Docker's own health check over the image's: test (a shell command, or NONE for none), interval, timeout, "
         'start_period (as 30s), retries (as "3"). sparkwright does not read it',
         why_not=process.healthcheck,
-        words=way.health_said,
+        words=way.health_words,
     )
     tmpfs: tuple[str, ...] = option(
         "--tmpfs",
