@@ -38,7 +38,7 @@ class ContainerSpec:
     name: str
     image: str
     restart: str = "unless-stopped"
-    gpus: str = option("--gpus", "all", words=way.device_words)
+    gpus: str = option("--gpus", "all", words=way.gpu_words)
     ipc: str = option(
         "--ipc",
         "host",
@@ -74,7 +74,7 @@ class ContainerSpec:
         (),
         about="further networks that it joins before it starts, as NETWORK or name=NETWORK,alias=NAME",
         why_not=net.further_network,
-        words=way.unwritten,
+        words=way.no_words,
     )
     hostname: str = option(
         "--hostname", about="its host name; empty: the container's id", section="Config", why_not=net.hostname

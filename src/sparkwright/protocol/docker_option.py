@@ -10,7 +10,7 @@ from typing import Any, Literal
 Words = Iterable[tuple[str, str]]
 
 
-def written(flag: str, value: Any) -> Words:
+def plain(flag: str, value: Any) -> Words:
     """A text, a number, a list or a mapping; the empty value says nothing."""
     if isinstance(value, dict):
         value = tuple(f"{key}={text}" for key, text in sorted(value.items()))
@@ -19,7 +19,7 @@ def written(flag: str, value: Any) -> Words:
 
 
 def switch(flag: str, value: bool) -> Words:
-    """On, or not written."""
+    """On, or not said."""
     return [(f"{flag}=true", "")] if value else []
 
 
@@ -28,9 +28,9 @@ def either(flag: str, value: bool | None) -> Words:
     return [] if value is None else [(f"{flag}={str(value).lower()}", "")]
 
 
-def device_words(flag: str, value: str) -> Words:
+def gpu_words(flag: str, value: str) -> Words:
     """Docker splits a list of GPUs that is not in quotes."""
-    return written(flag, f'"{value}"' if "," in value else value)
+    return plain(flag, f'"{value}"' if "," in value else value)
 
 
 def health_words(flag: str, value: dict[str, str]) -> Words:
@@ -41,7 +41,7 @@ def health_words(flag: str, value: dict[str, str]) -> Words:
     return [(f"{flag}-{names.get(part, part)}", text) for part, text in value.items()]
 
 
-def unwritten(flag: str, value: Any) -> Words:
+def no_words(flag: str, value: Any) -> Words:
     """Not an option of `docker run` on every engine; the script says it otherwise."""
     return ()
 
@@ -65,7 +65,7 @@ class DockerOption:
     alike: Callable[[Any], Any] = lambda value: value
     open: bool = False
     why: str = ""
-    words: Callable[[str, Any], Words] = written
+    words: Callable[[str, Any], Words] = plain
 
 
 def option(flag: str, default: Any = "", **more: Any) -> Any:
