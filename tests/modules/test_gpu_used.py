@@ -16,7 +16,7 @@ from sparkwright.errors import Exit
 from sparkwright.host.memory import gpu_processes
 from sparkwright.host.memory.gpu_processes import GpuProcess, Listed
 from sparkwright.modules.proof import gpu_used
-from sparkwright.modules.proof.gpu_used import GpuUsed, DeviceLog
+from sparkwright.modules.proof.gpu_used import DeviceLog, GpuUsed
 from sparkwright.protocol.result import Result
 from tests.faults.bench import until
 from tests.modules.context import RecordingContext
