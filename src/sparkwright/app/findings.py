@@ -30,6 +30,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "": ("image",),
     "publish": ("container", "ports"),
     "server_key": ("server_key",),
+    "model": ("model",),
 }
 PAGE = 100
 

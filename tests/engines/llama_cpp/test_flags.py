@@ -83,10 +83,13 @@ def test_short_words_of_a_running_command_are_read() -> None:
 
 
 def test_a_command_names_host_and_port_whatever_the_default_is() -> None:
-    words = " ".join(flags.command("/models/a.gguf", {}))
-    assert words == "--model /models/a.gguf --host 0.0.0.0 --port 8080 --metrics --log-verbosity 4 --offline"
-    assert "--port 9000" in " ".join(flags.command("/models/a.gguf", {"port": 9000}))
-    assert "--metrics" not in flags.command("/models/a.gguf", {"metrics": False})
+    words = " ".join(flags.command("/models/a", {"model": "x-00001-of-00003.gguf", "mmproj": "m.gguf"}))
+    assert (
+        words
+        == "--model /models/a/x-00001-of-00003.gguf --mmproj /models/a/m.gguf --host 0.0.0.0 --port 8080 --metrics --log-verbosity 4 --offline"
+    )
+    assert "--port 9000" in " ".join(flags.command("/models/a", {"port": 9000}))
+    assert "--metrics" not in flags.command("/models/a", {"metrics": False})
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,9 @@ def chosen(files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", d
         found = choose(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft)
     except NoChoice as error:
         raise Refused(str(error)) from None
-    further = {"mmproj": found.mmproj, "model-draft": found.draft}
+    flags = {"model": found.served, "mmproj": found.mmproj, "model-draft": found.draft}
     rows = tuple(one for one in files if one["path"] in found.all)
-    return seam.Chosen(rows, found.served, {flag: path for flag, path in further.items() if path})
+    return seam.Chosen(rows, {flag: path for flag, path in flags.items() if path})
 
 
 def wholes(sizes: Mapping[str, int]) -> list[Whole]:

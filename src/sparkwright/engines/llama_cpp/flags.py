@@ -29,8 +29,9 @@ ENTRYPOINT: tuple[str, ...] | None = None
 #: no share of memory can be asked for
 MEMORY = ""
 BUDGET = "batch-size"
-#: by another key of the recipe
-SET_BY: Mapping[str, str] = {MODEL: "model", "api-key-file": "server_key"}
+SET_BY: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "model-draft": "model.draft"}
+#: files below the model's mount point
+FILES = (MODEL, "mmproj", "model-draft")
 
 #: what a command says where the recipe doesn't. The default port will change with a release; a published port leads to the
 #: container's address; nothing is fetched when it starts; /metrics has the heartbeat; and the log tells the sizes and types of its
@@ -86,16 +87,15 @@ def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def command(model: str, flags: Mapping[str, Any], *, model_by_flag: bool = True) -> tuple[str, ...]:
-    """The words after the image: the model's file (the first of its shards), the flags, and what is always said (ALWAYS).
+    """The words after the image: the flags, their files below the model, and what is always said (ALWAYS).
 
-    model_by_flag: llama-server takes it in no other way.
+    model: its folder in the container; a file there (the first of its shards) is named by the flag MODEL. model_by_flag:
+    llama-server takes its model in no other way.
     """
     given = named(flags)
-    return (
-        "--model",
-        model,
-        *argv({**given, **{name: usual for name, usual in ALWAYS.items() if given.get(name) is None}}),
-    )
+    files = {name: _below(model, given[name]) for name in FILES if given.get(name) is not None}
+    usual = {name: value for name, value in ALWAYS.items() if given.get(name) is None}
+    return argv({MODEL: model, **given, **files, **usual})
 
 
 def takes_model_by_flag(version: object) -> bool:
@@ -107,7 +107,8 @@ def served_name(flags: Mapping[str, Any], model: str) -> str:
     """The name that it tells of itself: the first of its aliases in the alphabet, else the file's name. It serves any other too."""
     given = value(flags, SERVED_NAME)
     names = [str(one) for one in given] if isinstance(given, list | tuple) else str(given or "").split(",")
-    return min((name.strip() for name in names if name.strip()), default=model.rpartition("/")[2])
+    own = str(value(flags, MODEL) or model).rpartition("/")[2]
+    return min((name.strip() for name in names if name.strip()), default=own)
 
 
 def port(flags: Mapping[str, Any]) -> int:
@@ -139,6 +140,11 @@ def context(flags: Mapping[str, Any]) -> int | None:
     return stepped(total if unified(flags) else stepped(total) // slots(flags))
 
 
+def properties() -> dict[str, Any]:
+    """The flags of both builds, as the properties of a JSON Schema."""
+    return {name: _schema(option) for name, option in sorted(flag_values.known().items()) if name not in SET_BY}
+
+
 def integer(given: Any) -> int | None:
     """A whole number above 0; None for anything else."""
     found = flag_values.number(given)
@@ -148,6 +154,18 @@ def integer(given: Any) -> int | None:
 def stepped(tokens: int) -> int:
     """Tokens as a context has them: rounded up to the step."""
     return -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
+
+
+def _below(folder: str, file: Any) -> str:
+    return str(file) if str(file).startswith("/") else f"{folder.rstrip('/')}/{file}"
+
+
+def _schema(option: flag_values.Option) -> dict[str, Any]:
+    if option.kind in ("switch", "bare"):
+        return {"type": "boolean"}
+    if option.kind == "on":
+        return {"enum": [True, False, *(option.choices or ("on", "off", "auto")), None]}
+    return {"enum": [*option.choices, None]} if option.choices else {}
 
 
 def _named(written: str, given: Any) -> tuple[str, Any]:

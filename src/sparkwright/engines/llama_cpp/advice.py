@@ -1,0 +1,126 @@
+"""llama.cpp's side of engines.advice.Advice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packaging.version import Version
+
+from sparkwright.engines.advice import (
+    Asked,
+    Decision,
+    Effective,
+    Explained,
+    Memory,
+    Wanted,
+    WhenImpossible,
+    cannot_be_asked,
+)
+from sparkwright.engines.finding import SEVERITIES, Finding
+from sparkwright.engines.llama_cpp import flags as own
+from sparkwright.engines.llama_cpp import memory as sizes
+from sparkwright.engines.llama_cpp import rules
+from sparkwright.engines.llama_cpp.files import SUFFIX
+
+#: there is no such switch
+CHUNKED_PREFILL = ""
+WHY = "it always cuts prompts into pieces of batch-size tokens"
+USUAL_BATCH = 2048
+_BUILD = re.compile(r"\bb?(\d{4,6})\b")
+
+
+@dataclass(frozen=True)
+class GgufModel:
+    """What kind of model it is is in the header of its file, which is not read before it is served."""
+
+    kind: str = "unknown"
+    sentence: str = "a GGUF model"
+    max_position_embeddings: int | None = None
+
+
+def version(text: str | None) -> Version | None:
+    """The build that a text names, as 11549 of "b11549-7e4c0a9"; None when it names none."""
+    found = _BUILD.search(text or "")
+    return Version(found[1]) if found else None
+
+
+def kind(model: Mapping[str, Any]) -> GgufModel:
+    """See GgufModel."""
+    return GgufModel()
+
+
+def essence(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json beside GGUF files says nothing that llama.cpp reads."""
+    return {}
+
+
+def decide(
+    asked: Asked, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
+) -> Decision:
+    """llama.cpp can't be told to chunk prompts or not to."""
+    return cannot_be_asked(asked, "llama.cpp", wanted, impossible, WHY)
+
+
+def check(
+    asked: Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
+) -> list[Finding]:
+    """All findings, errors first."""
+    case = rules.Case(replace(asked, flags=own.named(asked.flags)), version.major if version else None)
+    found = [finding for rule in rules.RULES.values() for finding in rule.findings(case)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def effective(asked: Asked, model: Mapping[str, Any], version: Version | None) -> Effective:
+    """The settings that follow from the flags."""
+    flags = own.named(asked.flags)
+    return Effective(
+        chunked_prefill=True,
+        prefix_caching=own.value(flags, "cache-prompt") is not False,
+        budget=own.integer(own.value(flags, own.BUDGET)) or USUAL_BATCH,
+        max_num_seqs=own.slots(flags),
+        max_model_len=own.context(flags),
+    )
+
+
+def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
+    """Its files and what it keeps and computes with, bytes; the KV cache is not in it while no header is known.
+
+    locked: its files are all that the recipe downloads.
+    """
+    rows = locked.get("files") or ()
+    held = {one["path"]: one["size_bytes"] for one in rows if str(one["path"]).lower().endswith(SUFFIX)}
+    return Memory(bytes=sizes.needs(held, own.named(flags), None).total) if held else Memory()
+
+
+def chunked_prefill_arms(
+    flags: Mapping[str, Any], model: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """There is no such switch."""
+    return None
+
+
+def titles() -> Mapping[str, str]:
+    """The rules by name, with what each says."""
+    return {one.name: one.title for one in rules.RULES.values()}
+
+
+def explained(name: str) -> Explained | None:
+    """A rule; None where there is none of this name."""
+    rule = rules.RULES.get(name)
+    if rule is None:
+        return None
+    asked, build = rule.example.asked, rule.example.build
+    return Explained(
+        "llama_cpp",
+        rule.name,
+        rule.title,
+        rule.reason,
+        rule.sources,
+        asked.flags,
+        asked.image,
+        f"b{build}" if build else None,
+        next(iter(rule.findings(rule.example))),
+    )

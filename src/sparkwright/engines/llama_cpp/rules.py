@@ -1,0 +1,259 @@
+"""What is wrong with a recipe for llama.cpp, before llama-server says so, or says nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sparkwright.engines import concepts
+from sparkwright.engines.advice import Asked
+from sparkwright.engines.exposure import OPEN_SENTENCE, OPEN_WAY
+from sparkwright.engines.finding import Finding, Severity, Way
+from sparkwright.engines.llama_cpp import flag_values, flags, options
+from sparkwright.engines.llama_cpp.files import SUFFIX
+from sparkwright.engines.llama_cpp.rule import RULES, Case, Rule, rule
+from sparkwright.trust.image_name import tagged
+
+__all__ = ["RULES", "Case", "Rule"]
+
+LOOPBACK = ("127.", "localhost", "::1", "[::1]")
+OFFICIAL = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
+HELP = "llama-server --help"
+
+
+@rule(
+    "model-file",
+    sources=("llama-server loads one .gguf file, with the other shards beside it; a folder is no model to it",),
+    example=Asked({"ctx-size": 8192}),
+)
+def model_file(case: Case) -> Iterator[Finding]:
+    """llama.cpp serves one GGUF file, not a folder.
+    Repositories hold a dozen quantisations of a model. `model.file` in the recipe names one of them, by pattern; it becomes --model, with
+    the first file where there are several shards.
+    """
+    given = case.flag(flags.MODEL)
+    if given is None:
+        way = Way("name it in the recipe, as `model.file: NAME-Q4_K_M.gguf`")
+        yield Finding("error", "model names no GGUF file to serve.", (way,), HELP, flags.MODEL)
+        return
+    shard = re.search(r"-(\d{5})-of-\d{5}\.gguf$", str(given))
+    if not str(given).lower().endswith(SUFFIX):
+        sentence = f"model is {given}: llama.cpp serves {SUFFIX} files, no other format."
+        yield Finding("error", sentence, (Way("name a GGUF file"),), HELP, flags.MODEL)
+    elif shard and shard[1] != "00001":
+        name = str(given).replace(f"-{shard[1]}-of-", "-00001-of-")
+        sentence = f"model is shard {int(shard[1])}: llama.cpp loads a model from its first one."
+        yield Finding("error", sentence, (Way(f"write {name}", {flags.MODEL: name}),), HELP, flags.MODEL)
+
+
+@rule("downloads", sources=(HELP,), example=Asked({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
+def downloads(case: Case) -> Iterator[Finding]:
+    """A model that llama-server downloads by itself is not the one that spark.lock pins.
+    -hf and its like fetch whatever stands there today, at every start, past the hashes and the memory proof.
+    """
+    presets = [name for name in case.asked.flags if name.endswith("-default") and name != "spec-default"]
+    for name in (
+        *options.DOWNLOADS,
+        *presets,
+        *(one for one in case.asked.flags if one.startswith("fim-") and one.endswith("-spec")),
+    ):
+        if case.flag(name) not in (None, False):
+            way = Way("remove it: `model.id` and `model.file` say what is downloaded and pinned", {name: None})
+            sentence = f"{name} makes llama-server download a model that spark.lock does not pin."
+            yield Finding("error", sentence, (way,), HELP, name)
+
+
+@rule(
+    "unknown-flag",
+    sources=("llama-server --help of b10434 and b11549", "`error: invalid argument: --x`, exit code 1"),
+    example=Asked({"model": "a.gguf", "max-model-len": 8192}),
+)
+def unknown_flag(case: Case) -> Iterator[Finding]:
+    """llama-server does not start with an unknown option.
+    It says `error: invalid argument` and exits with code 1, after the previous server was stopped.
+    """
+    for name, given in case.asked.flags.items():
+        exists = flag_values.exists(name, case.build)
+        if given is None or exists:
+            continue
+        known = name in flag_values.known()
+        whose = "" if known else concepts.elsewhere("llama_cpp", name)
+        near = "" if known else concepts.here("llama_cpp", name)
+        sentence = (
+            f"{whose}." if whose else f"{name} is not an option of {case.engine}." if not known else _gone(name, case)
+        )
+        way = Way(f"write {near}", {name: None, near: given}) if near else Way("remove it", {name: None})
+        severity: Severity = "error" if exists is False or whose else "warning"
+        yield Finding(severity, sentence, (way,), HELP, name)
+
+
+def _gone(name: str, case: Case) -> str:
+    gone = name in {row.split()[0] for row in options.ONLY_OLDER.strip().splitlines()}
+    when = f"was removed between b{options.OLDER} and b{options.NEWER}" if gone else f"came after b{options.OLDER}"
+    return f"{name} {when}: {case.engine} may refuse to start."
+
+
+@rule(
+    "flag-value",
+    sources=("the parser of b11549, asked with values of every kind; it reads 128k as 128",),
+    example=Asked({"model": "a.gguf", "ctx-size": "128k"}),
+)
+def flag_value(case: Case) -> Iterator[Finding]:
+    """A value must be one that llama-server reads as it was meant.
+    It refuses some with a usage text and exit code 1. Of a number it reads what it can: `128k` is 128, `1.5` is 1.
+    """
+    for name in case.asked.flags:
+        if wrong := flags.misfit(case.asked.flags, name):
+            yield Finding("error", f"{name} {wrong}.", (Way("correct or remove it"),), "llama-server's parser", name)
+
+
+@rule(
+    "fit-shrinks",
+    sources=("llama-server --help: -fit, default on", "b11549's log: fitting params to device memory"),
+    example=Asked({"model": "a.gguf"}),
+)
+def fit_shrinks(case: Case) -> Iterator[Finding]:
+    """Without ctx-size and n-gpu-layers, llama-server shrinks them until they fit, silently.
+    `fit` is on by default: when memory is short at the start, the context gets shorter or layers stay on the CPU, and only a verbose log
+    tells. With both given, or `fit: off`, a start that does not fit fails instead.
+    """
+    if flag_values.is_on(case.flag(flags.FIT)) is False:
+        return
+    unset = [name for name in (flags.CONTEXT, flags.LAYERS) if case.flag(name) in (None, 0, "0", "auto")]
+    if unset:
+        ways = (
+            Way(
+                "set ctx-size to the context you need and n-gpu-layers to all",
+                {flags.CONTEXT: 32768, flags.LAYERS: "all"},
+            ),
+            Way("set fit to off", {flags.FIT: False}),
+        )
+        sentence = (
+            f"{' and '.join(unset)} not set: llama-server may shrink {'them' if unset[1:] else 'it'} to fit, silently."
+        )
+        yield Finding("warning", sentence, ways, HELP, flags.FIT)
+
+
+@rule(
+    "quantised-v-cache",
+    sources=("b10434 and b11549: quantized V cache requires flash_attn to be enabled, exit code 1",),
+    example=Asked({"model": "a.gguf", "ctv": "q8_0", "fa": False}),
+)
+def quantised_v_cache(case: Case) -> Iterator[Finding]:
+    """A quantised V cache needs flash attention.
+    With `flash-attn: off` llama-server loads the model and then ends with exit code 1.
+    """
+    kind = case.flag("cache-type-v")
+    if kind in (None, "f32", "f16", "bf16") or flag_values.is_on(case.flag("flash-attn")) is not False:
+        return
+    ways = (Way("remove flash-attn: off", {"flash-attn": None}), Way("use an f16 V cache", {"cache-type-v": None}))
+    sentence = f"cache-type-v {kind} requires flash attention, which is off: llama-server refuses to start."
+    yield Finding("error", sentence, ways, "a real start of b11549", "cache-type-v")
+
+
+@rule(
+    "slot-context",
+    sources=("b11549, /props: n_ctx of a slot",),
+    example=Asked({"model": "a.gguf", "ctx-size": 32768, "parallel": 4}),
+)
+def slot_context(case: Case) -> Iterator[Finding]:
+    """ctx-size is the context of all slots together.
+    With `parallel: 4` each request has a quarter of it, rounded up to 256 tokens. With `kv-unified` the slots share the whole.
+    """
+    total, slots = flags.integer(case.flag(flags.CONTEXT)), flags.slots(case.asked.flags)
+    slot = flags.context(case.asked.flags)
+    if total is None or slot is None or slots < 2 or flags.unified(case.asked.flags):
+        return
+    uneven = "" if slot * slots == total else f"; together they take {slot * slots}"
+    way = Way(f"for {total} tokens a request, set ctx-size to {total * slots}", {flags.CONTEXT: None})
+    sentence = f"ctx-size {total} over {slots} slots gives each request {slot} tokens{uneven}."
+    yield Finding("info", sentence, (Way(way.text),), "b11549, /props", flags.CONTEXT)
+
+
+@rule(
+    "cuda12-image",
+    sources=("llama.cpp docs/docker.md: server-cuda is CUDA 12.8", "its CMake files: 121a from CUDA 12.9 on"),
+    example=Asked({"model": "a.gguf"}, image="ghcr.io/ggml-org/llama.cpp:server-cuda"),
+)
+def cuda12(case: Case) -> Iterator[Finding]:
+    """A GB10 needs an image built with CUDA 13.
+    Its compute capability is 12.1. `server-cuda` is built with CUDA 12.8, which has no code for it; `server` has no GPU code at all.
+    """
+    found = OFFICIAL.match(case.asked.image)
+    if case.asked.platform != "gb10" or found is None or "cuda13" in found["tag"]:
+        return
+    build = re.search(r"-b\d+$", found["tag"])
+    instead = f"ghcr.io/ggml-org/llama.cpp:server-cuda13{build[0] if build else ''}"
+    what = "is built with CUDA 12.8, without code for a GB10 (sm_121)" if "cuda" in found["tag"] else "has no CUDA"
+    sentence = f"{tagged(case.asked.image)} {what}."
+    yield Finding("warning", sentence, (Way(f"use {instead}"),), "llama.cpp's docs/docker.md", "image")
+
+
+@rule(
+    "api-key-in-arguments",
+    sources=("`docker inspect` and `ps` show a container's arguments",),
+    example=Asked({"model": "a.gguf", "api-key": "sk-1"}),
+)
+def api_key(case: Case) -> Iterator[Finding]:
+    """An API key among the flags is readable by every user of the host.
+    `server_key` in the recipe is passed in a file that only its container can read, and sparkwright's checks use it too.
+    """
+    if case.flag(flags.KEY):
+        way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {flags.KEY: None})
+        sentence = "api-key is in the arguments, where `ps` and `docker inspect` show it."
+        yield Finding("error", sentence, (way,), "docker inspect", flags.KEY)
+
+
+@rule(
+    "open-to-network",
+    sources=("docker's documentation: a published port bypasses the host's firewall",),
+    example=Asked({"model": "a.gguf"}, open_to_network=True),
+)
+def open_to_network(case: Case) -> Iterator[Finding]:
+    """A server published beyond loopback without an API key is open to everyone on the network.
+    llama-server allows requests from pages of all origins, too, where it has no key.
+    """
+    if case.asked.open_to_network:
+        yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(OPEN_WAY),), "docker's documentation", "publish")
+
+
+@rule(
+    "no-metrics",
+    sources=("b11549: /metrics answers 501 without --metrics",),
+    example=Asked({"model": "a.gguf", "metrics": False}),
+)
+def no_metrics(case: Case) -> Iterator[Finding]:
+    """Without metrics a stalled server cannot be told from a busy one.
+    sparkwright adds --metrics; the health check compares the count of decoding steps between two looks.
+    """
+    if case.flag(flags.METRICS) is False:
+        way = Way("remove it", {flags.METRICS: None})
+        yield Finding("warning", "metrics is off: health checks cannot see a stall.", (way,), HELP, flags.METRICS)
+
+
+@rule(
+    "out-of-reach",
+    sources=("docker's documentation: a published port leads to the container's own address",),
+    example=Asked({"model": "a.gguf", "host": "127.0.0.1"}),
+)
+def out_of_reach(case: Case) -> Iterator[Finding]:
+    """The server must listen on the port that the container publishes, over HTTP.
+    A container's loopback is not reachable from outside; checks do not ask over HTTPS or below a prefix.
+    """
+    host = str(case.flag(flags.HOST) or "")
+    if host.startswith(LOOPBACK) or host.endswith(".sock"):
+        way = Way("remove it", {flags.HOST: None})
+        yield Finding(
+            "error", f"host {host} is reachable in its container only.", (way,), "docker's documentation", flags.HOST
+        )
+    for name in ("ssl-key-file", "ssl-cert-file", "api-prefix"):
+        if case.flag(name):
+            sentence = f"{name}: every check of sparkwright asks over plain HTTP, without a prefix."
+            yield Finding("error", sentence, (Way("remove it", {name: None}),), HELP, name)
+    listens, published = flags.port(case.asked.flags), case.asked.published
+    if published not in (None, listens):
+        target = f"maps to {published}" if published else "is not a TCP port"
+        sentence = f"the server listens on port {listens} in its container, but the first published port {target}."
+        written = flags.PORT if case.flag(flags.PORT) is not None else "publish"
+        way = Way(f"make the first entry of `container.ports` end in :{listens}")
+        yield Finding("error", sentence, (way,), "docker's documentation", written)

@@ -1,0 +1,163 @@
+"""llama.cpp's rules: each one's example makes it speak, each way out silences it; and what they say of real recipes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.advice import Asked
+from sparkwright.engines.finding import Way
+from sparkwright.engines.llama_cpp import advice, flags, key_file, memory, rules
+from sparkwright.engines.server_key import valid
+from sparkwright.units import GIB
+
+IMAGE = "ghcr.io/ggml-org/llama.cpp:server-cuda13-b11549"
+GOOD: dict[str, Any] = {"model": "a-Q4_K_M.gguf", "ctx-size": 32768, "n-gpu-layers": "all", "alias": "a"}
+
+
+def found(given: dict[str, Any], version: str | None = "b11549", **more: Any) -> dict[str, str]:
+    """Rule names with the severity of their findings."""
+    asked = Asked(given, **{"image": IMAGE, **more})
+    return {one.rule: one.severity for one in advice.check(asked, {}, advice.version(version))}
+
+
+def changed(case: rules.Case, way: Way) -> rules.Case:
+    kept = {name: given for name, given in case.asked.flags.items() if name not in way.changes}
+    kept |= {name: given for name, given in way.changes.items() if given is not None}
+    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags.named(kept)))
+
+
+@pytest.mark.parametrize("name", rules.RULES)
+def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str) -> None:
+    rule = rules.RULES[name]
+    findings = list(rule.findings(rule.example))
+    assert [one.rule for one in findings] == [name] * len(findings) != []
+    assert rule.title and rule.reason and rule.sources
+    for finding in findings:
+        for way in finding.ways_out:
+            if way.changes:
+                assert not list(rule.findings(changed(rule.example, way))), way.text
+
+
+def test_a_good_recipe_has_no_findings() -> None:
+    assert found(GOOD) == {}
+
+
+@pytest.mark.parametrize(
+    ("more", "rule", "severity"),
+    [
+        ({"model": None}, "model-file", "error"),
+        ({"model": "model.safetensors"}, "model-file", "error"),
+        ({"model": "a-00002-of-00003.gguf"}, "model-file", "error"),
+        ({"hf": "org/repo:Q4_K_M"}, "downloads", "error"),
+        ({"-mu": "https://x/a.gguf"}, "downloads", "error"),
+        ({"gpt-oss-120b-default": True}, "downloads", "error"),
+        ({"max-model-len": 8192}, "unknown-flag", "error"),
+        ({"nonsense": 1}, "unknown-flag", "error"),
+        ({"no-mmap": True}, "unknown-flag", "error"),
+        ({"ctx-size": "128k"}, "flag-value", "error"),
+        ({"n-gpu-layers": "auto"}, "fit-shrinks", "warning"),
+        ({"ctx-size": 0}, "fit-shrinks", "warning"),
+        ({"ctv": "q8_0", "fa": "off"}, "quantised-v-cache", "error"),
+        ({"parallel": 4}, "slot-context", "info"),
+        ({"api_key": "x"}, "api-key-in-arguments", "error"),
+        ({"metrics": False}, "no-metrics", "warning"),
+        ({"host": "127.0.0.1"}, "out-of-reach", "error"),
+        ({"ssl-cert-file": "/c.pem"}, "out-of-reach", "error"),
+    ],
+)
+def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str, severity: str) -> None:
+    assert found(flags.named(GOOD | more)) == {rule: severity}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"ctv": "q8_0"},
+        {"ctv": "q8_0", "fa": "auto"},
+        {"ctk": "q8_0", "fa": "off"},
+        {"parallel": 1},
+        {"parallel": 4, "kvu": True},
+    ],
+)
+def test_what_is_right_is_not_found(more: dict[str, Any]) -> None:
+    assert found(flags.named(GOOD | more)) == {}
+
+
+def test_fit_off_needs_no_sizes() -> None:
+    assert found({"model": "a.gguf", "fit": False}) == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "severity"), [("b10434", None), ("b11549", "error"), ("b11000", "warning"), (None, "warning")]
+)
+def test_an_option_that_was_removed_is_found_by_build(version: str | None, severity: str | None) -> None:
+    assert found(flags.named(GOOD | {"no-mmap": True}), version).get("unknown-flag") == severity
+
+
+@pytest.mark.parametrize(
+    ("image", "platform", "rule"),
+    [
+        ("ghcr.io/ggml-org/llama.cpp:server-cuda", "gb10", True),
+        ("ghcr.io/ggml-org/llama.cpp:server-cuda-b11549", "gb10", True),
+        ("ghcr.io/ggml-org/llama.cpp:server", "gb10", True),
+        ("ghcr.io/ggml-org/llama.cpp:server-cuda13", "gb10", False),
+        ("scitrera/dgx-spark-llama-cpp:b8094-cu131", "gb10", False),
+        ("ghcr.io/ggml-org/llama.cpp:server-cuda", "ascend", False),
+    ],
+)
+def test_the_image_for_a_gb10_is_the_one_with_cuda_13(image: str, platform: str, rule: bool) -> None:
+    assert ("cuda12-image" in found(GOOD, image=image, platform=platform)) is rule
+
+
+def test_the_first_published_port_is_the_servers() -> None:
+    assert found(GOOD, published=8080) == {}
+    assert found(GOOD, published=8000) == {"out-of-reach": "error"}
+    assert found(GOOD | {"port": 8000}, published=8000) == {}
+
+
+def test_chunked_prefill_cannot_be_asked_for() -> None:
+    assert advice.decide(Asked(GOOD), {}, None, "any", "refuse").finding is None
+    refused = advice.decide(Asked(GOOD), {}, None, "disabled", "refuse").finding
+    assert refused is not None and refused.severity == "error"
+    assert refused.sentence.startswith(
+        "llama.cpp cannot be asked for chunked_prefill: it always cuts prompts into pieces"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [("b11549-7e4c0a9", "11549"), ("version: 0.1.0-dev (build 11549, commit 7e4c0a9)", "11549"), ("b0-unknown", None)],
+)
+def test_a_build_is_a_version(text: str, build: str | None) -> None:
+    version = advice.version(text)
+    assert (str(version) if version else None) == build
+
+
+def test_memory_is_that_of_the_locked_files() -> None:
+    files = [
+        {"path": "a-Q4.gguf", "size_bytes": 60 * GIB},
+        {"path": "mmproj.gguf", "size_bytes": GIB},
+        {"path": "README.md", "size_bytes": GIB},
+    ]
+    assert advice.memory({"cache-ram": 0}, {"files": files}).bytes == 61 * GIB + memory.OVERHEAD_BYTES
+    assert advice.memory({}, {}).bytes == 0
+
+
+def test_settings_follow_from_flags() -> None:
+    usual = advice.effective(Asked({"ctx-size": 32768}), {}, None)
+    assert (usual.max_num_seqs, usual.max_model_len, usual.budget, usual.prefix_caching) == (4, 32768, 2048, True)
+    other = advice.effective(Asked({"c": 32768, "np": 2, "b": 512, "no-cache-prompt": True}), {}, None)
+    assert (other.max_num_seqs, other.max_model_len, other.budget, other.prefix_caching) == (2, 16384, 512, False)
+
+
+def test_the_key_is_in_a_file_that_the_server_reads() -> None:
+    key = "0123456789abcdef"
+    assert valid(key)
+    assert key_file.key_of("# keys\n\n" + key_file.text(key)) == key
+    assert key_file.key_of("") == ""
+    assert engine.of("llama_cpp").key is key_file.SERVER_KEY
+    assert flags.argv({key_file.OPTION: key_file.MOUNT}) == key_file.SERVER_KEY.words

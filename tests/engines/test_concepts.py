@@ -1,0 +1,64 @@
+"""A flag of another engine is told from a typing error, and what is meant is named where it is the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkwright.engines import concepts
+from sparkwright.engines.llama_cpp import flag_values
+from sparkwright.engines.vllm.flags import known_flags
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "sentence"),
+    [
+        ("llama_cpp", "max-model-len", "max-model-len is vLLM's; llama.cpp has ctx-size for the longest context"),
+        ("llama_cpp", "max_seq_len", "max_seq_len is TensorRT-LLM's; llama.cpp has ctx-size for the longest context"),
+        (
+            "llama_cpp",
+            "kv-cache-dtype",
+            "kv-cache-dtype is vLLM's and SGLang's; llama.cpp has cache-type-k and cache-type-v for the type of the KV cache",
+        ),
+        (
+            "llama_cpp",
+            "gpu-memory-utilization",
+            "gpu-memory-utilization is vLLM's; llama.cpp has no flag for the share of memory",
+        ),
+        ("vllm", "ctx-size", "ctx-size is llama.cpp's; vLLM has max-model-len for the longest context"),
+        (
+            "vllm",
+            "--mem-fraction-static",
+            "--mem-fraction-static is SGLang's; vLLM has gpu-memory-utilization for the share of memory",
+        ),
+        ("sglang", "max_num_seqs", "max_num_seqs is vLLM's; SGLang has max-running-requests for requests at a time"),
+        ("vllm", "max-model-len", ""),
+        ("llama_cpp", "port", ""),
+        ("llama_cpp", "nonsense", ""),
+    ],
+)
+def test_whose_flag_it_is(engine: str, name: str, sentence: str) -> None:
+    assert concepts.elsewhere(engine, name) == sentence
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "own"),
+    [
+        ("llama_cpp", "max-num-seqs", "parallel"),
+        ("llama_cpp", "served-model-name", "alias"),
+        ("vllm", "context-length", "max-model-len"),
+        ("llama_cpp", "max-model-len", ""),  # of all slots together
+        ("sglang", "enable-prefix-caching", ""),  # the opposite
+        ("llama_cpp", "kv-cache-dtype", ""),  # two
+        ("llama_cpp", "gpu-memory-utilization", ""),
+        ("vllm", "nonsense", ""),
+    ],
+)
+def test_a_value_is_taken_over_only_where_it_means_the_same(engine: str, name: str, own: str) -> None:
+    assert concepts.here(engine, name) == own
+
+
+def test_every_name_is_one_of_its_engine() -> None:
+    rows = concepts.CONCEPTS.values()
+    assert {one for row in rows for one in row["vllm"]} - {"model"} <= known_flags.ALL
+    assert {one for row in rows for one in row["llama_cpp"]} <= set(flag_values.known())
+    assert all(set(row) == set(concepts.TITLES) for row in rows)
