@@ -27,8 +27,10 @@ class Files(Protocol):
     def SUFFIX(self) -> str:
         """How the names of such files end."""
 
-    def chosen(self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "") -> Chosen:
-        """The files that patterns mean. files: rows with path and size_bytes.
+    def chosen(
+        self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
+    ) -> Chosen:
+        """The files that patterns mean. files: rows with path and size_bytes. repository: its name, for a sentence.
 
         Raises Refused when a pattern means no file, or more than one model: then with those that there are and their sizes.
         """

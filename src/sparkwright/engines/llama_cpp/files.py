@@ -85,11 +85,13 @@ def choose(
     return Chosen(_complete(models[0], where), *_beside(files, patterns, mmproj, draft, where))
 
 
-def chosen(files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "") -> seam.Chosen:
+def chosen(
+    files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
+) -> seam.Chosen:
     """See engines.files.Files."""
     sizes = {str(one["path"]): int(one["size_bytes"]) for one in files}
     try:
-        found = choose(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft)
+        found = choose(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft, repository=repository)
     except NoChoice as error:
         raise Refused(str(error)) from None
     flags = {"model": found.served, "mmproj": found.mmproj, "model-draft": found.draft}
