@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparkwright.app import docs, schemas
-from sparkwright.app.findings import rule_text
+from sparkwright.app.findings import explained, rule_text, rules
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
 from sparkwright.cli.help_groups import GROUPS
@@ -143,9 +143,9 @@ def _rules() -> str:
     parts = [
         "# Rules\n\nWhat `invoke lint` checks, and a deploy before it touches a host. `invoke explain RULE` shows the same.\n"
     ]
-    rules = {name: one for one in reversed(engine.served()) for name in one.advice.titles()}
-    for name in sorted(rules):
-        parts.append(f"\n## {name}\n\n```\n{rule_text(rules[name].advice.explained(name))}\n```\n")
+    for name in sorted(rules()):
+        text = "\n\n".join(map(rule_text, explained(name)))
+        parts.append(f"\n## {name}\n\n```\n{text}\n```\n")
     return "".join(parts)
 
 

@@ -30,6 +30,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "": ("image",),
     "publish": ("container", "ports"),
     "server_key": ("server_key",),
+    "model": ("model",),
 }
 PAGE = 100
 
@@ -102,10 +103,15 @@ def explain(name: str | None, *, as_json: bool) -> None:
     if name is None:
         say(json.dumps(titles) if as_json else "\n".join(f"{one:<40} {title}" for one, title in sorted(titles.items())))
         return
-    rule = next(filter(None, (one.advice.explained(name) for one in engine.served())), None)
-    if rule is None:
+    found = explained(name)
+    if not found:
         raise Refused(f"no rule {name!r}.", fix=nearest(name, titles))
-    say(json.dumps(_rule_json(rule), ensure_ascii=False) if as_json else rule_text(rule))
+    say(json.dumps(_rule_json(found[0]), ensure_ascii=False) if as_json else "\n\n".join(map(rule_text, found)))
+
+
+def explained(name: str) -> list[Explained]:
+    """A rule, of each engine that has one of this name."""
+    return [rule for one in engine.served() if (rule := one.advice.explained(name)) is not None]
 
 
 def rules() -> dict[str, str]:
@@ -156,7 +162,8 @@ def rule_text(rule: Explained) -> str:
     serves = f"{engine.TITLES[rule.engine]} {rule.version}" if rule.version else ""
     lines = [f"{rule.name}: {rule.title}", "", *textwrap.wrap(rule.reason, PAGE), "", "Sources:"]
     lines += [*(f"  * {one}" for one in rule.sources), ""]
-    lines += [f"Example ({', '.join(part for part in (serves, rule.image) if part)}):"]
+    about = ", ".join(filter(None, (serves, rule.image))) or engine.TITLES[rule.engine]
+    lines += [f"Example ({about}):"]
     lines += [f"  {line}" for line in flags.splitlines()]
     found = rule.finding
     lines += [f"  -> {found.severity}: {found.sentence}", *(f"     fix: {way.text}" for way in found.ways_out)]

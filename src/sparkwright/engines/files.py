@@ -9,11 +9,10 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Chosen:
-    """rows: the files that are needed, as they were given. model: the path of the one that the engine is given, below the model's
-    folder. flags: those that name further files of them, by flag the path."""
+    """rows: the files that are needed, as they were given. flags: those that name files of them, the model's among them; by flag
+    the path below the model's folder."""
 
     rows: tuple[Mapping[str, Any], ...]
-    model: str
     flags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -24,8 +23,14 @@ class Files(Protocol):
     def NEEDED(self) -> str:
         """What the model's file is, as "one GGUF file"; for a recipe that names none."""
 
-    def chosen(self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "") -> Chosen:
-        """The files that patterns mean. files: rows with path and size_bytes.
+    @property
+    def SUFFIX(self) -> str:
+        """How the names of such files end."""
+
+    def chosen(
+        self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
+    ) -> Chosen:
+        """The files that patterns mean. files: rows with path and size_bytes. repository: its name, for a sentence.
 
         Raises Refused when a pattern means no file, or more than one model: then with those that there are and their sizes.
         """

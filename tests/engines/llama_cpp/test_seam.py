@@ -20,8 +20,7 @@ def test_the_lock_gets_the_files_that_are_needed_and_the_command_their_paths() -
     assert LLAMA.files
     found = LLAMA.files.chosen(FILES, "*Q4_K_M*", mmproj="mmproj*")
     assert [row["path"] for row in found.rows] == [FILES[0]["path"], FILES[1]["path"], "mmproj-F16.gguf"]
-    assert found.model == "m-Q4_K_M-00001-of-00002.gguf"
-    assert found.flags == {"mmproj": "mmproj-F16.gguf"}
+    assert found.flags == {"model": "m-Q4_K_M-00001-of-00002.gguf", "mmproj": "mmproj-F16.gguf"}
     again = LLAMA.files.chosen(found.rows, "*Q4_K_M*", mmproj="mmproj*")
     assert again == found, "from the lock, which holds no other file"
 

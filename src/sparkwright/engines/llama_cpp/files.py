@@ -85,16 +85,18 @@ def choose(
     return Chosen(_complete(models[0], where), *_beside(files, patterns, mmproj, draft, where))
 
 
-def chosen(files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "") -> seam.Chosen:
+def chosen(
+    files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
+) -> seam.Chosen:
     """See engines.files.Files."""
     sizes = {str(one["path"]): int(one["size_bytes"]) for one in files}
     try:
-        found = choose(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft)
+        found = choose(sizes, [pattern] if pattern else [], mmproj=mmproj, draft=draft, repository=repository)
     except NoChoice as error:
         raise Refused(str(error)) from None
-    further = {"mmproj": found.mmproj, "model-draft": found.draft}
+    flags = {"model": found.served, "mmproj": found.mmproj, "model-draft": found.draft}
     rows = tuple(one for one in files if one["path"] in found.all)
-    return seam.Chosen(rows, found.served, {flag: path for flag, path in further.items() if path})
+    return seam.Chosen(rows, {flag: path for flag, path in flags.items() if path})
 
 
 def wholes(sizes: Mapping[str, int]) -> list[Whole]:

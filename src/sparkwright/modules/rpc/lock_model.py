@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright import units
 from sparkwright.engines.engine import Name as EngineName
 from sparkwright.engines.engine import of
-from sparkwright.errors import Failed
+from sparkwright.errors import Failed, Refused
 from sparkwright.host.models import hub, hub_info
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest
@@ -29,6 +29,8 @@ class LockModel(Module["LockModel.Args"]):
     has not changed since; it says so, and with which commit.
 
     Returns: commit, config (what tells the model's kind, of its config.json), files (path, size_bytes, sha256, blob_id).
+
+    Refused where the engine serves single files, and the patterns do not name one of them.
 
     Fails: no such model or revision, gated (says where to accept the licence), hub down and no whole copy here.
     """
@@ -53,8 +55,11 @@ class LockModel(Module["LockModel.Args"]):
             copy = _complete_copy(args, context) if args.or_here else None
             if copy is None:
                 raise
+            try:
+                files = _needed(copy.entries(), args)
+            except Refused:  # a copy of other files
+                raise error from None
             context.note(f"{error.message} Using the complete copy on this host: {copy.folder}, commit {copy.commit}.")
-            files = _needed(copy.entries(), args)
             data = {"commit": copy.commit, "config": _config_here(copy.folder, args.engine), "files": files}
         total = sum(one["size_bytes"] for one in data["files"])
         msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.size(total)}"
@@ -76,7 +81,10 @@ def _of_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
 def _needed(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str, Any]]:
     """Those of a repository's files that the engine serves from."""
     chooses = of(args.engine).files
-    return [dict(one) for one in chooses.chosen(files, args.file, args.mmproj, args.draft).rows] if chooses else files
+    if chooses is None:
+        return files
+    patterns = {"mmproj": args.mmproj, "draft": args.draft}
+    return [dict(one) for one in chooses.chosen(files, args.file, **patterns, repository=args.id).rows]
 
 
 def _complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:

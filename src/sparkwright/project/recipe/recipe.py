@@ -57,15 +57,19 @@ class Recipe:
         model = file if file and not PATTERN.search(file) else self.file.model.mount
         return self.engine.flags.served_name(self.file.flags, model)
 
-    def model_in_container(self, locked: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-        """The path that the engine is given, and the flags with those of further files. locked: as for `memory`."""
+    def file_flags(self, locked: Mapping[str, Any]) -> dict[str, Any]:
+        """The flags that name single files of the model; the patterns, while the lock does not say what they mean.
+
+        locked: as for `memory`.
+        """
         model, chooses = self.file.model, self.engine.files
         if chooses is None:
-            return model.mount, {}
-        if not locked:
-            return f"{model.mount}/{model.file}", {}
-        chosen = chooses.chosen(locked.get("files") or (), model.file, model.mmproj, model.draft)
-        return f"{model.mount}/{chosen.model}", {flag: f"{model.mount}/{path}" for flag, path in chosen.flags.items()}
+            return {}
+        if locked:
+            return dict(chooses.chosen(locked.get("files") or (), model.file, model.mmproj, model.draft).flags)
+        written = model.model_dump(include={"file", "mmproj", "draft"})
+        given = {flag: written.get(key.removeprefix("model.")) for flag, key in self.engine.flags.SET_BY.items()}
+        return {flag: pattern for flag, pattern in given.items() if pattern}
 
     @property
     def memory_utilization(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sparkwright.engines import engine
+from sparkwright.engines import concepts, engine
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document
 from sparkwright.project.recipe import container_rules
@@ -97,9 +97,16 @@ def _files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         if chooses is None and getattr(file.model, name):
             message = f"`model.{name}` cannot be used with {title}: it serves the whole folder."
             yield message, ("model", name), "Remove it; `model.allow` limits what is downloaded."
+        elif chooses is not None and (given := getattr(file.model, name)) and not given.endswith(chooses.SUFFIX):
+            message = f"`model.{name}` must end in {chooses.SUFFIX}, got '{one_line(given, at_most=80)}'."
+            yield message, ("model", name), f"Name a file, or a pattern that means one, e.g. *Q4_K_M*{chooses.SUFFIX}."
     if chooses is not None and not file.model.file:
         message = f"`model.file` is missing: {title} serves {chooses.NEEDED}."
-        yield message, ("model",), 'Name it, by pattern where it has several parts; "*.gguf" lists those there are.'
+        yield (
+            message,
+            ("model",),
+            f"Name it, by pattern where it has several parts; *{chooses.SUFFIX} lists those there are.",
+        )
 
 
 def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
@@ -108,6 +115,10 @@ def _flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         one, other = map(one_line, found)
         message = f"`{file.engine}.{one}` and `{file.engine}.{other}` are the same flag, {flags.canonical(found[1])}."
         yield message, (file.engine, found[1]), "Remove one of them."
+    for name in file.flags:
+        if theirs := concepts.elsewhere(file.engine, name):
+            near = concepts.here(file.engine, name)
+            yield f"{theirs}.", flag_place(source, name), f"Write `{near}`." if near else "Remove it."
     for name, key in flags.SET_BY.items():
         if name in file.flags:
             yield f"`{file.engine}.{name}` is set by `{key}`.", flag_place(source, name), "Remove it."

@@ -40,8 +40,7 @@ def scope(
 
         served = serving(recipe, pinned)
     flags = recipe.engine.flags
-    path, further = recipe.model_in_container(pinned.get("model") or {})
-    command = flags.command(path, {**served.flags, **further}, model_by_flag=served.model_by_flag)
+    command = flags.command(recipe.file.model.mount, served.flags, model_by_flag=served.model_by_flag)
     memory = recipe.memory(pinned.get("model") or {})
     spec = container_spec(recipe, host, home, pinned.get("image"), command)
     container = spec.to_json()

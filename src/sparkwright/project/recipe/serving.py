@@ -64,7 +64,8 @@ def serving(
     version = version or own_version
     config = model if model is not None else model_entry.get("config") or {}
     wanted = expect.chunked_prefill, expect.when_impossible
-    decided = engine.advice.decide(_asked(recipe, recipe.file.flags), config, version, *wanted)
+    flags = {**recipe.file_flags(model_entry), **recipe.file.flags}
+    decided = engine.advice.decide(_asked(recipe, flags), config, version, *wanted)
     options = image_entry.get("options") if own_version == version else None
     listed = engine.image.applied(options) if engine.image else {}
     found = engine.advice.check(_asked(recipe, decided.flags), config, version, listed)
