@@ -14,10 +14,22 @@ from sparkwright.engines.vllm.flags import known_flags
     [
         ("llama_cpp", "max-model-len", "max-model-len is vLLM's; llama.cpp has ctx-size for the longest context"),
         ("llama_cpp", "max_seq_len", "max_seq_len is TensorRT-LLM's; llama.cpp has ctx-size for the longest context"),
-        ("llama_cpp", "kv-cache-dtype", "kv-cache-dtype is vLLM's and SGLang's; llama.cpp has cache-type-k and cache-type-v for the type of the KV cache"),
-        ("llama_cpp", "gpu-memory-utilization", "gpu-memory-utilization is vLLM's; llama.cpp has no flag for the share of memory"),
+        (
+            "llama_cpp",
+            "kv-cache-dtype",
+            "kv-cache-dtype is vLLM's and SGLang's; llama.cpp has cache-type-k and cache-type-v for the type of the KV cache",
+        ),
+        (
+            "llama_cpp",
+            "gpu-memory-utilization",
+            "gpu-memory-utilization is vLLM's; llama.cpp has no flag for the share of memory",
+        ),
         ("vllm", "ctx-size", "ctx-size is llama.cpp's; vLLM has max-model-len for the longest context"),
-        ("vllm", "--mem-fraction-static", "--mem-fraction-static is SGLang's; vLLM has gpu-memory-utilization for the share of memory"),
+        (
+            "vllm",
+            "--mem-fraction-static",
+            "--mem-fraction-static is SGLang's; vLLM has gpu-memory-utilization for the share of memory",
+        ),
         ("sglang", "max_num_seqs", "max_num_seqs is vLLM's; SGLang has max-running-requests for requests at a time"),
         ("vllm", "max-model-len", ""),
         ("llama_cpp", "port", ""),

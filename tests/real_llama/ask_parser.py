@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Any
 
 #: of the parameters, what tests compare
-READ = ("n_ctx", "n_parallel", "port", "hostnames", "endpoint_metrics", "fit_params", "kv_unified", "verbosity", "offline", "warmup")
+READ = (
+    "n_ctx",
+    "n_parallel",
+    "port",
+    "hostnames",
+    "endpoint_metrics",
+    "fit_params",
+    "kv_unified",
+    "verbosity",
+    "offline",
+    "warmup",
+)
 
 
 def ask(command_lines: Sequence[Sequence[str]]) -> list[dict[str, Any] | None]:

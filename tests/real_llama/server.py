@@ -59,7 +59,9 @@ class Server:
         with self._open(path, body, key) as answer:
             return Answer(answer.status, _plain(answer.read()))
 
-    def stream(self, body: dict[str, Any], *, path: str = "/v1/chat/completions", key: str = "") -> Iterator[dict[str, Any]]:
+    def stream(
+        self, body: dict[str, Any], *, path: str = "/v1/chat/completions", key: str = ""
+    ) -> Iterator[dict[str, Any]]:
         """The chunks of one streamed answer, as they come."""
         with self._open(path, {**body, "stream": True}, key) as answer:
             for line in answer:
@@ -101,7 +103,17 @@ class Server:
 def started(folder: Path, *words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
     """The server with these words, host and port added, from its start on; stopped in the end. folder: for its log."""
     port = _free_port()
-    command = [sys.executable, "-m", "tests.real_llama.llama_server", *QUIET, *words, "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.real_llama.llama_server",
+        *QUIET,
+        *words,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     log_file = folder / f"llama-server-{port}.log"
     with log_file.open("wb") as log:
         process = subprocess.Popen(

@@ -63,7 +63,9 @@ def test_every_word_of_an_option_is_one() -> None:
 
 def test_a_command_says_what_a_recipe_does_and_what_must_be_said() -> None:
     given: dict[str, Any] = {"ctx_size": 8192, "np": 2, "fit": False, "no-warmup": True}
-    first, second = ask([flags.command("x.gguf", given), flags.command("x.gguf", {"port": 9000, "metrics": False, "lv": 3})])
+    first, second = ask(
+        [flags.command("x.gguf", given), flags.command("x.gguf", {"port": 9000, "metrics": False, "lv": 3})]
+    )
     assert first is not None and second is not None
     assert (first["n_ctx"], first["n_parallel"], first["fit_params"], first["warmup"]) == (8192, 2, False, False)
     assert (first["hostnames"], first["port"], first["endpoint_metrics"]) == (["0.0.0.0"], 8080, True)

@@ -124,6 +124,12 @@ def test_with_a_key_only_the_public_paths_answer_without_it(tiny: Path, tmp_path
         assert KEY not in server.log
 
 
+def test_without_their_flag_there_are_no_metrics(tiny: Path, tmp_path: Path) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), "-c", "512") as server:
+        assert server.until_served()
+        assert server.ask(HTTP.metrics).status == 501
+
+
 def test_sigterm_ends_it_with_0(tiny: Path, tmp_path: Path) -> None:
     with servers.started(tmp_path, "-m", str(tiny), "-c", "512") as server:
         assert server.until_served()

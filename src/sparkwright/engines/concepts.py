@@ -96,13 +96,17 @@ CONCEPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 #: another name there, but not another spelling of the same value
-NOT_THE_SAME = frozenset(("chunked-prefill-size", "disable-radix-cache", "reasoning-format", "cache-type-k", "ctx-size"))
+NOT_THE_SAME = frozenset(
+    ("chunked-prefill-size", "disable-radix-cache", "reasoning-format", "cache-type-k", "ctx-size")
+)
 
 
 def of(name: str) -> str:
     """The concept that some engine has a flag of this name for; empty for none."""
     wanted = _plain(name)
-    return next((concept for concept, row in CONCEPTS.items() if any(wanted in map(_plain, one) for one in row.values())), "")
+    return next(
+        (concept for concept, row in CONCEPTS.items() if any(wanted in map(_plain, one) for one in row.values())), ""
+    )
 
 
 def owners(name: str) -> list[str]:

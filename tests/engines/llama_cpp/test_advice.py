@@ -75,7 +75,13 @@ def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str
 
 @pytest.mark.parametrize(
     "more",
-    [{"ctv": "q8_0"}, {"ctv": "q8_0", "fa": "auto"}, {"ctk": "q8_0", "fa": "off"}, {"parallel": 1}, {"parallel": 4, "kvu": True}],
+    [
+        {"ctv": "q8_0"},
+        {"ctv": "q8_0", "fa": "auto"},
+        {"ctk": "q8_0", "fa": "off"},
+        {"parallel": 1},
+        {"parallel": 4, "kvu": True},
+    ],
 )
 def test_what_is_right_is_not_found(more: dict[str, Any]) -> None:
     assert found(flags.named(GOOD | more)) == {}
@@ -85,7 +91,9 @@ def test_fit_off_needs_no_sizes() -> None:
     assert found({"model": "a.gguf", "fit": False}) == {}
 
 
-@pytest.mark.parametrize(("version", "severity"), [("b10434", None), ("b11549", "error"), ("b11000", "warning"), (None, "warning")])
+@pytest.mark.parametrize(
+    ("version", "severity"), [("b10434", None), ("b11549", "error"), ("b11000", "warning"), (None, "warning")]
+)
 def test_an_option_that_was_removed_is_found_by_build(version: str | None, severity: str | None) -> None:
     assert found(flags.named(GOOD | {"no-mmap": True}), version).get("unknown-flag") == severity
 
@@ -115,11 +123,14 @@ def test_chunked_prefill_cannot_be_asked_for() -> None:
     assert advice.decide(Asked(GOOD), {}, None, "any", "refuse").finding is None
     refused = advice.decide(Asked(GOOD), {}, None, "disabled", "refuse").finding
     assert refused is not None and refused.severity == "error"
-    assert refused.sentence.startswith("llama.cpp cannot be asked for chunked_prefill: it always cuts prompts into pieces")
+    assert refused.sentence.startswith(
+        "llama.cpp cannot be asked for chunked_prefill: it always cuts prompts into pieces"
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "build"), [("b11549-7e4c0a9", "11549"), ("version: 0.1.0-dev (build 11549, commit 7e4c0a9)", "11549"), ("b0-unknown", None)]
+    ("text", "build"),
+    [("b11549-7e4c0a9", "11549"), ("version: 0.1.0-dev (build 11549, commit 7e4c0a9)", "11549"), ("b0-unknown", None)],
 )
 def test_a_build_is_a_version(text: str, build: str | None) -> None:
     version = advice.version(text)
@@ -127,7 +138,11 @@ def test_a_build_is_a_version(text: str, build: str | None) -> None:
 
 
 def test_memory_is_that_of_the_locked_files() -> None:
-    files = [{"path": "a-Q4.gguf", "size_bytes": 60 * GIB}, {"path": "mmproj.gguf", "size_bytes": GIB}, {"path": "README.md", "size_bytes": GIB}]
+    files = [
+        {"path": "a-Q4.gguf", "size_bytes": 60 * GIB},
+        {"path": "mmproj.gguf", "size_bytes": GIB},
+        {"path": "README.md", "size_bytes": GIB},
+    ]
     assert advice.memory({"cache-ram": 0}, {"files": files}).bytes == 61 * GIB + memory.OVERHEAD_BYTES
     assert advice.memory({}, {}).bytes == 0
 

@@ -44,7 +44,9 @@ def test_a_projector_and_a_draft_model_come_by_pattern() -> None:
 
 def test_twelve_quantisations_and_none_chosen_are_listed_with_sizes() -> None:
     found = refusal(TWELVE | BESIDE, repository="o/Coder-30B-GGUF")
-    assert found.startswith("o/Coder-30B-GGUF has 12 models: name one of Coder-30B-IQ2_M.gguf (8.0 GiB), Coder-30B-Q2_K.gguf")
+    assert found.startswith(
+        "o/Coder-30B-GGUF has 12 models: name one of Coder-30B-IQ2_M.gguf (8.0 GiB), Coder-30B-Q2_K.gguf"
+    )
     assert all(quant in found for quant in QUANTS) and "mmproj" not in found and "imatrix" not in found
     assert found.endswith("Coder-30B-BF16.gguf (19.0 GiB) in `model.allow`.")
 
@@ -68,7 +70,9 @@ def test_a_missing_shard_is_refused(gone: int, number: int) -> None:
 
 def test_a_folder_of_another_format_is_told_as_such() -> None:
     found = refusal({"config.json": 1, "model-00001-of-00002.safetensors": GIB}, repository="Qwen/Qwen3-8B")
-    assert found.startswith("Qwen/Qwen3-8B has no .gguf file: its weights are .safetensors files, which llama.cpp cannot read.")
+    assert found.startswith(
+        "Qwen/Qwen3-8B has no .gguf file: its weights are .safetensors files, which llama.cpp cannot read."
+    )
     assert "it has 1 other file." in refusal({"README.md": 1})
 
 

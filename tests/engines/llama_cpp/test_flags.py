@@ -76,7 +76,8 @@ def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -
 
 
 def test_short_words_of_a_running_command_are_read() -> None:
-    found = command_words.parsed("/app/llama-server -m /models/a.gguf -c 4096 -ngl all -fa on -nkvo".split())
+    words = ["/app/llama-server", "-m", "/models/a.gguf", "-c", "4096", "-ngl", "all", "-fa", "on", "-nkvo"]
+    found = command_words.parsed(words)
     assert found == command_words.Command(
         "/models/a.gguf", {"ctx-size": 4096, "n-gpu-layers": "all", "flash-attn": "on", "kv-offload": False}
     )
@@ -84,7 +85,10 @@ def test_short_words_of_a_running_command_are_read() -> None:
 
 def test_a_command_names_host_and_port_whatever_the_default_is() -> None:
     words = " ".join(flags.command("/models/a", {"model": "x-00001-of-00003.gguf", "mmproj": "m.gguf"}))
-    assert words == "--model /models/a/x-00001-of-00003.gguf --mmproj /models/a/m.gguf --host 0.0.0.0 --port 8080 --metrics --log-verbosity 4 --offline"
+    assert (
+        words
+        == "--model /models/a/x-00001-of-00003.gguf --mmproj /models/a/m.gguf --host 0.0.0.0 --port 8080 --metrics --log-verbosity 4 --offline"
+    )
     assert "--port 9000" in " ".join(flags.command("/models/a", {"port": 9000}))
     assert "--metrics" not in flags.command("/models/a", {"metrics": False})
 
@@ -112,7 +116,14 @@ def test_a_value_that_would_be_refused_or_misread_is_told(name: str, given: Any,
 
 @pytest.mark.parametrize(
     ("name", "given"),
-    [("n-gpu-layers", "all"), ("fit", False), ("flash-attn", True), ("ctx-size", "4096"), ("parallel", -1), ("alias", ["a"])],
+    [
+        ("n-gpu-layers", "all"),
+        ("fit", False),
+        ("flash-attn", True),
+        ("ctx-size", "4096"),
+        ("parallel", -1),
+        ("alias", ["a"]),
+    ],
 )
 def test_a_good_value_is_taken(name: str, given: Any) -> None:
     assert flags.misfit({name: given}, name) == ""
@@ -128,7 +139,8 @@ def test_an_option_is_known_by_build() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "name"), [({}, "a-Q4.gguf"), ({"alias": "qwen"}, "qwen"), ({"alias": "qwen, coder"}, "coder"), ({"alias": ["b", "a"]}, "a")]
+    ("given", "name"),
+    [({}, "a-Q4.gguf"), ({"alias": "qwen"}, "qwen"), ({"alias": "qwen, coder"}, "coder"), ({"alias": ["b", "a"]}, "a")],
 )
 def test_the_name_that_is_told(given: dict[str, Any], name: str) -> None:
     assert flags.served_name(given, "/models/a-Q4.gguf") == name

@@ -17,7 +17,9 @@ def text(value: str) -> bytes:
     return struct.pack("<Q", len(value.encode())) + value.encode()
 
 
-def written(values: dict[str, tuple[int, bytes]], *, version: int = 3, tensors: int = 1, pairs: int | None = None) -> bytes:
+def written(
+    values: dict[str, tuple[int, bytes]], *, version: int = 3, tensors: int = 1, pairs: int | None = None
+) -> bytes:
     """A header by hand: type number and bytes of each value."""
     head = struct.pack("<4sIQQ", b"GGUF", version, tensors, len(values) if pairs is None else pairs)
     return head + b"".join(text(key) + struct.pack("<I", kind) + data for key, (kind, data) in values.items())
@@ -94,11 +96,17 @@ def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() ->
         (written({}, version=1), "is GGUF version 1; 2 and 3 are known"),
         (written({}, tensors=1 << 40), f"claims {1 << 40} tensors, more than any model has"),
         (written({}, pairs=1 << 60), f"claims {1 << 60} values, more than any model has"),
-        (written({"k": (gguf.TEXT, struct.pack("<Q", 1 << 62))}), f"claims {1 << 62} bytes of one text, more than any model has"),
+        (
+            written({"k": (gguf.TEXT, struct.pack("<Q", 1 << 62))}),
+            f"claims {1 << 62} bytes of one text, more than any model has",
+        ),
         (written({"k": many(4, 1 << 50)}), f"claims {1 << 50} items of one list, more than any model has"),
         (written({"k": (99, b"")}), "has a value of the unknown type 99"),
         (written({"k": many(gguf.ARRAY, 5000)}), "has a long list of lists"),
-        (written({"k": many(gguf.ARRAY, 1, many(gguf.ARRAY, 1, many(gguf.ARRAY, 1)[1])[1])}), "has a value of the unknown type 9"),
+        (
+            written({"k": many(gguf.ARRAY, 1, many(gguf.ARRAY, 1, many(gguf.ARRAY, 1)[1])[1])}),
+            "has a value of the unknown type 9",
+        ),
         (written({"k": (gguf.TEXT, struct.pack("<Q", 2) + b"\xff\xfe")}), "ends within its header, or is damaged"),
         (written(MODEL)[:-3], "ends within its header, or is damaged"),
     ],

@@ -20,9 +20,9 @@ from sparkwright.engines.advice import (
     cannot_be_asked,
 )
 from sparkwright.engines.finding import SEVERITIES, Finding
-from sparkwright.engines.llama_cpp import rules
 from sparkwright.engines.llama_cpp import flags as own
 from sparkwright.engines.llama_cpp import memory as sizes
+from sparkwright.engines.llama_cpp import rules
 from sparkwright.engines.llama_cpp.files import SUFFIX
 
 #: there is no such switch
@@ -60,7 +60,7 @@ def essence(config: Mapping[str, Any]) -> dict[str, Any]:
 def decide(
     asked: Asked, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
 ) -> Decision:
-    """llama.cpp can't be told to chunk prompts or not to."""
+    """llama.cpp has no switch for chunked prefill."""
     return cannot_be_asked(asked, "llama.cpp", wanted, impossible, WHY)
 
 
@@ -124,5 +124,3 @@ def explained(name: str) -> Explained | None:
         f"b{build}" if build else None,
         next(iter(rule.findings(rule.example))),
     )
-
-

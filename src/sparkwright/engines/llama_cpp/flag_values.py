@@ -56,9 +56,15 @@ def by_word() -> Mapping[str, tuple[Option, bool]]:
 def exists(name: str, build: int | None) -> bool | None:
     """Whether a build has this option; None where that is not known."""
     if build is None or (options.OLDER < build < options.NEWER):
-        return None if name in options.ONLY_OLDER.split() or name in options.ONLY_NEWER.split() else name in known() or None
+        return (
+            None
+            if name in options.ONLY_OLDER.split() or name in options.ONLY_NEWER.split()
+            else name in known() or None
+        )
     gone = options.ONLY_OLDER if build >= options.NEWER else options.ONLY_NEWER
-    listed = name in known() and not any(row.split()[:1] == [name] for row in gone.splitlines()) and name not in gone.split()
+    listed = (
+        name in known() and not any(row.split()[:1] == [name] for row in gone.splitlines()) and name not in gone.split()
+    )
     return listed or (False if build in (options.OLDER, options.NEWER) or name in known() else None)
 
 
@@ -111,7 +117,11 @@ def _of_word(option: Option, word: str) -> str:
         return "" if _is_json(word) else f"must be a mapping, as YAML or as JSON, {got}"
     if option.kind == "on":
         allowed = (*ON, *OFF, *(() if option.choices else AUTO))
-        return "" if word.lower() in allowed else f"must be one of {', '.join(option.choices or ('on', 'off', 'auto'))}, {got}"
+        return (
+            ""
+            if word.lower() in allowed
+            else f"must be one of {', '.join(option.choices or ('on', 'off', 'auto'))}, {got}"
+        )
     if option.choices and word not in option.choices:
         return f"must be one of {', '.join(option.choices)}, {got}"
     return ""
@@ -138,7 +148,9 @@ def _is_json(word: str) -> bool:
 def _option(parts: list[str]) -> Option:
     name, kind, *rest = parts
     words = tuple(part for part in rest if part.startswith("-"))
-    off = tuple(word for word in words if kind == "switch" and (word.lstrip("-").startswith("no-") or word in SHORT_OFF))
+    off = tuple(
+        word for word in words if kind == "switch" and (word.lstrip("-").startswith("no-") or word in SHORT_OFF)
+    )
     braced = next((part for part in rest if part.startswith("{")), "{}")[1:-1]
     choices = tuple(braced.split(",")) if braced else options.CHOICES.get(name, ())
     variable = rest[-1] if rest and rest[-1].isupper() and not rest[-1].startswith("-") else ""

@@ -71,5 +71,15 @@ HTTP = Http(
     public=frozenset(("/health",)),
     key_variable=KEY_VARIABLE,
     context_of=slot_context,
-    speculation=("--spec-", "--model-draft", "-md", "--hf-repo-draft", "-hfd", "-hfrd", "--lookup-cache", "-lcs", "-lcd"),
+    speculation=(
+        "--spec-",
+        "--model-draft",
+        "-md",
+        "--hf-repo-draft",
+        "-hfd",
+        "-hfrd",
+        "--lookup-cache",
+        "-lcs",
+        "-lcd",
+    ),
 )

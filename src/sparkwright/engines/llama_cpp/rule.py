@@ -45,7 +45,9 @@ class Rule:
 RULES: dict[str, Rule] = {}
 
 
-def rule(name: str, *, sources: Iterable[str], example: Asked, build: int | None = None) -> Callable[[Findings], Findings]:
+def rule(
+    name: str, *, sources: Iterable[str], example: Asked, build: int | None = None
+) -> Callable[[Findings], Findings]:
     """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
 
     def register(findings: Findings) -> Findings:

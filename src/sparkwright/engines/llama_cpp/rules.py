@@ -52,7 +52,11 @@ def downloads(case: Case) -> Iterator[Finding]:
     -hf and its like fetch whatever stands there today, at every start, past the hashes and the memory proof.
     """
     presets = [name for name in case.asked.flags if name.endswith("-default") and name != "spec-default"]
-    for name in (*options.DOWNLOADS, *presets, *(one for one in case.asked.flags if one.startswith("fim-") and one.endswith("-spec"))):
+    for name in (
+        *options.DOWNLOADS,
+        *presets,
+        *(one for one in case.asked.flags if one.startswith("fim-") and one.endswith("-spec")),
+    ):
         if case.flag(name) not in (None, False):
             way = Way("remove it: `model.id` and `model.allow` say what is downloaded and pinned", {name: None})
             sentence = f"{name} makes llama-server download a model that spark.lock does not pin."
@@ -75,7 +79,9 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
         known = name in flag_values.known()
         whose = "" if known else concepts.elsewhere("llama_cpp", name)
         near = "" if known else concepts.here("llama_cpp", name)
-        sentence = f"{whose}." if whose else f"{name} is not an option of {case.engine}." if not known else _gone(name, case)
+        sentence = (
+            f"{whose}." if whose else f"{name} is not an option of {case.engine}." if not known else _gone(name, case)
+        )
         way = Way(f"write {near}", {name: None, near: given}) if near else Way("remove it", {name: None})
         severity: Severity = "error" if exists is False or whose else "warning"
         yield Finding(severity, sentence, (way,), HELP, name)
@@ -116,10 +122,15 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
     unset = [name for name in (flags.CONTEXT, flags.LAYERS) if case.flag(name) in (None, 0, "0", "auto")]
     if unset:
         ways = (
-            Way("set ctx-size to the context you need and n-gpu-layers to all", {flags.CONTEXT: 32768, flags.LAYERS: "all"}),
+            Way(
+                "set ctx-size to the context you need and n-gpu-layers to all",
+                {flags.CONTEXT: 32768, flags.LAYERS: "all"},
+            ),
             Way("set fit to off", {flags.FIT: False}),
         )
-        sentence = f"{' and '.join(unset)} not set: llama-server may shrink {'them' if unset[1:] else 'it'} to fit, silently."
+        sentence = (
+            f"{' and '.join(unset)} not set: llama-server may shrink {'them' if unset[1:] else 'it'} to fit, silently."
+        )
         yield Finding("warning", sentence, ways, HELP, flags.FIT)
 
 
@@ -232,7 +243,9 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     host = str(case.flag(flags.HOST) or "")
     if host.startswith(LOOPBACK) or host.endswith(".sock"):
         way = Way("remove it", {flags.HOST: None})
-        yield Finding("error", f"host {host} is reachable in its container only.", (way,), "docker's documentation", flags.HOST)
+        yield Finding(
+            "error", f"host {host} is reachable in its container only.", (way,), "docker's documentation", flags.HOST
+        )
     for name in ("ssl-key-file", "ssl-cert-file", "api-prefix"):
         if case.flag(name):
             sentence = f"{name}: every check of sparkwright asks over plain HTTP, without a prefix."
