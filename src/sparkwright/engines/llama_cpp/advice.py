@@ -68,7 +68,7 @@ def check(
     asked: Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """All findings, errors first."""
-    case = rules.Case(replace(asked, flags=own.named(asked.flags)), version.major if version else None)
+    case = rules.Case(replace(asked, flags=own.named(asked.flags)), version.major if version else None, listed)
     found = [finding for rule in rules.RULES.values() for finding in rule.findings(case)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
