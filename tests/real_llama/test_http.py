@@ -50,6 +50,18 @@ def test_the_heartbeat_moves_in_mid_stream_and_the_generated_tokens_stand_still(
     assert after[roles.GENERATED] - before[roles.GENERATED] == 900
 
 
+def test_a_prompt_that_is_cached_counts_as_asked_for_and_as_found(llama: servers.Server) -> None:
+    body = openai_api.generated(HTTP, "tiny", "the same words again", 2)
+    llama.ask(openai_api.CHAT, body)
+    before = counters(llama)
+    usage = llama.ask(openai_api.CHAT, body).body["usage"]
+    after = counters(llama)
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    assert 0 < cached < usage["prompt_tokens"]
+    assert after[roles.PREFIX_QUERIES] - before[roles.PREFIX_QUERIES] == usage["prompt_tokens"]
+    assert after[roles.PREFIX_HITS] - before[roles.PREFIX_HITS] == cached
+
+
 def test_requests_beyond_its_slots_wait(llama: servers.Server) -> None:
     open_streams = [llama.stream({**BODY, "max_tokens": 6000}) for _ in range(SLOTS + 1)]
     for one in open_streams[:SLOTS]:
@@ -122,6 +134,12 @@ def test_with_a_key_only_the_public_paths_answer_without_it(tiny: Path, tmp_path
         assert {server.ask(path, key=KEY).status for path in paths} == {200}
         assert server.ask(openai_api.CHAT, BODY | {"stream": False}).status == 401
         assert KEY not in server.log
+
+
+def test_without_their_flag_there_are_no_metrics(tiny: Path, tmp_path: Path) -> None:
+    with servers.started(tmp_path, "-m", str(tiny), "-c", "512") as server:
+        assert server.until_served()
+        assert server.ask(HTTP.metrics).status == 501
 
 
 def test_sigterm_ends_it_with_0(tiny: Path, tmp_path: Path) -> None:

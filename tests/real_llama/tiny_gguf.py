@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import gguf
 import numpy as np
+import pytest
+
+gguf = pytest.importorskip("gguf", reason="tests/real_llama/requirements.txt is not installed")
 
 TRAINED_CONTEXT = 8192
 FILE_NAME = "tiny-llama.gguf"
@@ -54,7 +57,7 @@ def make(path: Path, shape: Shape = Shape()) -> Path:
     return path
 
 
-def _vocabulary(writer: gguf.GGUFWriter) -> int:
+def _vocabulary(writer: Any) -> int:
     """A token a byte, as GPT-2 spells bytes, and one pair, for the list of merges can't be empty. Returns their number."""
     letters = _spelled_bytes()
     tokens = [*letters, "th", *CONTROL]
@@ -79,7 +82,7 @@ def _spelled_bytes() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-def _weights(writer: gguf.GGUFWriter, shape: Shape, tokens: int) -> None:
+def _weights(writer: Any, shape: Shape, tokens: int) -> None:
     chance = np.random.default_rng(0)
     width, kv_width = shape.width, shape.kv_heads * shape.head
 

@@ -61,6 +61,7 @@ class Http:
     none. roles: the metrics' names. measured: what a measured stream asks for beside what every OpenAI API takes. plain: turns
     thinking off. removable: keys that are left out, in this order, when a server refuses a request. counted: where a chunk
     carries the tokens so far. public: what it answers without its key. key_variable: of the environment, with its key.
+    hits_apart: its metric of PREFIX_QUERIES leaves out the tokens that PREFIX_HITS has.
     """
 
     port: int
@@ -86,6 +87,7 @@ class Http:
     speculation: tuple[str, ...] = ()
     low_priority: Callable[[Sequence[str]], int] = _no_priority
     cache_of: Callable[[str], dict[str, str]] = _nothing
+    hits_apart: bool = False
 
     def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:
         """The key that a server was started with, from its container's command and environment; empty when it wants none."""
@@ -113,4 +115,6 @@ class Http:
                 value = number_of(line.rpartition(" ")[2]) if label in rest else None
                 if value is not None and value >= 0:
                     found[role] = found.get(role, 0.0) + value
+        if self.hits_apart and PREFIX_QUERIES in found:
+            found[PREFIX_QUERIES] += found.get(PREFIX_HITS, 0.0)
         return found

@@ -76,9 +76,8 @@ def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -
 
 
 def test_short_words_of_a_running_command_are_read() -> None:
-    found = command_words.parsed(
-        ["/app/llama-server", "-m", "/models/a.gguf", "-c", "4096", "-ngl", "all", "-fa", "on", "-nkvo"]
-    )
+    words = ["/app/llama-server", "-m", "/models/a.gguf", "-c", "4096", "-ngl", "all", "-fa", "on", "-nkvo"]
+    found = command_words.parsed(words)
     assert found == command_words.Command(
         "/models/a.gguf", {"ctx-size": 4096, "n-gpu-layers": "all", "flash-attn": "on", "kv-offload": False}
     )

@@ -60,7 +60,7 @@ def essence(config: Mapping[str, Any]) -> dict[str, Any]:
 def decide(
     asked: Asked, model: Mapping[str, Any], version: Version | None, wanted: Wanted, impossible: WhenImpossible
 ) -> Decision:
-    """llama.cpp can't be told to chunk prompts or not to."""
+    """llama.cpp has no switch for chunked prefill."""
     return cannot_be_asked(asked, "llama.cpp", wanted, impossible, WHY)
 
 
@@ -68,7 +68,7 @@ def check(
     asked: Asked, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
 ) -> list[Finding]:
     """All findings, errors first."""
-    case = rules.Case(replace(asked, flags=own.named(asked.flags)), version.major if version else None)
+    case = rules.Case(replace(asked, flags=own.named(asked.flags)), version.major if version else None, listed)
     found = [finding for rule in rules.RULES.values() for finding in rule.findings(case)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 

@@ -52,7 +52,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Model:
     """One model as it is stored: its files in order, and how many there should be."""
 
     name: str
@@ -72,7 +72,7 @@ def choose(
     files = {name: size for name, size in sizes.items() if name.lower().endswith(SUFFIX)}
     if not files:
         raise NoChoice(_no_gguf(sizes, where))
-    offered = wholes({name: size for name, size in files.items() if _is_model(name)})
+    offered = models_of({name: size for name, size in files.items() if _is_model(name)})
     models = [one for one in offered if not patterns or any(_matches(name, patterns) for name in one.files)]
     if not models and patterns:
         raise NoChoice(f"{_written(patterns)} matches no model of {where}, which has {listed(offered)}.")
@@ -99,7 +99,7 @@ def chosen(
     return seam.Chosen(rows, {flag: path for flag, path in flags.items() if path})
 
 
-def wholes(sizes: Mapping[str, int]) -> list[Whole]:
+def models_of(sizes: Mapping[str, int]) -> list[Model]:
     """The models among these files, each with its shards, the smallest first."""
     grouped: dict[tuple[str, int], list[str]] = {}
     for name in sorted(sizes):
@@ -108,12 +108,12 @@ def wholes(sizes: Mapping[str, int]) -> list[Whole]:
             (shard["stem"], int(shard["count"])) if shard else (name.removesuffix(SUFFIX), 1), []
         ).append(name)
     found = [
-        Whole(stem, tuple(names), count, sum(sizes[one] for one in names)) for (stem, count), names in grouped.items()
+        Model(stem, tuple(names), count, sum(sizes[one] for one in names)) for (stem, count), names in grouped.items()
     ]
     return sorted(found, key=lambda one: (one.size, one.name))
 
 
-def listed(models: Sequence[Whole]) -> str:
+def listed(models: Sequence[Model]) -> str:
     """Their patterns with sizes: "*-Q4_K_M.gguf (4.6 GiB), *-Q8_0*.gguf (8.0 GiB, 2 files)"."""
     return first([_shown(one) for one in models], SHOWN_CHOICES) if models else "none"
 
@@ -123,7 +123,7 @@ def _is_model(name: str) -> bool:
     return not (_PROJECTOR.search(last) or _IMPORTANCE.search(last) or _DRAFT.search(last.removesuffix(SUFFIX)))
 
 
-def _complete(model: Whole, where: str) -> tuple[str, ...]:
+def _complete(model: Model, where: str) -> tuple[str, ...]:
     numbers = [int(found["number"]) if (found := _SHARD.fullmatch(name)) else 1 for name in model.files]
     missing = sorted(set(range(1, model.count + 1)) - set(numbers)) if len(model.files) <= model.count else []
     if missing or len(model.files) != model.count:
@@ -170,7 +170,7 @@ def _no_gguf(sizes: Mapping[str, int], where: str) -> str:
     return f"{where} has no .gguf file: {why}. Name a repository with GGUF files, usually one whose name ends in -GGUF."
 
 
-def _shown(model: Whole) -> str:
+def _shown(model: Model) -> str:
     many = f", {model.count} files" if model.count > 1 else ""
     stem = model.name.rpartition("/")[2]
     return f"{stem}{'-*' if model.count > 1 else ''}{SUFFIX} ({model.size / GIB:.1f} GiB{many})"

@@ -54,10 +54,12 @@ HTTP = Http(
         http.HEARTBEAT: Sample("llamacpp:n_decode_total"),  # every step; not those of a draft model
         http.RUNNING: Sample("llamacpp:requests_processing"),
         http.WAITING: Sample("llamacpp:requests_deferred"),
+        http.PREFIX_QUERIES: Sample("llamacpp:prompt_tokens_total"),
         http.PREFIX_HITS: Sample("llamacpp:prompt_tokens_cached_total"),
         http.DRAFTS: Sample("llamacpp:spec_decode_num_drafts_total"),
         http.ACCEPTED_TOKENS: Sample("llamacpp:spec_decode_num_accepted_tokens_total"),
     },
+    hits_apart=True,
     loading=(503,),
     any_name=True,
     version="/props",

@@ -1,47 +1,63 @@
-"""Where an image says which build of llama.cpp it holds. Its options are not kept: the table of two builds is what is known.
-
-Source: common/arg.cpp, read and not run: `--version` prints "version: NUMBER (COMMIT)", and then how it was built, to the standard error.
-"""
+"""What an image tells of the llama-server in it: its build and its options. Never guessed from its tag."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-#: where the images of ggml-org have it
+from sparkwright.engines.llama_cpp import flag_values, help_text, options
+
+#: the official image's entrypoint
 PROGRAM = "/app/llama-server"
 ASK_VERSION = (PROGRAM, "--version")
 ASK_OPTIONS = (PROGRAM, "--help")
-_VERSION = re.compile(r"^version: (\d{1,9}) \(", re.M)
+LIKE = f"b{options.NEWER}"
+#: "version: 10434 (7e4c0a9)", and later "version: 0.1.0-dev (build 10434, commit 7e4c0a9)"
+_VERSION = re.compile(r"^version: (?:\S+ \(build )?(\d{4,6})\b", re.M)
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
-    """No label and no variable of these images says it."""
+    """Its labels and variables do not name the build."""
     return None
 
 
 def version_in(text: str) -> str | None:
-    """The build, as "b11434"."""
+    """The build that `llama-server --version` printed, as b11549."""
     found = _VERSION.search(text)
     return f"b{found[1]}" if found else None
 
 
 def listed(text: str) -> dict[str, str]:
-    """None are kept."""
-    return {}
+    """The options of a help with how many words each takes; empty when it is no such list."""
+    return {name: str(option.takes) for name, option in help_text.listed(text).items()}
+
+
+@lru_cache(maxsize=1)
+def usual() -> Mapping[str, str]:
+    """The same of the newer build that is known."""
+    takes = {"switch": "0", "bare": "0", "two": "2"}
+    return {
+        name: takes.get(option.kind, "1")
+        for name, option in flag_values.known().items()
+        if flag_values.exists(name, options.NEWER)
+    }
 
 
 def difference(shapes: Mapping[str, str]) -> dict[str, Any]:
-    """None are kept."""
-    return {}
+    """What makes a list from the usual one: {"like": BUILD, "differ": {name: words, or None where it is gone}}."""
+    gone: dict[str, str | None] = dict.fromkeys(name for name in usual() if name not in shapes)
+    return {"like": LIKE, "differ": {**gone, **{name: one for name, one in shapes.items() if usual().get(name) != one}}}
 
 
 def is_current(difference: Mapping[str, Any] | None) -> bool:
-    """Whatever was kept will do."""
-    return True
+    """Whether `applied` can use it, or nothing was to be had; else the image is to be asked again."""
+    return difference is None or difference.get("like") == LIKE
 
 
 def applied(difference: Mapping[str, Any] | None) -> dict[str, str]:
-    """None were kept."""
-    return {}
+    """The list again; empty where none was kept, or against a build that is no longer known here."""
+    if difference is None or not is_current(difference):
+        return {}
+    return {name: one for name, one in {**usual(), **difference["differ"]}.items() if one}

@@ -91,22 +91,22 @@ def _row_bytes(values: int, kind: Any) -> int:
 
 def _heads(header: Header, layers: int) -> int | None:
     """The KV heads of all layers together: one number for all of them, or one each."""
-    told = header.own("attention.head_count_kv")
-    told = header.own("attention.head_count") if told is None else told
-    if isinstance(told, list):
-        each = [count_of(one) for one in told[:layers]]
+    given = header.own("attention.head_count_kv")
+    given = header.own("attention.head_count") if given is None else given
+    if isinstance(given, list):
+        each = [count_of(one) for one in given[:layers]]
         return sum(one for one in each if one is not None) if None not in each else None
-    every = count_of(told)
+    every = count_of(given)
     return None if every is None else every * layers
 
 
 def _width(header: Header) -> tuple[int, int] | None:
     """The values of a head's key and of its value."""
-    told = [count_of(header.own(f"attention.{part}_length")) for part in ("key", "value")]
+    given = [count_of(header.own(f"attention.{part}_length")) for part in ("key", "value")]
     embedding, heads = count_of(header.own("embedding_length")), header.own("attention.head_count")
     heads = count_of(
         max(heads, default=0) if isinstance(heads, list) and all(type(one) is int for one in heads) else heads
     )
     usual = embedding // heads if embedding and heads else None
-    key, value = (one if one is not None else usual for one in told)
+    key, value = (one if one is not None else usual for one in given)
     return None if key is None or value is None else (key, value)

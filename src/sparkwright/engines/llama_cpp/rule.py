@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright.engines.advice import Asked
 from sparkwright.engines.finding import Finding
-from sparkwright.engines.llama_cpp import flags
+from sparkwright.engines.llama_cpp import flag_values, flags
 
 
 @dataclass(frozen=True)
 class Case:
-    """What the rules check. asked: with flags under their own names. build: of llama.cpp, None while it is not known."""
+    """What the rules check. asked: with flags under their own names. build: of llama.cpp, None while it is not known. listed: the
+    options in the image's own help, which decides then; empty while it was not asked."""
 
     asked: Asked
     build: int | None = None
+    listed: Collection[str] = ()
+
+    def exists(self, name: str) -> bool | None:
+        """Whether this engine has an option; None where that is not known."""
+        return name in self.listed if self.listed else flag_values.exists(name, self.build)
 
     def flag(self, name: str) -> Any:
         """A flag's value; None when it is not given."""

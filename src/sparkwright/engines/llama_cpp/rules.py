@@ -73,10 +73,10 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
     It says `error: invalid argument` and exits with code 1, after the previous server was stopped.
     """
     for name, given in case.asked.flags.items():
-        exists = flag_values.exists(name, case.build)
+        exists = case.exists(name)
         if given is None or exists:
             continue
-        known = name in flag_values.known()
+        known = name in flag_values.known() and not case.listed
         whose = "" if known else concepts.elsewhere("llama_cpp", name)
         near = "" if known else concepts.here("llama_cpp", name)
         sentence = (

@@ -1,0 +1,57 @@
+"""An image tells its build and its options; what is kept of them is what differs from the build that is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines import engine
+from sparkwright.engines.advice import Asked
+from sparkwright.engines.llama_cpp import advice, image, options
+
+DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
+OLD = (DATA / f"help-b{options.OLDER}.txt").read_text()
+NEW = (DATA / f"help-b{options.NEWER}.txt").read_text()
+#: in the help, not among what a recipe can say
+ENDING = {"usage", "version", "cache-list", "list-devices", "completion-bash"}
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [
+        ("version: 6132 (50aa938)\nbuilt with GNU 13.3.0 for Linux aarch64", "b6132"),
+        (
+            "ggml_cuda_init: found 1 CUDA devices\nversion: 0.1.0-dev (build 10434, commit 7e4c0a9)\nbuilt with GNU",
+            "b10434",
+        ),
+        ("version: 0.1.0-dev (build 1, commit 7e4c0a9)", None),
+        ("exec format error", None),
+    ],
+)
+def test_the_build_is_what_the_program_printed(text: str, build: str | None) -> None:
+    assert engine.of("llama_cpp").image is image
+    assert image.version_in(text) == build
+
+
+@pytest.mark.parametrize("text", [OLD, NEW])
+def test_options_are_kept_as_a_difference(text: str) -> None:
+    kept = image.difference(image.listed(text))
+    assert image.applied(kept) == image.listed(text)
+    assert len(kept["differ"]) < 30
+    assert set(image.difference(image.listed(NEW))["differ"]) == ENDING
+    assert image.applied(None) == {} == image.applied({"like": "b1", "differ": {}})
+    assert image.listed("nothing of the kind") == {}
+
+
+def test_the_images_own_list_decides() -> None:
+    given = {"model": "a.gguf", "ctx-size": 4096, "n-gpu-layers": "all", "mmap": False}
+    found = {
+        build: [
+            one.severity
+            for one in advice.check(Asked(given), {}, None, image.listed(text))
+            if one.rule == "unknown-flag"
+        ]
+        for build, text in ((options.OLDER, OLD), (options.NEWER, NEW))
+    }
+    assert found == {options.OLDER: [], options.NEWER: ["error"]}

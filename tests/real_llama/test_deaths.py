@@ -1,0 +1,48 @@
+"""What ends llama-server at its start, and what lint says of the same recipe before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparkwright.engines.advice import Asked
+from sparkwright.engines.llama_cpp import advice, command_words
+from tests.real_llama import server as servers
+
+Make = Callable[[Path, Path], Path]
+
+
+def as_it_is(tiny: Path, folder: Path) -> Path:
+    return tiny
+
+
+def half(tiny: Path, folder: Path) -> Path:
+    """A download that broke off."""
+    cut = folder / "half.gguf"
+    cut.write_bytes(tiny.read_bytes()[: tiny.stat().st_size // 2])
+    return cut
+
+
+@pytest.mark.parametrize(
+    ("words", "make", "line", "rule"),
+    [
+        ("--max-model-len 512", as_it_is, "error: invalid argument: --max-model-len", "unknown-flag"),
+        ("-c 512 -ctk q9", as_it_is, 'error while handling argument "-ctk": Unsupported cache type: q9', "flag-value"),
+        ("-c 512 -ctv q8_0 -fa off", as_it_is, "failed to create_context with model", "quantised-v-cache"),
+        ("-c 512", half, "data is not within the file bounds, model is corrupted or incomplete", ""),
+        ("-c 512", lambda tiny, folder: folder / "nothere.gguf", "No such file or directory", ""),
+        ("-c 512", lambda tiny, folder: folder, "exiting due to model loading error", ""),
+    ],
+)
+def test_a_start_that_fails_ends_with_1_and_says_why(
+    tiny: Path, tmp_path: Path, words: str, make: Make, line: str, rule: str
+) -> None:
+    with servers.started(tmp_path, "-m", str(make(tiny, tmp_path)), *words.split()) as server:
+        assert not server.until_served()
+        assert server.exit_code == 1
+        assert line in server.log
+    given = {"model": "a.gguf", "n-gpu-layers": "all", **command_words.parsed(words.split()).flags}
+    errors = [one.rule for one in advice.check(Asked(given), {}, advice.version("b11549")) if one.severity == "error"]
+    assert errors == ([rule] if rule else [])
