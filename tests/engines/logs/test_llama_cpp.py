@@ -1,7 +1,7 @@
 """Logs of the real llama-server, read: builds for the CPU, made by their folders' command.txt.
 
 b10434 was built for processors with AMX: where these logs were made it ends with the first thing that it computes, so that the
-logs of servers that were ready are b10068's. After a context that could not be made b10068 ends with SIGSEGV (exit -11).
+logs of servers that were ready are b10068's and those of b11549, whose server was started by tests/real_llama. After a context that could not be made b10068 ends with SIGSEGV (exit -11).
 """
 
 from __future__ import annotations
@@ -87,6 +87,14 @@ def test_with_more_words_its_settings_are_read_too() -> None:
     assert {name: state.to_json()[name] for name in wanted} == wanted
     assert list(state.stage_s) == ["arguments", "model", "weights", "context", "kv cache", "warm-up", "slots", "server"]
     assert all(state.reading(name).evidence for name in wanted)
+
+
+def test_another_build_tells_the_same_in_other_words() -> None:
+    for case in ("ready-lv4", "fa-off-lv4", "capped"):
+        older, newer = (state_of(case, version) for version in ("b10068", "b11549"))
+        shown = ("slots", "max_model_len", "kv_unified", "kv_cache_dtype", "kv_cache_mib", "flash_attention", "stopped")
+        assert {name: newer.value(name) for name in shown} == {name: older.value(name) for name in shown}
+        assert newer.value("version") == "b0-unknown", "what a build without git calls itself"
 
 
 def test_flash_attention_that_is_left_to_it_is_what_it_decided() -> None:

@@ -1,6 +1,6 @@
 """Why llama-server did not start or failed: the cause first, then the lines that only follow from it.
 
-Sources: real logs of b10068 and b10434 in tests/data; llama.cpp's source for the rest, which is marked.
+Sources: real logs of b10068, b10434 and b11549 in tests/data; llama.cpp's source for the rest, which is marked.
 """
 
 from __future__ import annotations
@@ -132,5 +132,6 @@ FAILURES: tuple[Death, ...] = (
     ),
     death("failed to load model, '", r"load_model: failed to load model, '([^']+)'", "it cannot load the model {0}."),
     death("failed to create context with model '", "", "it cannot make its context."),
-    death("exiting due to ", r"llama_server: exiting due to (.+?)\.?$", "it ended: {0}."),
+    death("failed to create_context with model '", "", "it cannot make its context."),
+    death("exiting due to ", r"(?:llama_server|init): exiting due to (.+?)\.?$", "it ended: {0}."),
 )

@@ -1,6 +1,6 @@
 """llama-server's log: its tables.
 
-real: logs in tests/data of builds for the CPU: b10068, and of b10434 what it says before it computes. source: llama.cpp's. Much of a start is told only with
+real: logs in tests/data of builds for the CPU: b10068, b11549, and of b10434 what it says before it computes. source: its own. Much of a start is told only with
 `-lv 4`; without it the readings of those lines are unknown. Each line begins with minutes.seconds.ms.us since the process began
 and a letter for its level; what refuses arguments has no prefix.
 """
@@ -16,8 +16,13 @@ from sparkwright.engines.log.values import integer, number
 
 _PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
 
+#: function that says what happens to the server. real: the first until b10434, the second in b11549.
+_BY = r"(?:llama_server|init): "
+
 #: only with -lv 4. real.
 BUILD = line("common_params_print_info: build ", r"print_info: build (\d+ \(\w+\))")
+#: b11549
+BUILD_INFO = line("init: build_info: ", r"init: build_info: (b\d+-\S+)")
 VERBOSITY = line("common_params_print_info: verbosity = ")
 #: before anything else is said. real.
 REFUSED = (
@@ -26,7 +31,7 @@ REFUSED = (
 )
 SLOTS = line("load_model: initializing, n_slots = ", r"initializing, n_slots = (\d+)")
 #: the address follows. real.
-LISTENING = line("llama_server: listening on ")
+LISTENING = line(": listening on ", _BY + "listening on ")
 KV_CACHE = line("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) MiB")
 CAPPED = line(
     "exceeds the training context of the model", r"the slot context \(\d+\) exceeds the training context of the model"
@@ -37,7 +42,7 @@ REDUCED = line("context size reduced from ", r"context size reduced from \d{1,12
 
 def _build(text: str) -> str:
     """As /props writes it: b10434-7e4c0a9."""
-    return "b" + text.replace(" (", "-").rstrip(")")
+    return text if text.startswith("b") else "b" + text.replace(" (", "-").rstrip(")")
 
 
 def _of_both(text: str) -> str:
@@ -54,13 +59,14 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("kv cache", (KV_CACHE,)),
     ("warm-up", (line("common_init_: warming up the model"),)),
     ("slots", (SLOTS,)),
-    ("server", (line("llama_server: model loaded"),)),
+    ("server", (line(": model loaded", _BY + "model loaded"),)),
     ("ready", (LISTENING,)),
 )
 
 #: what is printed later wins. real; all but the line of the slots only with -lv 4.
 VALUES: tuple[tuple[str, Line], ...] = (
     ("version", BUILD),
+    ("version", BUILD_INFO),
     ("architecture", line("print_info: arch  ", r"print_info: arch +=\s*(\S+)")),
     ("quantization", line("print_info: file type ", r"print_info: file type +=\s*(\S{1,40}(?: [\w()-]{1,20}){0,4})")),
     ("kv_cache_tokens", line("llama_context: n_ctx  ", r"llama_context: n_ctx +=\s*(\d+)")),
@@ -75,7 +81,7 @@ VALUES: tuple[tuple[str, Line], ...] = (
 LOG = LogBook(
     # what a model answered, whole exceptions with it, and what each request writes
     noise=("unparsed ", "got exception: ", "print_timing: "),
-    banners=(BUILD,),
+    banners=(BUILD, BUILD_INFO),
     arguments=VERBOSITY,
     refused=REFUSED,
     stages=STAGES,
@@ -106,6 +112,7 @@ LOG = LogBook(
         line("failed to fit params to free device memory"),
         line("no usable GPU found"),  # source
         line("CORS is set to allow all origins"),
+        line("CORS allows all origins"),
     ),
     failures=FAILURES,
     harmless=re.compile(_PREFIX + "[DIWT] "),
