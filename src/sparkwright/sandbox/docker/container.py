@@ -180,7 +180,8 @@ class Container:
     def processes(self) -> tuple[tuple[int, str], ...]:
         """Their ids and names while it runs: the server, and the core that computes."""
         first = FIRST_PID + 2 * (int(self.id, 16) % 100_000)
-        return (first, "vllm"), (first + 1, "VLLM::EngineCore")
+        names = self._images.repository(self.image).processes
+        return tuple((first + n, name) for n, name in enumerate(names))
 
     def ports(self) -> list[dict[str, Any]]:
         """The published ports, as a listing shows them."""

@@ -40,12 +40,13 @@ Program = Callable[[Sequence[str], str], Printed | Served | None]
 
 @dataclass(frozen=True)
 class Repository:
-    """Images of one name. tags: the engine's version in each. version: the variable that tells it; empty for none."""
+    """Images of one name. tags: the engine's version in each. processes: their names; the last one holds the GPU. version: the variable that tells it; empty for none."""
 
     tags: dict[str, str]
     program: Program
     entrypoint: tuple[str, ...]
     working_dir: str
+    processes: tuple[str, ...]
     version: str = ""
     env: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
@@ -84,6 +85,7 @@ REPOSITORIES = {
         _vllm,
         ("vllm", "serve"),
         "/vllm-workspace",
+        ("vllm", "VLLM::EngineCore"),
         "VLLM_VERSION",
     ),
     "ghcr.io/ggml-org/llama.cpp": Repository(
@@ -91,6 +93,7 @@ REPOSITORIES = {
         _llama,
         (LLAMA,),
         "/app",
+        ("llama-server",),
         env=("LLAMA_ARG_HOST=0.0.0.0",),
     ),
 }
