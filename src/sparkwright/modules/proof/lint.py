@@ -30,6 +30,7 @@ class Lint(Module["Lint.Args"]):
         platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
         model_by_flag: bool = arg("the command gives the model as --model", default=False)
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
+        network: str = arg("the container's network; on the host's, a server may listen on the loopback", default="")
         image_ids: list[str] = arg("the Ids that prove the image; what a pull noted if not given", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -37,7 +38,14 @@ class Lint(Module["Lint.Args"]):
         if engine is None:
             data: dict[str, Any] = {"engine_version": None, "findings": []}
             return Result(msg="not checked: the image is not on the host yet", data=data)
-        asked = rules.Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag)
+        asked = rules.Asked(
+            args.flags,
+            args.image,
+            args.platform,
+            args.env,
+            model_by_flag=args.model_by_flag,
+            container={"network": args.network},
+        )
         kind = architecture.classify(_config(args, context))
         found = rules.check(asked, kind, versions.parse(engine.version), engine.listed)
         rows = [one.to_json() for one in found]
