@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from sparkwright.errors import Failed
-from sparkwright.host.containers import container_options
+from sparkwright.errors import Exit, Failed
+from sparkwright.host.containers import container_options, containers
+from sparkwright.measure import http_probe
+from sparkwright.modules.proof.preflight import Preflight
 from sparkwright.modules.server.container import Container
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
@@ -22,6 +24,7 @@ from sparkwright.protocol import expressions
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from tests.modules.context import RecordingContext
 from tests.project.docker_options import CASES, Case
+from tests.remote.sshd import free_port
 
 TOP = Path(__file__).parent.parent.parent
 IMAGE = "sparkwright-options:1"
@@ -30,6 +33,11 @@ BROUGHT = [
     "HEALTHCHECK --interval=7s --timeout=5s CMD true",
 ]  # fmt: skip
 NETWORKS = ("a", "b")
+#: answers whatever it is asked
+SERVER = (
+    'my $s = IO::Socket::INET->new(LocalAddr => "127.0.0.1:$ARGV[0]", Listen => 9, ReuseAddr => 1) or die; $| = 1; print "up\\n"; '
+    'while (my $c = $s->accept) { while (<$c>) { last if /^\\r?$/ } print $c "HTTP/1.0 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n"; close $c }'
+)
 
 
 @dataclass
@@ -40,8 +48,8 @@ class Bench:
     folder: Path
     name: str
 
-    def names(self, case: Case, value: Any) -> dict[str, Any]:
-        """What playbooks and templates see of a recipe whose container says this; None leaves the option out."""
+    def names(self, case: Case, value: Any, rest: str = "") -> dict[str, Any]:
+        """What playbooks and templates see of a recipe whose container says this; None leaves the option out. rest: of the recipe."""
         box: dict[str, Any] = {"name": self.name, "gpus": "", "ipc": "", "ports": []}
         box["volumes"] = ["/usr:/usr:ro", "/lib:/lib:ro", "/lib64:/lib64:ro"]
         box["entrypoint"] = ["sh", "-c", "exec sleep 600"]
@@ -53,7 +61,7 @@ class Bench:
         model = json.dumps({"id": "a/b", "dir": str(self.folder / "model"), "mount": "/model"})
         (self.folder / "recipes").mkdir(exist_ok=True)
         (self.folder / "model").mkdir(exist_ok=True)
-        (self.folder / "recipes/one.yml").write_text(f"image: {IMAGE}\nmodel: {model}\ncontainer: {written}\n")
+        (self.folder / "recipes/one.yml").write_text(f"image: {IMAGE}\nmodel: {model}\ncontainer: {written}\n{rest}")
         found = recipe.load(self.folder, "one")
         return recipe.scope(Host("spark1", "spark1"), "ops", found, {"image": None, "model": None})
 
@@ -176,3 +184,45 @@ def test_a_network_that_goes_away_leaves_no_container_behind(bench: Bench) -> No
     with pytest.raises(Failed, match="no-such-network"):
         bench.deploy(names)
     assert bench.client.api.containers(all=True, filters={"name": f"^/{bench.name}$"}) == []
+
+
+@pytest.mark.docker
+def test_a_server_on_the_hosts_network_is_asked_at_its_engines_port(bench: Bench) -> None:
+    port = free_port()
+    case = Case("network", "host", None, "", None, beside={"ports": None})
+    names = bench.names(case, "host", f"vllm: {{port: {port}, host: 127.0.0.1}}\n")
+    serve = ["sh", "-c", f"exec perl -MIO::Socket::INET -e '{SERVER}' {port}"]
+    bench.make({**names, "container": {**names["container"], "entrypoint": serve}})
+    assert next(bench.client.api.logs(bench.name, stream=True, follow=True)) == b"up\n"
+    found = containers.inspect(bench.client, bench.name) or {}
+    assert containers.url_of(found) == names["base_url"] == f"http://127.0.0.1:{port}"
+    assert http_probe.ask(names["base_url"], "/health").status == 200
+    assert (containers.publishing(bench.client, port) or {})["Name"] == f"/{bench.name}"
+    assert containers.who_listens(bench.client, port) == f"container {bench.name}"
+    bench.client.api.kill(bench.name)
+    assert containers.who_listens(bench.client, port) == ""
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("option", "value", "bad"),
+    [
+        ("network", "NETWORK-a", ""),
+        ("network", "no-such-network", "there is no network no-such-network."),
+        ("networks", ["NETWORK-a", "no-such-network"], "there is no network no-such-network."),
+        ("devices", ["/dev/null"], ""),
+        ("devices", ["/dev/no-such-device:/dev/x"], "there is no device /dev/no-such-device on this host."),
+        ("cpus", 0.5, ""),
+        ("cpus", 9999, "`cpus: 9999` is more than the"),
+        ("cpuset_cpus", "0,9998", "this host has no CPU 9998"),
+    ],
+)
+def test_what_the_host_has_not_is_refused_before_anything_is_stopped(
+    bench: Bench, option: str, value: Any, bad: str
+) -> None:
+    names = bench.names(Case(option, value, None, "", None), value)
+    result = Preflight().run(Preflight.Args(container=names["container"]), RecordingContext(bench.folder))
+    assert result.failed is bool(bad)
+    if bad:
+        assert result.exit is Exit.REFUSED
+        assert result.msg.startswith(bad)

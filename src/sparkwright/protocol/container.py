@@ -228,7 +228,7 @@ class ContainerSpec:
         about="how many CPUs it may use at a time, e.g. 4 or 1.5; 0: all",
         why_not=process.cpus,
         kept=process.nano_cpus,
-        alike=lambda found: found or 0,
+        alike=lambda found: (found or 0) / 10**9,
     )
     cpuset_cpus: str = option(
         "--cpuset-cpus",
