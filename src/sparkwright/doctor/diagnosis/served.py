@@ -28,7 +28,8 @@ def seen(
     folder = _model_folder(context, good, server, command.model)
     model = evidence.model_config(folder) if folder and folder.is_dir() else {}
     version = advises.version(_version(server, url))
-    reported = advice.Asked(command.flags, str(config.get("Image") or ""), asked.platform, env)
+    file = {"model": command.model} if server.engine.files else {}
+    reported = advice.Asked({**command.flags, **file}, str(config.get("Image") or ""), asked.platform, env)
     measured = found or Measured()
     return cause.Seen(
         engine=server.engine,

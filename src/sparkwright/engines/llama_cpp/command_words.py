@@ -27,7 +27,7 @@ def parsed(words: Sequence[str]) -> Command:
             count = 2 if option.kind == "two" else 1
             given, rest = rest[:count], rest[count:]
             found[option.name] = _given(option, given)
-    return Command(str(found.get(flags.MODEL) or ""), found)
+    return Command(str(found.pop(flags.MODEL, "")), found)
 
 
 def _given(option: flag_values.Option, words: Sequence[str]) -> Any:

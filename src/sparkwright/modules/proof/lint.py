@@ -31,11 +31,8 @@ class Lint(Module["Lint.Args"]):
         platform: Literal["gb10", "ascend"] = arg("whose rules the flags must keep", default="gb10")
         model_by_flag: bool = arg("the command gives the model as --model", default=False)
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
-<<<<<<< HEAD
         engine: Name = arg("the engine in the image", default="vllm")
-=======
         network: str = arg("the container's network; on the host's, a server may listen on the loopback", default="")
->>>>>>> opts
         image_ids: list[str] = arg("the Ids that prove the image; what a pull noted if not given", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -44,22 +41,10 @@ class Lint(Module["Lint.Args"]):
         if image is None:
             data: dict[str, Any] = {"engine_version": None, "findings": []}
             return Result(msg="not checked: the image is not on the host yet", data=data)
-<<<<<<< HEAD
-        asked = Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag)
+        box = {"network": args.network}
+        asked = Asked(args.flags, args.image, args.platform, args.env, model_by_flag=args.model_by_flag, container=box)
         model = _config(args, context)
         found = engine.advice.check(asked, model, engine.advice.version(image.version), image.listed)
-=======
-        asked = rules.Asked(
-            args.flags,
-            args.image,
-            args.platform,
-            args.env,
-            model_by_flag=args.model_by_flag,
-            container={"network": args.network},
-        )
-        kind = architecture.classify(_config(args, context))
-        found = rules.check(asked, kind, versions.parse(engine.version), engine.listed)
->>>>>>> opts
         rows = [one.to_json() for one in found]
         about = {"engine_version": image.version, "listed": len(image.listed), "options": image.options}
         data = {**about, "findings": rows}

@@ -40,7 +40,10 @@ Program = Callable[[Sequence[str], str], Printed | Served | None]
 
 @dataclass(frozen=True)
 class Repository:
-    """Images of one name. tags: the engine's version in each. processes: their names; the last one holds the GPU. version: the variable that tells it; empty for none."""
+    """Images of one name. tags: the engine's version in each. processes: their names; the last one holds the GPU.
+
+    version: the variable that tells the version; empty for none.
+    """
 
     tags: dict[str, str]
     program: Program
