@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from packaging.version import Version
 
 from sparkwright.engines import concepts
+from sparkwright.engines.advice import Asked
+from sparkwright.engines.engine import of
 from sparkwright.engines.llama_cpp import flag_values
 from sparkwright.engines.vllm.flags import known_flags
 
@@ -55,6 +58,15 @@ def test_whose_flag_it_is(engine: str, name: str, sentence: str) -> None:
 )
 def test_a_value_is_taken_over_only_where_it_means_the_same(engine: str, name: str, own: str) -> None:
     assert concepts.here(engine, name) == own
+
+
+def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
+    found = of("vllm").advice.check(Asked({"ctx-size": 8192}), {}, Version("0.32.0"))
+    one = next(one for one in found if one.rule == "unknown-flag")
+    assert one.sentence.startswith(
+        "ctx-size is llama.cpp's; vLLM has max-model-len for the longest context; vLLM 0.32.0"
+    )
+    assert [(way.text, way.changes) for way in one.ways_out] == [("use max-model-len instead", {"ctx-size": None})]
 
 
 def test_every_name_is_one_of_its_engine() -> None:

@@ -2,9 +2,10 @@
 
     python -m tests.real_llama.llama_server -m FILE.gguf --host 127.0.0.1 --port 18080 ...
 
-The wheel holds everything of llama-server but `main`, which is this file: it reads the words as llama-server does, exits 1 where that
-does, and 0 on SIGTERM. The C++ parser fills the struct that stands inside the Python object, 16 bytes from its start in this build;
-`parsed` checks that the struct stands there. The lines of its log, the deaths' too, come from the C++ code.
+Not the program itself, for its published builds for Python need a processor with AVX-512 or AMX. The wheel holds everything of
+llama-server but `main`, which is this file: it reads the words as llama-server does, exits 1 where that does, and 0 on SIGTERM. The
+C++ parser fills the struct that stands inside the Python object, 16 bytes from its start in this build; `parsed` checks that it
+stands there. The lines of its log, those of a failed start too, come from the C++ code.
 """
 
 from __future__ import annotations

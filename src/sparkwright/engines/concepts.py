@@ -121,6 +121,11 @@ def here(engine: str, name: str) -> str:
     return own[0] if len(own) == 1 and not {own[0], name} & NOT_THE_SAME else ""
 
 
+def counterpart(engine: str, name: str) -> str:
+    """This engine's flags for what another one's is for, as "cache-type-k and cache-type-v"; empty for none."""
+    return " and ".join(CONCEPTS.get(of(name), {}).get(engine, ()))
+
+
 def elsewhere(engine: str, name: str) -> str:
     """Whose flag it is and what this engine has instead, as half a sentence; empty for one that is its own or nobody's.
 
@@ -129,9 +134,9 @@ def elsewhere(engine: str, name: str) -> str:
     theirs, concept = owners(name), of(name)
     if not theirs or engine in theirs:
         return ""
-    own = CONCEPTS[concept].get(engine, ())
+    own = counterpart(engine, name)
     whose = " and ".join(f"{TITLES[one]}'s" for one in theirs)
-    has = f"has {' and '.join(own)} for {concept}" if own else f"has no flag for {concept}"
+    has = f"has {own} for {concept}" if own else f"has no flag for {concept}"
     return f"{name} is {whose}; {TITLES.get(engine, engine)} {has}"
 
 

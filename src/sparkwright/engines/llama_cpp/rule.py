@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.engines.advice import Asked
 from sparkwright.engines.finding import Finding
-from sparkwright.engines.llama_cpp import flag_values, flags
+from sparkwright.engines.llama_cpp import flag_values, flags, options
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(
-    name: str, *, sources: Iterable[str], example: Asked, build: int | None = None
+    name: str, *, sources: Iterable[str], example: Asked, build: int | None = options.NEWER
 ) -> Callable[[Findings], Findings]:
     """Register a rule. Its docstring is its title (first line) and its reason (the rest)."""
 

@@ -82,7 +82,9 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
         sentence = (
             f"{whose}." if whose else f"{name} is not an option of {case.engine}." if not known else _gone(name, case)
         )
-        way = Way(f"write {near}", {name: None, near: given}) if near else Way("remove it", {name: None})
+        other = concepts.counterpart("llama_cpp", name) if whose else ""
+        way = Way(f"use {other} instead" if other else "remove it", {name: None})
+        way = Way(f"write {near}", {name: None, near: given}) if near else way
         severity: Severity = "error" if exists is False or whose else "warning"
         yield Finding(severity, sentence, (way,), HELP, name)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sparkwright.engines import concepts
 from sparkwright.engines.finding import Finding, Way
 from sparkwright.engines.vllm.flags import flag_shapes
 from sparkwright.engines.vllm.flags.flag_history import Existence, existence
@@ -34,12 +35,15 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
             continue
         severity = graded(known.exists is False or None) or "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
-        sentence = f"{written}: {known.why}; {case.engine} {outcome} to start."
+        whose = concepts.elsewhere("vllm", written)
+        sentence = f"{whose or f'{written}: {known.why}'}; {case.engine} {outcome} to start."
         source = known.source or "vLLM's options by release"
         yield Finding(severity, sentence, (_instead(written, value, known),), source, written)
 
 
 def _instead(written: str, value: Any, known: Existence) -> Way:
+    if other := concepts.counterpart("vllm", written) if concepts.elsewhere("vllm", written) else "":
+        return Way(f"use {other} instead", {written: None})
     if known.near:
         return Way(f"write {known.near}", {written: None, known.near: value})
     change: dict[str, Any] = {written: None}
